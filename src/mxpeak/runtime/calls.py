@@ -1,4 +1,4 @@
-"""Calls of the library in one process: their lock, their number of threads, and compilation at first use."""
+"""Manage calls of the library in one process: their lock, their number of threads, and compilation at first use."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from mxpeak.errors import UsageError
 from mxpeak.perf.host import allowed_cores, one_core_each
 from mxpeak.runtime.compile import compile_in_turn
 
-#: One call at a time, because the threads of the kernels run in step, and a sum has one slot per thread. A call from a
-#: user's callback runs in the same thread, between two kernels.
+#: Only one call runs at a time, because the threads of the kernels run in step and a sum has one slot per thread. A
+#: call from a user's callback runs in the same thread, between two kernels.
 TURN = threading.RLock()
 
-#: The calling process.
+#: A communicator that contains only the calling process.
 ALONE: Communicator = Solo()
 
 _ready: set[tuple[object, ...]] = set()
 
 
 def threads_for(asked: Any, *, default: int | None = None) -> int:
-    """Check a requested number of threads and return it; for None, return `default` or one thread per core."""
+    """Check a requested number of threads and return it. For None, return `default`, or one thread per core without
+    it.
+    """
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
@@ -43,7 +45,7 @@ def threads_for(asked: Any, *, default: int | None = None) -> int:
 
 @cache
 def _cores() -> int:
-    """Return the number of cores that can each run one thread."""
+    """Return the number of cores, each of which can run one thread."""
     return max(1, len(one_core_each()))
 
 
@@ -52,8 +54,8 @@ def compile_once(
 ) -> None:
     """Run kernels on tiny data at the first call with this key on one of the ranks, so that the kernels are compiled.
 
-    `name` is the use under which entry points may be declared. A line on stderr reports a compilation of more than a
-    second. Collective over comm.
+    `name` is the name of a declared set of entry points, if there is one for these kernels. A line on stderr reports a
+    compilation of more than a second. Collective over comm.
     """
     if not comm.agree(key in _ready):
         _ready.add(key)

@@ -1,19 +1,19 @@
-"""Write each rank's part of a distributed matrix in the background, and rename the file when it is complete.
+r"""Write each rank's part of a distributed matrix in the background, and rename the file when it is complete.
 
     DIR/run.json            the run: benchmark, version and settings
-    DIR/lock                held by the run that uses the folder
+    DIR/lock                locked by the run that uses the folder
     DIR/{a,b}/0-1           the part of process row 0 and column 1; the two slots alternate
 
-A part consists of a head, the numbers by rows, and a digest of both:
+A part consists of a header, the entries by rows, and a digest of both:
 
-    mxpeak.checkpoint/2 <bytes of the head> <digest of the head>\\n
-    <JSON, filled up with spaces to whole pages>\\n
-    <numbers>
-    <digest of the head and the numbers>
+    mxpeak.checkpoint/2 <bytes of the header> <digest of the header>\n
+    <JSON, filled up with spaces to whole pages>\n
+    <entries>
+    <digest of the header and the entries>
 
 A part is written under another name, flushed to the disk and renamed. A slot is written only when all parts of the
 other slot are complete, so one complete checkpoint exists at any time. Any changed, missing or exchanged byte of a
-part changes one of its digests, and then `mxpeak resume` uses the other slot.
+part changes one of its digests, and `mxpeak resume` then uses the other slot.
 """
 
 from __future__ import annotations
@@ -44,16 +44,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 SCHEMA = "mxpeak.checkpoint/2"
 RUN, SLOTS = "run.json", ("a", "b")
-#: Hexadecimal digits of a digest; bytes of the first line; bytes of the numbers that are written and summed at a time.
+#: Number of hexadecimal digits of a digest, of bytes in the first line, and of bytes that are written and added to the
+#: digest at a time.
 DIGEST, FIRST_LINE, AT_ONCE = 64, len(SCHEMA) + 10 + 64 + 3, 1 << 24
-#: The largest size in bytes of a head and of a run.json, so that a damaged or foreign file cannot fill the memory.
+#: The largest size of a header and of a run.json in bytes, so that a damaged or foreign file cannot fill the memory.
 MOST_HEAD = 1 << 26
 MOST_RUN = 1 << 20
 #: Writes that bypass the cache begin and end on a page, in memory and in the file.
 PAGE = mmap.PAGESIZE
 #: The types of the entries of a matrix in host memory.
 DTYPES = ("float64", "float32", "float16")
-#: The integers of a head, each with its smallest and its largest allowed value.
+#: The integers of a header, each with its smallest and its largest allowed value.
 INTEGERS = {
     "number": (1, 1 << 53),
     "steps": (1, 1 << 40),
@@ -65,19 +66,19 @@ INTEGERS = {
     "p": (0, 1 << 24),
     "q": (0, 1 << 24),
 }
-#: The times of a head, each with its largest allowed value: ten thousand years.
+#: The times of a header, each with its largest allowed value: ten thousand years.
 TIMES = {"elapsed_s": 3e11, "unix": 3e11}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The head of a part.
+    """The header of a part.
 
     about        the run: name, benchmark, version and settings
     generation   an identifier shared by the processes of one start; a resumed run has a different one
-    number       counts the checkpoints of a run
+    number       number of this checkpoint in the run
     steps        completed steps of the factorization
-    elapsed_s    seconds of the clock until then, over all processes that have computed
+    elapsed_s    timed seconds until the copy, over all processes that have computed
     unix         the time of the copy
     notes        lists of numbers by name, from which the factorization continues
     """
@@ -100,32 +101,32 @@ class Part:
 
     @property
     def rows(self) -> BlockCyclic:
-        """Return the layout of the rows."""
+        """Return the block-cyclic layout of the rows."""
         return BlockCyclic(self.m, self.nb, self.p, self.P)
 
     @property
     def columns(self) -> BlockCyclic:
-        """Return the layout of the columns."""
+        """Return the block-cyclic layout of the columns."""
         return BlockCyclic(self.n, self.nb, self.q, self.Q)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape of the stored numbers."""
+        """Return the shape of the stored entries."""
         return self.rows.local_size, self.columns.local_size
 
     @property
     def bytes(self) -> int:
-        """Return the size of the stored numbers in bytes."""
+        """Return the size of the stored entries in bytes."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     @property
     def name(self) -> str:
-        """Return the name of the file."""
+        """Return the name of the part's file."""
         return part_name(self.p, self.q)
 
     @property
     def shared(self) -> dict[str, Any]:
-        """Return the values that all parts of one checkpoint have in common."""
+        """Return the values that all parts of a checkpoint have in common."""
         own = ("p", "q", "elapsed_s", "unix", "notes")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
 
@@ -136,17 +137,17 @@ def part_name(p: int, q: int) -> str:
 
 
 class Digest:
-    """A digest of bytes in order: BLAKE2b of the head and of the CRC-32 of every 16 MiB of numbers.
+    """Computes a digest of bytes in order: BLAKE2b of the header and of the CRC-32 of every 16 MiB of entries.
 
-    CRC-32 reads four times as many bytes per second as BLAKE2b (2.4 and 0.6 GB/s on a 2.5 GHz Xeon), and finds every
-    error of one or two bits, and every burst of up to 32, within the 16 MiB.
+    CRC-32 reads four times as many bytes per second as BLAKE2b (2.4 and 0.6 GB/s on a 2.5 GHz Xeon). It finds every
+    error of one or two bits, and every burst of up to 32 bits, within the 16 MiB.
     """
 
     def __init__(self, head: bytes):
         self._hash = blake2b(head, digest_size=DIGEST // 2)
 
     def add(self, piece: Any) -> None:
-        """Add up to AT_ONCE bytes; all pieces except the last have that size."""
+        """Add up to AT_ONCE bytes. All pieces except for the last one must have this size."""
         self._hash.update(crc32(piece).to_bytes(4, "little"))
 
     def add_all(self, flat: Array) -> None:
@@ -155,12 +156,12 @@ class Digest:
             self.add(piece.data)
 
     def text(self) -> bytes:
-        """Return the digest in hexadecimal digits."""
+        """Return the digest as hexadecimal digits."""
         return self._hash.hexdigest().encode()
 
 
 def head_of(part: Part) -> bytes:
-    """Return the head of a part as bytes, padded to whole pages."""
+    """Return the header of a part as bytes, padded to whole pages."""
     values = {f.name: getattr(part, f.name) for f in fields(part)}
     values["notes"] = {name: np.asarray(note, "<f8").tobytes().hex() for name, note in part.notes.items()}
     body = json.dumps(values, allow_nan=False).encode()
@@ -192,7 +193,7 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, part: Part, fill: Callable[[Array], None]) -> None:
-        """Copy the numbers with `fill`, and start to write the copy as this part."""
+        """Copy the entries with `fill`, and start to write the copy as this part."""
         self.wait()
         fill(self._copy)
         self._thread = threading.Thread(target=self._run, args=(part,), name="checkpoint")
@@ -240,9 +241,10 @@ def _cut(flat: Array) -> Iterator[Array]:
 
 @contextmanager
 def new_file(temporary: Path, path: Path) -> Iterator[int]:
-    """Open a new file under a temporary name, and rename it to `path` when all of it is on the disk.
+    """Open a new file under a temporary name, and rename it to `path` when it is completely on the disk.
 
-    The temporary name may be a link to another file of the user; a link is removed, never followed.
+    The temporary name may be a link to another file of the user. The function removes such a link and never follows
+    it.
     """
     temporary.unlink(missing_ok=True)
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
@@ -268,15 +270,15 @@ def _flush_folder(path: Path) -> None:
 
 
 def pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return zeros that begin on a page of memory."""
+    """Return an array of zeros that begins on a page of memory."""
     memory = mmap.mmap(-1, max(1, math.prod(shape) * dtype.itemsize))
     return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
 
 def _write(file: int, piece: Array) -> None:
-    """Write bytes, bypassing the cache of the system if they are whole pages and the disk supports it.
+    """Write bytes. The write bypasses the cache of the system if the bytes are whole pages and the disk supports it.
 
-    Writes through the cache need ten times as much processor time, and memory that a run has filled.
+    Writes through the cache need ten times as much processor time, and they need memory, which the run has filled.
     """
     direct = piece.ctypes.data % PAGE == 0 == piece.size % PAGE and _set_direct(file, True)
     while piece.size:
@@ -291,8 +293,9 @@ def _write(file: int, piece: Array) -> None:
 
 
 def _set_direct(file: int, on: bool) -> bool:
-    """Turn the bypass of the cache on or off; return whether writes bypass the cache, which memory and macOS do not
-    support.
+    """Turn the bypass of the cache on or off, and return whether writes bypass the cache.
+
+    File systems in memory and macOS do not support the bypass.
     """
     bypass = getattr(os, "O_DIRECT", 0)
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
@@ -305,7 +308,7 @@ def _set_direct(file: int, on: bool) -> bool:
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for reading; refuse pipes and devices, from which reading may never end."""
+    """Open a regular file for reading; refuse pipes and devices, from which reading may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -314,7 +317,8 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
-    """Return the head of a part and its size in bytes; with `whole`, also check the digest of the numbers.
+    """Read the header of a part, and return it with its size in bytes. If `whole`, also check the digest of the
+    entries.
 
     Raises a ValueError that describes the defect, or an OSError.
     """
@@ -331,7 +335,7 @@ def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
 
 
 def read_head(file: BinaryIO) -> tuple[bytes, Part]:
-    """Read the head of a part, and check its digest and its values."""
+    """Read the header of a part, and check its digest and its values."""
     line = file.read(FIRST_LINE)
     match = re.fullmatch(re.escape(SCHEMA.encode()) + rb" (\d{10}) ([0-9a-f]{%d})\n" % DIGEST, line)
     if match is None:
@@ -346,7 +350,7 @@ def read_head(file: BinaryIO) -> tuple[bytes, Part]:
 
 
 def _part_of(values: Any) -> Part:
-    """Return the part described by the JSON of a head; raise ValueError if a value is invalid."""
+    """Return the part that the JSON of a header describes; raise a ValueError if a value is invalid."""
     names = {f.name for f in fields(Part)}
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError(f"its header does not have exactly the keys {', '.join(sorted(names))}")
@@ -379,7 +383,7 @@ def _numbers_by_name(values: Any) -> dict[str, list[float]]:
 
 
 def check_numbers(file: BinaryIO, head: bytes, part: Part) -> None:
-    """Check the numbers after a head against the digest that follows them; raise a ValueError if it differs."""
+    """Check the entries after a header against the digest that follows them; raise a ValueError if it differs."""
     digest, remaining = Digest(head), part.bytes
     piece = memoryview(bytearray(min(remaining, AT_ONCE)))
     while remaining:
@@ -400,9 +404,9 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
 
 
 def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, local: Array) -> None:
-    """Read the numbers of this rank from the parts of a checkpoint, which may have another process grid.
+    """Read the entries of this rank from the parts of a checkpoint, which may have another process grid.
 
-    `first` is one of the parts. All parts have been read and checked before. Raises a ValueError or an OSError.
+    `first` is one of the parts. All parts must have been read and checked before. Raises a ValueError or an OSError.
     """
     for p in range(first.P):
         to_i, from_i = _common(rows, BlockCyclic(first.m, first.nb, p, first.P))
@@ -420,7 +424,9 @@ def _load_part(
     columns: tuple[Array, Array],
     local: Array,
 ) -> None:
-    """Read rows and columns of one part into `local`; each pair is (indices in `local`, indices in the part)."""
+    """Read rows and columns of one part into `local`; `rows` and `columns` are pairs (indices in `local`, indices in
+    the part).
+    """
     part, begin = read_part(slot, *process, whole=False)
     if part.shared != first.shared:
         raise ValueError("it belongs to another checkpoint")
@@ -434,7 +440,7 @@ def _load_part(
 
 
 def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
-    """Return the local indices, in each of two layouts, of the global indices that both layouts own."""
+    """Return the local indices in both layouts of the global indices that both layouts contain."""
     here = np.arange(local.local_size)
     blocks, within = here // local.nb * local.P + local.p, here % local.nb
     both = blocks % theirs.P == theirs.p
@@ -442,7 +448,7 @@ def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
 
 
 def _runs(to: Array, source: Array) -> Iterator[tuple[Array, Array]]:
-    """Divide rows into runs of at most 256 rows that are consecutive in the source."""
+    """Divide rows into runs of at most 256 rows that are consecutive in the source, and yield their indices."""
     cuts = np.flatnonzero(np.diff(source) != 1) + 1
     for here, there in zip(np.split(to, cuts), np.split(source, cuts)):
         for i in range(0, len(there), 256):

@@ -1,4 +1,6 @@
-"""Compilation at first use: one rank per cache folder compiles, on all its cores; the others load the result."""
+"""Compile kernels at first use: one rank per cache folder compiles on all its cores, and the other ranks load the
+result.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from mxpeak.comm.collectives import is_leader
 from mxpeak.kernels.contract.backend import Backend
 from mxpeak.perf.host import available_memory_bytes, one_core_each
 
-#: Seconds after which a first use that compiles prints a line, and between two checks.
+#: Seconds after which a first use that compiles prints a line, and seconds between two checks.
 SILENT_S = 1.0
-#: The largest number of processes that compile; additional ones would only wait for the slowest entry point.
+#: The largest number of processes that compile. Additional processes would only wait for the slowest entry point.
 MOST = 8
-#: Free memory that each compiling process needs for LLVM, Numba and the largest function.
+#: Free memory in bytes that each compiling process needs for LLVM, Numba and the largest function.
 PROCESS_BYTES = 2**29
-#: Seconds within which a process must end when no entry point remains; an entry point takes five seconds.
+#: Seconds in which a process must end when no entry point remains; compiling an entry point takes five seconds.
 PATIENCE_S = 60.0
 
-#: The program of a compiling process: a new interpreter with the same path, because a fork would inherit MPI and
+#: The program of a compiling process. It is a new interpreter with the same path, because a fork would inherit MPI and
 #: locks.
 _WORKER = """
 import json, os, signal, sys
@@ -46,11 +48,11 @@ def compile_in_turn(
     cores: Sequence[int] | None = None,
     kernels: Backend | None = None,
 ) -> None:
-    """Compile kernels at their first use on one rank per cache folder; the other ranks then load the machine code.
+    """Compile kernels at their first use on one rank per cache folder. The other ranks then load the machine code.
 
-    `name` is the use under which entry points may be declared. `cores` are the cores for compilation, if they differ
-    from those of this process. `kernels` is a backend that can rehearse the use. Rank 0 prints a line if compilation
-    takes more than a second. Collective over comm.
+    `name` is the name of a declared set of entry points, if there is one for these kernels. `cores` are the cores for
+    compilation, if they differ from those of this process. `kernels` is a backend that can rehearse the use. Rank 0
+    prints a line if compilation takes more than a second. Collective over comm.
     """
     from mxpeak.kernels.host.engine.cache import token
 
@@ -71,7 +73,7 @@ def compile_in_turn(
 
 @contextmanager
 def _announced(text: str) -> Iterator[threading.Event]:
-    """Print a line after a second if the event is set or new machine code appears; loading kernels prints none."""
+    """Print a line after a second if the event is set or new machine code appears. Loading kernels prints no line."""
     compiles, ended, before = threading.Event(), threading.Event(), _machine_code()
 
     def watch() -> None:
@@ -90,7 +92,7 @@ def _announced(text: str) -> Iterator[threading.Event]:
 
 
 def _machine_code() -> int:
-    """Return the number of files in the machine-code cache of Numba, and in that of Triton if Triton is loaded."""
+    """Return the number of files in Numba's cache of machine code, and in Triton's cache if Triton is loaded."""
     from mxpeak.kernels.host.engine.cache import cache_directory
 
     folders = [cache_directory()]
@@ -100,17 +102,17 @@ def _machine_code() -> int:
 
 
 def cold_entries(name: str) -> list[int]:
-    """Return the numbers of the declared entry points of a use that are not in the cache."""
+    """Return the numbers of those entry points in the set `name` that are not in the cache."""
     from mxpeak.kernels.host.engine.first_use import entries
 
     return [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
-    """Compile the declared entry points of a use that are not cached, in this process and in one process per other
+    """Compile the entry points in the set `name` that are not cached, in this process and one process per additional
     core.
 
-    With one core, or after a failure here, the use itself compiles the entry points.
+    With one core, or after a failure here, each entry point is compiled at its first use.
     """
     from mxpeak.kernels.host.engine.first_use import compile_from
 
@@ -142,7 +144,9 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _is_cold(entry: Any) -> bool:
-    """Return whether an entry point is not in the cache; False if that is unclear, and the use then compiles it."""
+    """Return whether an entry point is not in the cache. If this is unknown, return False; the first use then compiles
+    it.
+    """
     try:
         return bool(entry.is_cold())
     except Exception:
@@ -150,7 +154,7 @@ def _is_cold(entry: Any) -> bool:
 
 
 def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Popen[bytes]:
-    """Start a process that compiles entry points from the queue."""
+    """Start a process that compiles the entry points whose numbers it reads from the queue."""
     path = [place for place in sys.path if isinstance(place, str)]  # Python itself accepts only strings
     options = {"use": name, "cores": cores, "path": path, "parent": os.getpid()}
     command = [sys.executable, "-c", _WORKER, json.dumps(options)]
@@ -158,7 +162,7 @@ def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Po
 
 
 def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
-    """Compile the entry points whose numbers arrive on stdin, on the given cores, while the parent process lives."""
+    """Compile the entry points whose numbers arrive on stdin, on the given cores, until the parent process ends."""
     from mxpeak.kernels.host.engine.first_use import compile_from
     from mxpeak.runtime.parent_watch import call_at_end
 

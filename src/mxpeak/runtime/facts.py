@@ -24,7 +24,7 @@ from mxpeak.runtime.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts that all cases of one run share in the result file."""
+    """The facts that all cases of a run share in the result file."""
 
     argv: list[str]
     config: dict[str, Any]
@@ -60,7 +60,7 @@ def _utc(unix: float) -> str:
 
 
 def facts_of(argv: Sequence[str], run: Run[Any], comm: Communicator, placement: Placement, kernels: Kernels) -> Facts:
-    """Collect the facts of a run. Collective over comm."""
+    """Collect the facts of a run and return them. Collective over comm."""
     nodes, devices = placement.nodes, {**kernels.device_facts(), **counted(comm, kernels)}
     return Facts(
         argv=list(argv),
@@ -82,7 +82,7 @@ def mpi_library(comm: Communicator) -> dict[str, str]:
 
 
 def counted(comm: Communicator, kernels: Kernels) -> dict[str, int]:
-    """Return how many GPUs the ranks use; ranks of a node may share one. Collective over comm."""
+    """Count the GPUs that the ranks use; ranks of a node may share a GPU. Collective over comm."""
     bus = kernels.device_facts().get("device_bus")
     if bus is None:
         return {}
@@ -111,7 +111,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
 
 
 def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:
-    """Return cautions about ranks that are on another socket than their GPU. Collective over comm."""
+    """Return cautions about ranks that are not on the socket of their GPU. Collective over comm."""
     if "device_bus" not in device:
         return []
     host = node_name()

@@ -1,4 +1,4 @@
-"""Lock a folder for one process; the system releases the lock when the process ends for any reason."""
+"""Lock a folder for one process. The system releases the lock when the process ends for any reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class FolderLock:
-    """The lock on a folder.
+    """Locks a folder for this process.
 
     Raises a UsageError if another process, or another object of this process, holds the lock. `missing` is the reason
     why the folder could not be locked, or empty if the lock is held.
@@ -54,7 +54,7 @@ class FolderLock:
 
 
 def check_unlocked(folder: Path) -> None:
-    """Raise a UsageError if a run uses this folder now."""
+    """Raise a UsageError if a running process has locked this folder."""
     if os.path.lexists(folder / LOCK):
         with suppress(OSError):  # no run can use a folder that cannot be written to
             FolderLock(folder).release()
@@ -84,14 +84,14 @@ def _open(folder: Path) -> int:
 
 
 def _write_holder(file: int) -> None:
-    """Write the host and number of this process into the lock file, for the message that another run prints."""
+    """Write the host and the number of this process into the lock file, for the error message of another run."""
     with suppress(OSError):  # on a full disk the lock works without this text
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
 
 
 def _holder(file: int) -> str:
-    """Return text that names the process that holds the lock; empty if the process is unknown."""
+    """Return a text that names the process that holds the lock; empty if the process is unknown."""
     with suppress(OSError):
         if holder := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
             return f" (process {holder[1].decode()} on {holder[2].decode()})"

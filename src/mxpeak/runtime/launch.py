@@ -41,7 +41,7 @@ LAUNCHERS = {
     "mpiexec (PMIx)": ("PMIX_RANK", "PMIX_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 }
-#: RANK is an ambiguous name; torchrun also sets one of these variables.
+#: Variables that torchrun sets in addition to RANK, because RANK alone is ambiguous.
 TORCHRUN_MARKS = ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE")
 #: Variables in which launchers store the rank within the node.
 LOCAL_RANKS = {
@@ -51,7 +51,7 @@ LOCAL_RANKS = {
     "srun": "SLURM_LOCALID",
 }
 
-#: Minimum memory of each rank before it has a matrix: the part of Python, NumPy and MPI that is not shared.
+#: Minimum memory of each rank without a matrix: the part of Python, NumPy and MPI that is not shared.
 RANK_BYTES = 25 * 2**20
 
 #: The commands that start several ranks, by communicator.
@@ -98,7 +98,8 @@ def _need_torch(what: str) -> None:
 def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
     """Start `ranks` local ranks of this command and return their exit code.
 
-    torchrun starts them if torch is requested or nothing else is installed; otherwise mpiexec does.
+    torchrun starts the ranks if torch is requested, or if torch is installed and MPI for Python is not. Otherwise
+    mpiexec starts them.
     """
     _check_memory(ranks)
     if comm == "torch" or (comm == "auto" and not _has("mpi4py") and _has("torch")):
@@ -111,7 +112,7 @@ def respawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
 
 
 def _check_memory(ranks: int) -> None:
-    """Raise an error if the processes alone would fill the memory of this host."""
+    """Raise an error if the processes alone, without matrices, would fill the memory of this host."""
     need, free = ranks * RANK_BYTES, available_memory_bytes()
     if free is not None and need > free:
         max_ranks = max(1, free // RANK_BYTES)
@@ -144,12 +145,12 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
-    """Start `ranks` local ranks of another command, or one process without a launcher, and return their exit code."""
+    """Start `ranks` local ranks of another command, or one process without a launcher, and return the exit code."""
     return respawn(ranks, argv, comm) if ranks > 1 else code_of([sys.executable, "-m", "mxpeak", *argv])
 
 
 def can_start_ranks() -> bool:
-    """Return whether several local MPI ranks can be started."""
+    """Return whether this host can start several local MPI ranks."""
     try:
         return _has("mpi4py") and bool(_mpiexec())
     except UsageError:
@@ -157,7 +158,8 @@ def can_start_ranks() -> bool:
 
 
 def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams: Any) -> int:
-    """Run a command and return its exit code; forward the first signal that would end this process to the command.
+    """Run a command and return its exit code. The first signal that would end this process is forwarded to the
+    command.
 
     Later signals are ignored, because a launcher signals all its ranks, and each signaled rank also informs its
     launcher.
@@ -226,9 +228,9 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
 
 
 def start(comm: str = "auto") -> Communicator:
-    """Return the communicator of all ranks: torch.distributed under torchrun, MPI under other launchers, or the one
-    requested by `comm`.
+    """Return the communicator of all ranks.
 
+    It is the one that `comm` requests, otherwise torch.distributed under torchrun or MPI under other launchers.
     Without a launcher and without a request, or with a single rank, this process is alone. torchrun always ends with
     code 1 if a rank fails; mxpeak's --ranks returns the code of the rank. Collective.
     """
@@ -278,7 +280,7 @@ def _start_mpi(launch: tuple[str, int, int] | None) -> Communicator:
 
 
 def _refuse_other_launcher(launch: tuple[str, int, int] | None) -> None:
-    """Raise, before MPI starts, if Open MPI's launcher started ranks of another MPI library, which would abort."""
+    """Raise an error before MPI starts and aborts, if Open MPI's launcher started ranks of another MPI library."""
     if launch is None or launch[0] != "mpiexec (Open MPI)":
         return
     vendor = _mpi_vendor()
@@ -304,7 +306,7 @@ def _mpi_vendor() -> str:
 
 
 def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> int:
-    """Return this rank's number among the ranks of its node, from the launcher or counted. Collective over comm."""
+    """Return this rank's number among the ranks of its node, from the launcher or by counting. Collective over comm."""
     launch = launcher(environ)
     number = environ.get(LOCAL_RANKS.get(launch[0], ""), "") if launch is not None else ""
     if number.isdecimal():
@@ -324,12 +326,12 @@ def bind(cores: list[int]) -> list[int]:
 
 
 def library_name(version: str) -> str:
-    """Return the first line of an MPI library's version text, with single spaces."""
+    """Return the first line of an MPI library's version text, with repeated spaces removed."""
     return " ".join(version.splitlines()[0].strip("\0").split())
 
 
 def mpi_facts() -> dict[str, Any]:
-    """Return MPI facts for `doctor`; raises ImportError if MPI for Python or its library is missing."""
+    """Return facts about MPI for `doctor`; raises ImportError if MPI for Python or its library is missing."""
     import mpi4py
 
     # Inspection must not start MPI: under a launcher, MPI would wait for the other ranks.

@@ -1,4 +1,4 @@
-"""Determine the memory of each node, the need of a case, and the largest problem that fits."""
+"""Determine the memory of each node, the memory that a case needs, and the largest problem that fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mxpeak.records import size_text
 from mxpeak.runtime.nodes import nodes_of
 from mxpeak.runtime.placement import device_number
 
-#: Share of the free memory that a plan may use; the rest is for Python, MPI and the padding of rows.
+#: Share of the free memory that a plan may use. The rest is for Python, MPI and the padding of rows.
 MARGIN = 0.95
 
 
@@ -26,7 +26,7 @@ MARGIN = 0.95
 class Budget:
     """Memory in bytes of the node with the least memory: the limit, the part for a default size, and the total.
 
-    Every node counts as having `ranks_a_node` ranks, like the fullest node. If GPUs compute, the memory of a node is
+    Every node is assumed to have `ranks_a_node` ranks, like the fullest node. If GPUs compute, the memory of a node is
     that of its ranks' GPUs.
     """
 
@@ -37,16 +37,16 @@ class Budget:
     total: int = 2**63
 
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
-        """Return the bytes that a case needs on a full node."""
+        """Return the bytes that a case needs on a node with the largest number of ranks."""
         total, ranks = footprint(n, nb, P, Q)["total"], P * Q
         return total * min(self.ranks_a_node, ranks) // ranks
 
     def fits(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> bool:
-        """Return whether a case fits on every node; all ranks return the same."""
+        """Return whether a case fits on every node; the result is the same on all ranks."""
         return self.need(footprint, n, nb, P, Q) <= self.limit
 
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
-        """Return the largest order that fits in memory, for a problem without a given size."""
+        """Return the default order: the largest that fits in the part of the memory for a default size."""
         return self._largest(self.default, footprint, nb, P, Q)
 
     def share_n(self, share: float, footprint: Footprint, nb: int, P: int, Q: int) -> int:
@@ -54,7 +54,7 @@ class Budget:
         return self._largest(int(share * self.total), footprint, nb, P, Q)
 
     def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
-        """Return why a case does not fit, and the largest size that fits."""
+        """Return a text with the reason why a case does not fit, and the largest size that fits."""
         parts = footprint(n, nb, P, Q)
         limit = self._largest(self.limit, footprint, nb, P, Q)
         return (
@@ -69,7 +69,7 @@ class Budget:
 
 
 def memory_budget(run: Run[Any], comm: Communicator, number: int | None = None) -> Budget:
-    """Return the free memory minus a margin, limited by an explicit --mem.
+    """Return the memory budget: the free memory minus a margin, limited by --mem if it is given.
 
     `number` is the number of this rank's GPU in its placement; None before ranks are bound. Collective over comm.
     """
@@ -88,7 +88,7 @@ def _host_memory() -> tuple[int, int]:
 
 
 def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> tuple[int, int]:
-    """Return the GPU memory of a full node if all its ranks have GPUs like this one; ranks may share a GPU."""
+    """Return the GPU memory of a full node whose ranks all have GPUs like this one; ranks may share a GPU."""
     number = device_number(config, comm) if number is None else number
     mistake, here, device = None, (0, 0), ""
     try:

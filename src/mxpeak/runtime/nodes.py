@@ -1,4 +1,4 @@
-"""Find the ranks of each node by groups and reductions, so that no rank stores a list of all ranks."""
+"""Find the ranks of each node by groups and reductions, so that no rank needs a list of all ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Nodes(Generic[T]):
 
 
 def node_name() -> str:
-    """Return the name of this rank's node."""
+    """Return the name of the node on which this rank runs."""
     return os.uname().nodename
 
 
@@ -47,10 +47,9 @@ def nodes_of(comm: Communicator, value: T) -> Nodes[T]:
 
 
 def blocks_a_node(comm: Communicator, name: str, size: int, ranks: int) -> int:
-    """Return the largest number of blocks of `size` consecutive ranks on one node, or 0 if a block spans several
-    nodes.
+    """Return the largest number of blocks of `size` consecutive ranks on one node, or 0 if a block spans nodes.
 
-    `name` is the name of this rank's node; only the first `ranks` ranks count. Collective over comm.
+    `name` is the name of this rank's node. Only the first `ranks` ranks count. Collective over comm.
     """
     used = comm.rank < ranks
     block = comm.split(comm.rank // size if used else None, comm.rank)

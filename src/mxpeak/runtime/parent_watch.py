@@ -1,7 +1,7 @@
 """End a process when its parent process ends.
 
-The process that starts local ranks sets its number in a variable, which launchers pass on. A thread of each rank waits
-for the end of that process, because a parent that is killed cannot notify its ranks.
+The process that starts local ranks stores its process number in an environment variable, which launchers pass to the
+ranks. A thread of each rank waits for the end of the parent, because a parent that is killed cannot notify its ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NoReturn, TextIO
 
 from mxpeak.comm.shutdown import torchrun_ends_all
 
-#: HOST:PID of the parent process; this process ends when the parent ends.
+#: HOST:PID of the parent process. This process ends when the parent ends.
 VARIABLE = "MXPEAK_STARTED_BY"
 #: The file to which ranks write a nonzero exit code, because launchers do not always forward exit codes.
 EXIT_CODE_FILE = "MXPEAK_EXIT_CODE_FILE"
@@ -45,23 +45,23 @@ CRASHES = {
 }
 #: Seconds between two checks on a system that does not report the end of a process.
 POLL_S = 1.0
-#: Seconds in which a reader must read a rank's last output, and seconds between two looks.
+#: Seconds in which a reader must read a rank's last output, and seconds between two checks.
 READ_S, READ_POLL_S = 1.0, 0.001
 #: stdout and stderr.
 OUTPUT = (1, 2)
 
 
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return an environment for a process that ends with this process and formats its text for the same terminal."""
+    """Return the environment for a child process that ends with this process and formats its text for the same
+    terminal.
+    """
     width = terminal_width(sys.stdout) if sys.stderr is not None and sys.stderr.isatty() else None
     columns = {} if width is None else {COLUMNS: str(width)}
     return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}", **columns}
 
 
 def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the columns of the terminal of a stream, even if a launcher replaces the terminal by a pipe; None without
-    a terminal.
-    """
+    """Return the number of columns of a stream's terminal, even if a launcher uses a pipe; None without a terminal."""
     if stream is not None and stream.isatty():
         return shutil.get_terminal_size().columns
     columns = environ.get(COLUMNS, "")
@@ -69,7 +69,7 @@ def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.enviro
 
 
 def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the process number of the parent on this host, from the variable or torchrun; None without a parent."""
+    """Return the parent's process number on this host, from the variable or from torchrun; None without a parent."""
     host, _, pid = environ.get(VARIABLE, "").rpartition(":")
     if host == os.uname().nodename and pid.isdecimal():
         return int(pid)
@@ -79,8 +79,8 @@ def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
 def pass_on(number: int) -> None:
     """Send the signal that ended this rank to all ranks, if one process of this host started the ranks.
 
-    This rank ignores the signal from now on. torchrun itself ends the other ranks, and a second signal would interrupt
-    its wait for them.
+    This rank ignores the signal from then on. torchrun itself ends the other ranks, and a second signal would
+    interrupt its wait for the ranks.
     """
     started_by = parent_pid({VARIABLE: os.environ.get(VARIABLE, "")})
     if started_by is None or torchrun_ends_all():
@@ -92,8 +92,9 @@ def pass_on(number: int) -> None:
 
 
 def first_signal(number: int) -> int:
-    """Return the signal that ended the run: the signal of the starting process, or `number`, which this process
-    received.
+    """Return the signal that ended the run: that of the starting process if it is known, otherwise `number`.
+
+    `number` is the signal that this process received.
     """
     path = os.environ.get(SIGNAL_FILE)
     if path and parent_pid({VARIABLE: os.environ.get(VARIABLE, "")}) is not None:  # a process of this host
@@ -113,8 +114,8 @@ def write_exit_code(code: int) -> None:
 def record_crashes() -> None:
     """Make Python's fault handler write the signal of a crash to the file of exit codes.
 
-    MPICH's mpiexec combines the codes of all ranks. It ends the others by SIGKILL, so a bus error becomes 7 | 9 = 15,
-    the number of SIGTERM.
+    MPICH's mpiexec combines the codes of all ranks, and it ends the other ranks by SIGKILL. A bus error therefore
+    becomes 7 | 9 = 15, the number of SIGTERM.
     """
     path = os.environ.get(EXIT_CODE_FILE)
     if path and parent_pid() is not None:  # as in `write_exit_code`
@@ -125,7 +126,7 @@ def record_crashes() -> None:
 
 
 def first_exit_code(text: str) -> int | None:
-    """Return the first exit code that a rank has written; 128 plus the number of the signal for a crash."""
+    """Return the first exit code that a rank has written, or 128 plus the number of the signal if the rank crashed."""
     line = text.partition("\n")[0].strip()
     if line.isdecimal():
         return int(line)
@@ -136,12 +137,14 @@ def first_exit_code(text: str) -> int | None:
 
 
 def handled_signals() -> list[signal.Signals]:
-    """Return the signals of ENDING that this process handles; nohup ignores SIGHUP."""
+    """Return those signals of ENDING that this process handles; nohup ignores SIGHUP."""
     return [number for number in ENDING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def mpiexec_socket(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the socket to MPICH's mpiexec; None if it belongs to a parent process that is itself a rank."""
+    """Return the socket that connects to MPICH's mpiexec; None if it belongs to a parent process that is itself a
+    rank.
+    """
     import socket
 
     fd, peer = environ.get("PMI_FD", ""), getattr(socket, "SO_PEERCRED", None)
@@ -154,7 +157,7 @@ def mpiexec_socket(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def abort_mpiexec(code: int, environ: Mapping[str, str] = os.environ) -> None:
-    """Make MPICH's mpiexec end all ranks with `code`, by the message that MPI_Abort sends.
+    """Make MPICH's mpiexec end all ranks with `code`, by sending the message of MPI_Abort.
 
     Before MPI has started, mpiexec ignores the exit code of a rank, and the other ranks would wait for this rank.
     """
@@ -168,7 +171,7 @@ def abort_mpiexec(code: int, environ: Mapping[str, str] = os.environ) -> None:
 def await_readers() -> None:
     """Wait up to READ_S until the readers of stdout and stderr have read all output.
 
-    MPICH's mpiexec ends all ranks before it reads their pipes again; without the wait, 4 % of the runs lost their last
+    MPICH's mpiexec ends all ranks before it reads their pipes again. Without the wait, 4 % of the runs lost their last
     output.
     """
     until = monotonic() + READ_S
@@ -177,7 +180,7 @@ def await_readers() -> None:
 
 
 def _unread(file: int) -> int:
-    """Return the number of unread bytes in a pipe, as Linux counts them; 0 for other files."""
+    """Return the number of unread bytes in a pipe as reported by Linux; 0 for other files."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.fstat(file).st_mode):
             return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
@@ -191,7 +194,7 @@ def show_traceback(prefix: str) -> None:
 
 
 def exit_on_load_error() -> NoReturn:
-    """Print why this process cannot load the program, and end all ranks."""
+    """Print the reason why this process cannot load the program, and end all ranks."""
     rank = os.environ.get("PMI_RANK")
     prefix = "" if rank is None else f"[rank {rank} {os.uname().nodename}] "
     show_traceback(prefix)
@@ -203,8 +206,8 @@ def exit_on_load_error() -> NoReturn:
 def end_by(number: int) -> None:
     """End this process by a signal, after writing its exit code.
 
-    If SIGINT ends a rank, MPICH's mpiexec returns 2 | 9 = 11, the number of SIGSEGV; mpiexec therefore receives the
-    code.
+    If SIGINT ends a rank, MPICH's mpiexec returns 2 | 9 = 11, the number of SIGSEGV. mpiexec therefore receives the
+    exit code as a message.
     """
     write_exit_code(128 + number)
     abort_mpiexec(128 + number)
@@ -215,8 +218,8 @@ def end_by(number: int) -> None:
 def open_streams() -> None:
     """Open the standard streams that a daemon or a shell has closed.
 
-    Otherwise another file would get the number of a standard stream, and with it the output of libraries. Without
-    standard streams, MPICH's mpiexec ends with 255.
+    Otherwise another file would get the number of a standard stream, and the output of libraries would go to that
+    file. Without standard streams, MPICH's mpiexec ends with 255.
     """
     for file in (0, *OUTPUT):
         try:
@@ -227,19 +230,19 @@ def open_streams() -> None:
 
 
 def end_on_signals() -> None:
-    """End the process without a traceback on signals that arrive before the command line handles them."""
+    """Install handlers that end the process without a traceback until the command line handles signals."""
     for number in handled_signals():
         signal.signal(number, lambda number, frame: end_by(number))
 
 
 def restore_signals() -> None:
-    """Restore the default action of signals, which also ends a process inside C code."""
+    """Restore the default action of signals, which also ends a process that is executing C code."""
     for number in handled_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
 def call_at_end(pid: int, ended: Callable[[], None]) -> None:
-    """Start a thread that calls `ended` when the process has ended, or at once if it does not exist."""
+    """Start a thread that calls `ended` when a process has ended, or immediately if the process does not exist."""
     threading.Thread(target=_wait, args=(pid, ended), name="parent watch", daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Choose the cores, threads and GPU of this rank, and load kernels compiled before any clock starts."""
+"""Choose the cores, threads and GPU of this rank, and load kernels that are compiled before any clock starts."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ from mxpeak.runtime.nodes import nodes_of
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The cores and threads of this rank; the fullest node has `ranks_a_node` ranks.
+    """The cores and threads of this rank.
 
-    device    the number of this rank's GPU on its node
-    shared    whether other ranks of the run also use some of these cores
+    ranks_a_node  number of ranks on the fullest node
+    device        the number of this rank's GPU on its node
+    shared        whether other ranks of the run also use some of these cores
 
     The calling thread is bound to cores[0] until `release`. Thread t of the kernels' team binds itself to cores[t].
     """
@@ -49,12 +50,12 @@ class Placement:
     before: list[int]
 
     def release(self) -> None:
-        """Restore the original cores of the calling thread."""
+        """Bind the calling thread to its original cores again."""
         bind(self.before)
 
     @property
     def cautions(self) -> list[Caution]:
-        """Return the warnings that the result of the run must contain."""
+        """Return warnings about the placement for the results of the run."""
         cautions = []
         if self.crowded:
             cautions.append(_too_many(self.ranks_a_node))
@@ -70,7 +71,7 @@ class Placement:
 def device_number(config: PlaceConfig, comm: Communicator, root: str | Path = "/") -> int:
     """Return the number of the GPU nearest to this rank's cores. Collective over comm.
 
-    Call it before the ranks are bound. If a launcher shows each rank different GPUs, its choice is used.
+    Call this function before the ranks are bound. If a launcher shows each rank different GPUs, its choice is used.
     """
     if not config.on_gpu or config.device != GPUS:
         return 0
@@ -87,11 +88,12 @@ def bind_to_cores(
 ) -> Placement:
     """Assign this rank its share of the node's cores and its threads, and bind it. Collective over comm.
 
-    Call it before any use of BLAS: libraries start as many threads as there are visible cores, but only the team's
-    threads should run. torch is the exception: it provides the GPU's bus address and receives the number of threads
-    when kernels are loaded. Ranks that a launcher has bound to different cores keep them; ranks with the same cores
-    divide them. `near` are the cores near this rank's device, number `number`; if all ranks know theirs, each gets a
-    share of them. `row` is the process row whose ranks compute alternately and share all cores except their first.
+    Call this function before any use of BLAS: libraries start as many threads as there are visible cores, but only the
+    team's threads should run. torch is the exception: it provides the GPU's bus address and receives the number of
+    threads when kernels are loaded. Ranks that a launcher has bound to different cores keep their cores; ranks with
+    the same cores divide them. `near` contains the cores near this rank's device, which has the number `number`. If
+    all ranks have such a list, each rank gets a share of its list. `row` is the process row whose ranks compute
+    alternately and share all cores except their first.
     """
     cores_here = one_core_each()
     nodes = nodes_of(comm, (tuple(cores_here), tuple(near), row))
@@ -106,7 +108,7 @@ def bind_to_cores(
 
 
 def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list[int]:
-    """Return the cores near this GPU; empty without a GPU, or if the system does not report them.
+    """Return the cores near this GPU; empty without a GPU, or if the system does not report the cores.
 
     `load_kernels` reports a missing GPU on all ranks.
     """
@@ -129,7 +131,7 @@ def map_of_a_node(
 ) -> tuple[list[str], list[Caution]]:
     """Return lines with the GPU and the cores of each rank of a node, and cautions about them. Collective over comm.
 
-    Binds nothing and reads only the addresses of GPUs. The device must be resolved.
+    The function binds no rank and reads only the addresses of GPUs. The device in `config` must be resolved.
     """
     nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device)), row))
     bound, shown = [cores for cores, _, _ in nodes.values], {buses for _, buses, _ in nodes.values}
@@ -153,7 +155,7 @@ def map_of_a_node(
 
 
 def parts_here(config: PlaceConfig) -> int:
-    """Return the number of devices or groups of cores of this host, one per rank.
+    """Return the number of devices on this host, or of groups of cores if no GPU computes; each serves one rank.
 
     A group consists of the cores of one third-level cache, or of --threads of these cores. If all cores share one
     cache, each core is a group.
@@ -168,7 +170,7 @@ def parts_here(config: PlaceConfig) -> int:
 
 
 def ranks_here(config: PlaceConfig) -> tuple[int, str]:
-    """Return how many ranks can have their own device or cores on this host, and the reason."""
+    """Return the number of ranks that can have their own device or cores on this host, with the reason."""
     _, device = resolve(config.kernels, config.device)
     if device != "cpu":
         gpus = max(1, gpu_count(device))
@@ -199,7 +201,7 @@ def on_device(run: AnyRun) -> AnyRun:
 
 
 def gpu_defaults(config: PlaceConfig, device: str) -> Mapping[str, Any]:
-    """Return the values that are the defaults on this GPU."""
+    """Return the default settings for runs on this GPU."""
     return config.on_chip(chip_name(device))
 
 
@@ -209,7 +211,7 @@ def on_processor(run: AnyRun, native: Collection[str]) -> AnyRun:
 
 
 def _open_values(run: Run[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of settings that no source has set."""
+    """Return those of the values whose settings no source has set."""
     defaults = type(run.config).__dataclass_fields__
     return {
         name: value
@@ -219,7 +221,7 @@ def _open_values(run: Run[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def native_precisions(config: PlaceConfig) -> frozenset[str]:
-    """Return the low precisions that this rank's processor multiplies natively, or none if a GPU computes."""
+    """Return the low precisions that this rank's processor multiplies natively; empty if a GPU computes."""
     if config.kernels != "host":
         return frozenset()
     from mxpeak.kernels.host.engine.matrix_engines import chosen
@@ -275,14 +277,14 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
 
 
 def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
-    """Return whether the host factors the panels of a device's matrix because several ranks share a process column."""
+    """Return whether the host factors a device matrix's panels, because several ranks share a process column."""
     if config.kernels != "torch" or not isinstance(config, GridConfig) or not config.panels_on_host:
         return False
     return any(P > 1 for P, _ in config.grids(ranks))
 
 
 def _compiled(config: PlaceConfig, panels: bool) -> str:
-    """Return the name of the use whose host kernels are compiled in advance; empty for most GPUs."""
+    """Return the name of the set of host kernels that is compiled in advance; empty for most GPUs."""
     from mxpeak.kernels.host.engine.first_use import LOADING, LOADING_PANELS
 
     if config.kernels == "host":

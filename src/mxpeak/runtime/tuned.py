@@ -1,4 +1,4 @@
-"""Store tuned settings next to the compiled kernels, in three files per machine fingerprint.
+"""Store tuned settings next to the compiled kernels, in three kinds of files per machine fingerprint.
 
 <fingerprint>.json         the fastest settings, replaced as a whole
 <fingerprint>.jsonl        all measurements, appended
@@ -34,7 +34,7 @@ def store_folder() -> Path:
 
 @dataclass(frozen=True)
 class Store:
-    """Tuned settings of machines with one fingerprint; the folder may not exist yet."""
+    """The tuned settings of machines with one fingerprint. The folder may not exist yet."""
 
     folder: Path
     facts: Mapping[str, Any]
@@ -46,20 +46,20 @@ class Store:
 
     @property
     def book_file(self) -> Path:
-        """Return the file of the fastest settings."""
+        """Return the path of the file with the fastest settings."""
         return self.folder / f"{self.name}.json"
 
     @property
     def journal_file(self) -> Path:
-        """Return the file of the measurements."""
+        """Return the path of the file with the measurements."""
         return self.folder / f"{self.name}.jsonl"
 
     def table_file(self, ranks: int, threads: int) -> Path:
-        """Return the file of this machine with this number of ranks and threads."""
+        """Return the path of the machine file for this number of ranks and threads."""
         return self.folder / f"{self.name}-{ranks}x{threads}.toml"
 
     def tables(self) -> dict[tuple[int, int], Path]:
-        """Return the files of the measured machines by ranks and threads."""
+        """Return the paths of the machine files, keyed by ranks and threads."""
         tables = {}
         for path in sorted(self.folder.glob(f"{self.name}-*x*.toml")):
             ranks, _, threads = path.stem.rpartition("-")[2].partition("x")
@@ -68,7 +68,7 @@ class Store:
         return tables
 
     def book(self) -> tuple[Winners, str]:
-        """Return the fastest settings, and a description of any error in their file; an unreadable file counts as
+        """Return the fastest settings, and a description of any error in their file. An unreadable file counts as
         empty.
         """
         try:
@@ -89,13 +89,13 @@ class Store:
         return records, f"{bad} lines of {self.journal_file} are not measurements and are ignored" if bad else ""
 
     def clear(self) -> None:
-        """Delete everything about machines with this fingerprint."""
+        """Delete all files about machines with this fingerprint."""
         for path in (self.book_file, self.journal_file, *self.tables().values()):
             with suppress(FileNotFoundError):
                 path.unlink()
 
     def write_book(self, book: Winners) -> None:
-        """Replace the fastest settings."""
+        """Replace the file with the fastest settings."""
         self.write(self.book_file, book.text())
 
     def write(self, path: Path, text: str) -> None:
@@ -111,12 +111,14 @@ class Store:
             ) from None
 
     def note(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append measurements."""
+        """Append measurements to the file with the measurements."""
         append(self.journal_file, records)
 
 
 def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append measurements to a journal, one per line, after a line that an earlier writer may have left incomplete."""
+    """Append measurements to a journal, one per line, after ending a line that an earlier writer may have left
+    incomplete.
+    """
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
         with journal.open("a+b") as file:
@@ -130,7 +132,7 @@ def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def this_store() -> Store:
-    """Return the store of this machine and its software."""
+    """Return the store for this machine and its software."""
     return Store(store_folder(), machine_facts())
 
 
@@ -145,11 +147,11 @@ def is_empty() -> bool:
 def with_tuned(
     benchmark: str, run: AnyRun, *, alone: bool = True, fixed: Collection[str] = ()
 ) -> tuple[AnyRun, list[str]]:
-    """Return the run with the stored winner's values instead of defaults, and notes about the stored values that are
-    not used.
+    """Return the run with the values of the stored winner instead of defaults, and notes about values that are not
+    used.
 
-    `alone`: this is the only benchmark, so its ranks and threads may also be tuned values if both are unset. The
-    values of `fixed` are not used.
+    If `alone`, this is the only benchmark of the command, so its ranks and threads may also be tuned values if both
+    are unset. The values of `fixed` are not used.
     """
     if is_empty():
         return run, []
@@ -171,7 +173,7 @@ def with_tuned(
 
 
 def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, Any]:
-    """Return the winner's values for settings that no source has set; grids and boxes are used only as a whole."""
+    """Return the winner's values for settings that no source has set. Grids and boxes are used only as a whole."""
     barred = set(fixed)
     for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("npx", "npy", "npz")):
         if not all(map(run.is_default, whole)):
@@ -182,7 +184,7 @@ def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str
 
 
 def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
-    """Return the tuned settings as values, with ranks and threads if they were tuned and are unset."""
+    """Return the tuned settings as values, including ranks and threads if these were tuned and are unset."""
     by_name = {o.name: o for o in options(config) if not o.users_path}
     texts = dict(winner.settings)
     if winner.any_layout and winner.ranks > 1 and open_layout:
@@ -194,7 +196,10 @@ def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool
 
 
 def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> RunNeeds:
-    """Return the request for tuned settings. Under a launcher the ranks are fixed, and the threads follow from them."""
+    """Return the properties of a run by which tuned settings are selected.
+
+    Under a launcher, the ranks are fixed, and the threads follow from them.
+    """
     from mxpeak.runtime.launch import launched, launcher
 
     launched_by = launcher() if launched() else None
@@ -225,8 +230,9 @@ def device_of(kernels: str, device: str) -> str:
 
 
 def _orders(config: RunConfig, device: str) -> tuple[int, ...] | None:
-    """Return N, or the estimated N if the run fills the memory; None if the size depends on a measurement or does not
-    exist.
+    """Return the orders of a run, or an estimate if the run fills the memory.
+
+    Returns None if the size depends on a measurement or if the benchmark has no order.
     """
     if not hasattr(config, "n"):
         return None

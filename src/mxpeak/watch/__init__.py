@@ -1,1 +1,1 @@
-"""Observers of spans: progress, events, metrics and the watchdog. They never write to stdout."""
+"""Observe the spans of a run: progress, events, metrics and the watchdog. The observers never write to stdout."""

@@ -17,7 +17,7 @@ STEP_S = 1.0
 
 
 class EventLog:
-    """Writes events to a new file, as an observer of spans and by `write`, until the first error."""
+    """Writes events to a new file until the first error, as an observer of spans and when `write` is called."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self.path = path
@@ -31,7 +31,7 @@ class EventLog:
             self.error = error
 
     def write(self, event: str, **about: Any) -> None:
-        """Write one event with the current time and its details."""
+        """Write an event with its details and the current time."""
         if self._file is None:
             return
         try:
@@ -72,12 +72,12 @@ class EventLog:
         )
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Record that the computation has ended."""
+        """Record that a computation has ended."""
         self.write("phase finished", phase=label, elapsed_s=elapsed_s)
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON cannot hold, by None."""
+    """Replace NaN and infinity, which JSON does not support, by None."""
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
         return None
     if isinstance(value, Mapping):

@@ -1,8 +1,9 @@
 """Stop a run if the best rate that it can still reach is below its target.
 
-The best rate is the total work divided by the elapsed time plus the least time for the rest. The rest runs at the best
-rate seen over any fiftieth of the work or at the pace of a recorded run, whichever is faster. The rate of an LU falls
-towards its end, so the best rate seen overestimates the rest. A run that could reach the target is never stopped.
+The best reachable rate is the total work divided by the sum of the elapsed time and the minimum time for the remaining
+work. The minimum time assumes the best rate measured over any fiftieth of the work, or the pace of a recorded run,
+whichever is faster. The rate of an LU decreases towards its end, so this assumption overestimates the remaining rate.
+Therefore, a run that can reach the target is never stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Guard:
         self._reason: str | None = None
 
     def step(self, step: Step) -> None:
-        """Update the best rate and the best reachable result."""
+        """Update the best measured rate and the best reachable rate."""
         elapsed_s, done_flops = self._mark
         if step.done_flops == 0.0:  # leave out the work before the first step
             self._mark = (step.elapsed_s, 0.0)
@@ -43,7 +44,7 @@ class Guard:
         self._reason = self._judged(step)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Stop watching, because the computation has ended."""
+        """Stop watching the computation, because it has ended."""
         self._reason = None
 
     def reason(self) -> str | None:

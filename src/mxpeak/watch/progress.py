@@ -1,8 +1,8 @@
 """Show the progress of a run: completed share, current and average rate, and remaining time.
 
-On a terminal, a live line appears after two seconds. Plain lines appear instead, one per 5 % or 60 s, if the terminal
-has no colors, if --ranks was started on it, or with --progress always. Nothing is written to other streams. Work
-before and after a computation, such as generating and checking, is named after one second.
+On a terminal, a live line appears after two seconds. If the terminal has no colors, with --progress always, or if
+--ranks was started on the terminal, plain lines appear instead, one per 5 % or 60 s. Nothing is written to other
+streams. The name of work before and after a computation, such as generating and checking, appears after one second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIVE_S = 0.25
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Return whether `stream` is a terminal that can redraw a line; NO_COLOR and TERM=dumb exclude this."""
+    """Return whether `stream` is a terminal on which a line can be redrawn; False for NO_COLOR and TERM=dumb."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
@@ -60,7 +60,7 @@ class Progress:
             self._draw(label)
 
     def doing(self, text: str) -> None:
-        """Show the name of work outside of computations; plain output shows it only if the work takes long."""
+        """Show the name of work outside of computations. Plain output shows the name only if the work takes long."""
         self._done()
         if self._show_live:
             self._draw(text)
@@ -72,7 +72,7 @@ class Progress:
             self._soon.start()
 
     def _done(self) -> None:
-        """Cancel the delayed output of the name of work that has ended."""
+        """Cancel the delayed output about work that has ended."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -82,11 +82,11 @@ class Progress:
             print(text, file=self._stream, flush=True)
 
     def samples_of(self, label: str | None) -> list[tuple[float, float]]:
-        """Return the samples of the last computation, or of the last one with this label."""
+        """Return the samples of the last computation, or of the last computation with this label."""
         return list(self.samples if label is None else self._by_label.get(label, []))
 
     def step(self, step: Step) -> None:
-        """Keep a sample of the step, and show a line if one is due."""
+        """Store a sample of the step, and show a line if one is due."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
         if self._mode != "never" and self._due(step):
@@ -98,7 +98,7 @@ class Progress:
                 self._print(text)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Remove the live line, and keep the last sample."""
+        """Remove the live line, and store the last sample."""
         if self._last[0] and (not self.samples or self.samples[-1] != self._last):
             self.samples.append(self._last)
         self.close()
@@ -118,8 +118,8 @@ class Progress:
         self._last = (0.0, 0.0)
 
     def _sample(self) -> None:
-        """Keep every stride-th step as a sample; if there are too many samples, drop every second one and double the
-        stride.
+        """Store every stride-th step as a sample. If there are too many samples, remove every second one and double
+        the stride.
         """
         if self._count % self._stride == 0:
             self.samples.append(self._last)
@@ -138,7 +138,7 @@ class Progress:
         return share >= LINE_SHARE or step.elapsed_s - elapsed_s >= LINE_S
 
     def _line(self, step: Step) -> str:
-        """Return the line, with as many parts as fit on a terminal; the most important parts come first."""
+        """Return the progress line with as many parts as fit on a terminal; the most important parts come first."""
         label, share, remaining, *others = filter(None, self._parts(step))
         if not self._show_live:
             return "  ".join([label, share, remaining, *others])
@@ -151,7 +151,9 @@ class Progress:
         return line
 
     def _parts(self, step: Step) -> list[str]:
-        """Return completed share, remaining time, difference from the forecast, rates and elapsed time."""
+        """Return the parts of the line: completed share, remaining time, difference from the forecast, rates, elapsed
+        time.
+        """
         elapsed_s, done_flops = self._mark
         mean = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
         now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
@@ -184,13 +186,13 @@ def how_far(step: Step) -> list[str]:
 
 
 def since(step: Step) -> str:
-    """Return the elapsed time and the expected total time."""
+    """Return a text with the elapsed time and the expected total time."""
     share = step.done_flops / step.total_flops if step.total_flops else 0.0
     return f"{duration(step.elapsed_s)} of ~{duration(step.elapsed_s / share)}" if share else duration(step.elapsed_s)
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text: 8.25 s, 3 min 20 s, 5 h 02 min."""
+    """Return a duration as text, such as 8.25 s, 3 min 20 s or 5 h 02 min."""
     if seconds < 60:
         return f"{three_digits(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,6 +1,6 @@
 """Write the metrics of a run to a text file for the textfile collector of Prometheus's node_exporter.
 
-A rename replaces the file at most every five seconds, so a reader never sees half of it.
+A rename replaces the file at most every five seconds, so that readers always find a complete file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Keeps and writes the metrics of one run, as an observer of spans. Stops after the first error and keeps the
+    """Stores and writes the metrics of one run, as an observer of spans. After the first error it stops and keeps the
     error.
     """
 
@@ -70,10 +70,10 @@ class Metrics:
             self._write()
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Keep the last metrics in the file."""
+        """Leave the last metrics of a computation in the file."""
 
     def case(self, result: Result, name: str) -> None:
-        """Add the result of a case."""
+        """Add the metrics of a case from its result."""
         about = {"benchmark": result.benchmark, "case": name}
         counted = self._values["mxpeak_cases_total"]
         key = (("benchmark", result.benchmark), ("status", result.status))
@@ -91,7 +91,7 @@ class Metrics:
         self._write()
 
     def ended(self, code: int) -> None:
-        """Add the exit code of the run."""
+        """Add the exit code of the run to the metrics."""
         for name in METRICS:
             if name.startswith("mxpeak_phase_"):
                 self._values[name].clear()

@@ -34,7 +34,7 @@ class StepTable(Progress):
         self._print(label)
 
     def step(self, step: Step) -> None:
-        """Keep a sample of the step, and print a row if one is due."""
+        """Store a sample of the step, and print a row if one is due."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
         self._unshown = step
@@ -48,7 +48,7 @@ class StepTable(Progress):
         super().finish(label, elapsed_s)
 
     def _print_row(self, step: Step) -> None:
-        """Print the time since the previous row by phase, below a new header if there is a new phase."""
+        """Print the time of each phase since the previous row; if there is a new phase, print a new header above."""
         phases = {name: phase.time_s for name, phase in step.phases.items() if name not in self._skipped}
         spent = {name: time_s - self._phases_shown.get(name, 0.0) for name, time_s in phases.items()}
         new = [name for name, time_s in spent.items() if time_s > 0.0 and name not in self._columns]

@@ -4,8 +4,8 @@ Steps of an LU become shorter, so the longest step so far limits the next one. T
 between its own checks, so it reports no stall if the process is stopped or the computer sleeps.
 
 During set-up, checks and writing, no step limits the time. In these phases, the watchdog reports a wait for the same
-message that takes FIRST times the least time. If the process of a rank on the same node is stopped, Linux shows its
-state. The watchdog then reports the rank after the least time, in all phases.
+message if it takes FIRST times the minimum time. If the process of a rank on the same node is stopped, Linux shows
+this state. The watchdog then reports the rank after the minimum time, in all phases.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from time import monotonic
 from mxpeak.records import three_digits
 from mxpeak.spans import Spans
 
-#: Largest number of seconds between two checks, number of checks within the least time, and the factor for the first
+#: Largest number of seconds between two checks, number of checks within the minimum time, and the factor for the first
 #: step, whose duration is unknown.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
-#: Least number of seconds of a wait for one message during set-up, checks and writing. It holds if all ranks are on one
-#: node, where a stopped rank is visible; other ranks may generate a matrix or compile kernels meanwhile.
+#: Smallest number of seconds of a wait for one message that counts as a stall during set-up, checks and writing, if
+#: all ranks are on one node. Other ranks may generate a matrix or compile kernels meanwhile, and a stopped rank is
+#: visible on its node.
 OUTSIDE_S = 600.0
 #: Phases without spans.
 SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
@@ -31,7 +32,7 @@ class Watchdog:
     """Watches the spans of this rank, and calls `stalled` once if no span starts or ends for too long.
 
     factor     multiple of the longest step that counts as a stall
-    least_s    seconds that are never a stall
+    least_s    duration in seconds up to which nothing counts as a stall
     waiting    description of the message that the rank waits for
     message    the message that the rank waits for
     stopped    ranks of this node whose processes are stopped
@@ -66,11 +67,11 @@ class Watchdog:
         self.phase = SET_UP
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the watchdog thread."""
         threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the watchdog thread."""
         self._end.set()
 
     def _run(self) -> None:
@@ -80,7 +81,7 @@ class Watchdog:
                 return
 
     def look(self) -> str | None:
-        """Check for a stall once, and return its description, or None."""
+        """Check once for a stall, and return a description of the stall or None."""
         now, spans = self._clock(), self._spans
         if spans is not None and spans.computations and self.phase == SET_UP:
             self.phase = CHECKS  # after any computation, however short
