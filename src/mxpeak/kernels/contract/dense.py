@@ -93,10 +93,16 @@ class DenseKernels(Protocol):
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:
-        """Return W^-1 B or W^-T B as a new block; B has the type of the factors; 2·n²·k flops."""
+        """Return W^-1 B or W^-T B as a new block; B has the type of the factors.
+
+        For k right-hand sides, the operation takes 2·n²·k flops.
+        """
 
     def last_row(self, F: PivotedLU) -> int:
         """Return the row of the factored matrix, W or W^T, that the row interchanges moved to the end."""
 
     def residual(self, B: Block, A: Matrix, X: Block) -> Block:
-        """Return B - A X as a new block, all of the same type; 2·n²·k flops, one pass over A."""
+        """Return B - A X as a new block, with one pass over A; all matrices have the same type.
+
+        For k right-hand sides, the operation takes 2·n²·k flops.
+        """

@@ -39,12 +39,18 @@ class GeneratedKernels(Protocol):
     def generated_matvec(
         self, y: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector | None, x: Vector
     ) -> None:
-        """Compute y = A x in fp64 for the A of `generate`, without storing A; error <= n·u·|A||x|; 2·m·n flops."""
+        """Compute y = A x in fp64 for the A of `generate`, without storing A.
+
+        The error is at most n·u·|A||x|, and the operation takes 2·m·n flops.
+        """
 
     def generated_row_sums(
         self, sums: Vector, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Vector | None
     ) -> None:
-        """Compute Σ_j |a_ij| for the fp64 A of `generate`, without storing A; error <= n·u·Σ_j |a_ij|."""
+        """Compute Σ_j |a_ij| for the fp64 A of `generate`, without storing A.
+
+        The error is at most n·u·Σ_j |a_ij|.
+        """
 
     def signs(self, v: Vector, cols: BlockCyclic, seed: int) -> None:
         """Set v_j to +1 or -1 according to the highest bit of X(1 + j), a function of the seed and the global j."""

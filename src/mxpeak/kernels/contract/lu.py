@@ -188,38 +188,41 @@ class LuKernels(Backend, Protocol):
         """Copy source[k] to A[rows[k]]."""
 
     def factor_block(self, D: Matrix, singular: Vector) -> None:
-        """Factor D = L U without pivoting, in place, D a square panel; |ΔD| <= n·u·|L||U|; 2/3·n³ flops.
+        """Factor a square panel D = L U in place, without pivoting.
 
-        `singular`, one fp64 number, is overwritten by 0, or by 1 + the first column whose pivot is zero.
+        The error bound is |ΔD| <= n·u·|L||U|, and the operation takes 2/3·n³ flops. `singular`, one fp64 number, is
+        overwritten by 0, or by 1 + the first column whose pivot is zero.
         """
 
     def solve_unit_lower(self, L: Matrix, B: Matrix, precision: str) -> PanelSolve:
-        """Compute B = L^-1 B in place, L the unit lower triangle of a panel's block; |ΔL| <= m·u·|L|; m²·n flops.
+        """Compute B = L^-1 B in place, with the unit lower triangle L of a panel's block, and return the method.
 
-        Return the method. If the precision is lower than that of B, the operands of products inside the solve may be
-        rounded to the lower precision, as in the updates of an LU with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|. In
-        fp32, diagonal blocks L_jj may be inverted if |L_jj^-1||L_jj|, which multiplies their part of the error, is
-        small.
+        The error bound is |ΔL| <= m·u·|L|, and the operation takes m²·n flops. If the precision is lower than that of
+        B, the operands of products inside the solve may be rounded to the lower precision, as in the updates of an LU
+        with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|. In fp32, diagonal blocks L_jj may be inverted if
+        |L_jj^-1||L_jj|, which multiplies their part of the error, is small.
         """
 
     def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> PanelSolve:
-        """Compute B = B U^-1 in place, U the upper triangle of a panel's block; |ΔU| <= n·u·|U|; m·n² flops.
+        """Compute B = B U^-1 in place, with the upper triangle U of a panel's block, and return the method.
 
-        The precision, the inverses and the returned method are the same as for `solve_unit_lower`.
+        The error bound is |ΔU| <= n·u·|U|, and the operation takes m·n² flops. The precision and the inverses have the
+        same meaning as in `solve_unit_lower`.
         """
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
-        """Compute C -= A B in place, A and B matrices or panels; error <= (k+1)·u·|A||B| + u·|C|; 2·m·n·k flops.
+        """Compute C -= A B in place, where A and B are matrices or panels.
 
-        If A and B are operands with a precision below fp32, C is row-major. For matrix engines that add products of
-        fp8 numbers in about 14 bits, u is that of 14 bits.
+        The error is at most (k+1)·u·|A||B| + u·|C|, and the operation takes 2·m·n·k flops. If A and B are operands
+        with a precision below fp32, C is row-major. For matrix engines that add products of fp8 numbers in about 14
+        bits, u is that of 14 bits.
         """
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:
-        """Compute x = U^-1 x in place, U the upper triangle of an fp32 or fp64 matrix, x fp64; |ΔU| <= n·u·|U|.
+        """Compute x = U^-1 x in place, with the upper triangle U of an fp32 or fp64 matrix and an fp64 vector x.
 
-        The operation takes n² flops. In this and the next three operations, u is that of fp64, even if the matrix is
-        stored in fp32.
+        The error bound is |ΔU| <= n·u·|U|, and the operation takes n² flops. In this and the next three operations, u
+        is that of fp64, even if the matrix is stored in fp32.
         """
 
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:
@@ -230,9 +233,10 @@ class LuKernels(Backend, Protocol):
         """
 
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """Compute y += A x (A^T x) in place, A fp32 or fp64, x and y fp64; error <= (n+1)·u·|A||x|; 2·m·n flops.
+        """Compute y += A x (A^T x) in place, with A in fp32 or fp64, and x and y in fp64.
 
-        x and y may be row-major matrices with vectors as columns.
+        The error is at most (n+1)·u·|A||x|, and the operation takes 2·m·n flops. x and y may be row-major matrices
+        with vectors as columns.
         """
 
     def add_two_matvecs(self, y: Vector, z: Vector, A: Matrix, u: Vector, v: Vector) -> None:
@@ -257,8 +261,8 @@ class LuKernels(Backend, Protocol):
     ) -> None:
         """Compute y += T x (`plain`), |T| x (`absolute`) or (T∘T) x (`squared`).
 
-        T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A, fp32 or fp64; m·n flops on
-        average.
+        T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A, fp32 or fp64. The operation takes
+        m·n flops on average.
         """
 
     def max_abs_upper(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> float:

@@ -257,9 +257,10 @@ class SparseKernels(Protocol):
         """
 
     def matvec(self, y: Vector, A: Matrix, x: Vector, *, part: Part = Part.ALL) -> None:
-        """Compute y = A x, error <= (m+1)·u·|A||x| for rows of m entries; 2·nnz flops.
+        """Compute y = A x.
 
-        INTERIOR computes y = (L + D + U) x, and BOUNDARY adds H x.
+        For rows of m entries, the error is at most (m+1)·u·|A||x|. The operation takes 2·nnz flops. INTERIOR computes
+        y = (L + D + U) x, and BOUNDARY adds H x.
         """
 
     def residual_at(

@@ -35,8 +35,8 @@ class RegisterTile(NamedTuple):
     held: bool
 
 
-#: With 32 registers, 16 hold the multipliers of two rows. With 16 registers, 12 hold sums: then a product needs 7/12
-#: of a load, compared with 1.6 for two rows by one vector whose multipliers are reloaded.
+#: With 32 registers, 16 hold the multipliers of two rows. With 16 registers, 12 hold sums. A product then needs 7/12
+#: of a load. For two rows by one vector with reloaded multipliers, it would need 1.6 loads.
 TILE = RegisterTile(2, 1, True) if HAS_AVX512 else RegisterTile(4, 3, False)
 
 _I64 = ir.IntType(64)

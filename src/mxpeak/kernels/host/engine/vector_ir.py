@@ -301,7 +301,7 @@ def float_of(typingctx, bits):
     return real(bits), codegen
 
 
-#: Whether the target processor converts fp16 to fp32.  False if Numba compiles for another processor than this one.
+#: Whether the target processor converts fp16 to fp32. False if Numba compiles for another processor than this one.
 HAS_FP16 = not numba.config.CPU_NAME and (
     machine() in ("aarch64", "arm64") or bool(get_host_cpu_features().get("f16c", False))
 )

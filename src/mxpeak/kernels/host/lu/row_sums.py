@@ -16,7 +16,7 @@ from mxpeak.kernels.host.lu.row_moves import part_of
 from mxpeak.kernels.host.lu.triangle import add_four_dots, dot, prefetch_four
 from mxpeak.precision import PRECISIONS
 
-#: Columns that are summed at a time: four vectors of this length in fp32 take 32 KiB.  With 512 columns, rows of 20 KB
+#: Columns that are summed at a time: four vectors of this length in fp32 take 32 KiB. With 512 columns, rows of 20 KB
 #: from memory took 10 % longer (Emerald Rapids, 48 KiB of first-level cache).
 PIECE = 2048
 #: The part of a matrix: all of it, or with a diagonal block as its last (LOWER) or first (UPPER) columns.

@@ -35,7 +35,7 @@ LONG = 4 * SEGMENT
 APART = 8
 
 
-#: Places of a thread's results: three sums of squares, and in another cache line the bits of the largest entry.
+#: Positions of a thread's results: three sums of squares, and in another cache line the bits of the largest entry.
 SQUARES_AT, TOP_AT, RESULTS = 0, 8, 16
 
 

@@ -29,7 +29,7 @@ from mxpeak.kernels.host.sparse.chunk_format import MOST, SHARE, find
 from mxpeak.kernels.host.sparse.slot_sums import RECURRENCE_BLOCK
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 
-#: The parts: before the chunk, in it before the row, in it after the row, after the chunk.
+#: The parts: before the chunk, in the chunk before the row, in the chunk after the row, and after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
 #: Columns of the table of chunks: first row, rows, first slot and first slot with columns of L, the same two of U,
 #: then the numbers of runs and of slots with columns by part, then those of overflow entries before and after the
