@@ -85,8 +85,7 @@ class DenseKernels(Protocol):
         """
 
     def factor_with_early_exit(self, should_stop: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
-        """Return the factors of W in its own type, or None if `should_stop` is true for |u_kk| of the first n·PART
-        pivots.
+        """Return the factors of W in its own type, or None if `should_stop` is true for the first n·PART |u_kk|.
 
         On the host, `should_stop` is called as soon as these pivots have been computed. Other backends call it after
         the LU.

@@ -90,8 +90,7 @@ class NormKernels(Protocol):
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        """Compute the requested results (`max`, `squares`, `rows`, `columns`) for the entries in the band, in one
-        pass.
+        """Compute the requested results (`max`, `squares`, `rows`, `columns`) in one pass over the band.
 
         Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds. The maximum is exact if A is real.
         """

@@ -247,9 +247,7 @@ def pattern_is_unsymmetric(tid, threads, rows, flags):
 
 @jit()
 def find_partners(tid, threads, rows, at, columns):
-    """Advance at[j] for each entry (i, j) without a partner (j, i), and store i in columns[at[j]] if there are
-    columns.
-    """
+    """Advance at[j] for each entry (i, j) without a partner (j, i); store i in columns[at[j]] unless empty."""
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
             j = rows.indices[k]

@@ -161,9 +161,7 @@ class HostSparseSetup:
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, *parts)
 
     def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
-        """Return whether a matrix of this order and format has the columns of `like`, and values derived from its
-        values.
-        """
+        """Return whether a matrix of this order and format has the columns of `like` and values derived from `like`."""
         derivable = like.values in (values, "fp64") and like.vectors in (vectors, "fp64")
         if like.pattern.storage != storage or not derivable:
             return False

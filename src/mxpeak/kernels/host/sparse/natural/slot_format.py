@@ -395,8 +395,7 @@ def fill_slots(tid, threads, rows, data, longest, columns, packed, matrix, value
 
 @inner()
 def _place_patterns(table, c, count, packed, patterns, counts, run_slot, far_to):
-    """Replace patterns.slot and all_keys by the offset of the slot's values; write the offset of its columns to
-    far_to.
+    """Replace patterns.slot and all_keys by the offset of the slot's values; store that of its columns in far_to.
 
     An offset is -1 if the entry has no slot because it is on the diagonal, in the halo, or overflow.
     """
