@@ -1,4 +1,4 @@
-"""Record the faults that --abft detects in a result. Uncorrected faults make the result invalid."""
+"""Record in a result the faults that --abft detects. Uncorrected faults make the result invalid."""
 
 from __future__ import annotations
 

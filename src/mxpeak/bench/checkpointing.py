@@ -1,4 +1,6 @@
-"""Checkpoints of an LU run: when one is due, which run it belongs to, and how a run continues from one."""
+"""Decide when a checkpoint of an LU run is due, whether it belongs to a run, and from which checkpoint a run
+continues.
+"""
 
 from __future__ import annotations
 
@@ -235,8 +237,9 @@ class Checkpoint:
 
 
 def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
-    """Return the slots whose first header is intact and belongs to this run, newest first, and the defects of the
-    other slots.
+    """Return the slots whose first header is intact and belongs to this run, newest first.
+
+    The second return value lists the defects of the other slots.
     """
     slots, defects = [], []
     for name in SLOTS:
@@ -273,10 +276,10 @@ def _reason(error: Exception) -> str:
 
 
 def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpoint, list[str]]:
-    """Return the newest checkpoint whose parts are all intact, and the defects of any newer checkpoint. Collective
-    over comm.
+    """Return the newest checkpoint whose parts are all intact, and the defects of newer checkpoints.
 
-    Each rank reads its share of the parts completely; a defect that one rank finds excludes the slot on all ranks.
+    Each rank reads its share of the parts completely. A defect that one rank finds excludes the slot on all ranks.
+    Collective over comm.
     """
     slots, defects = run_on_root(comm, lambda: first_parts(folder, record))
     for slot, first in slots:
@@ -363,9 +366,7 @@ class CheckpointedRun:
         return 0.0 if self.resumed_from is None else self.resumed_from.elapsed_s
 
     def close(self) -> None:
-        """Release the lock on the folder. While a part is still being written, this process keeps the lock until it
-        ends.
-        """
+        """Release the lock on the folder. While a part is still being written, this process keeps the lock."""
         if self.lock is not None and not (self.writer is not None and self.writer.busy):
             self.lock.release()
 
@@ -493,9 +494,9 @@ class FolderCheckpointer:
         blocks.recall(self.notes["blocks"])
 
     def due(self, step: int, count: int) -> bool:
-        """Return whether all ranks write a checkpoint now: --every has elapsed on rank 0, and the last parts are
-        written.
+        """Return whether all ranks write a checkpoint now.
 
+        A checkpoint is due if the interval of --every has elapsed on rank 0 and every rank has written its last part.
         All ranks wait for the answer of rank 0. They wait for each other only if a checkpoint is due, so other steps
         do not synchronize the ranks.
         """

@@ -139,9 +139,7 @@ class Bench(Generic[AnyConfig]):
         return self._hooks.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
-        """Let the ranks of comm stop together at a step of these spans if an observer requests it, and return the
-        spans.
-        """
+        """Make the ranks of comm stop together at a step of the spans if an observer requests it; return the spans."""
         spans.look = stop_together(comm, self._hooks.get("stop", lambda: None))
         return spans
 
@@ -202,10 +200,10 @@ def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
 
 
 def panel_row(config: PlaceConfig, comm: Communicator) -> int | None:
-    """Return the process row of this rank if CPUs factor the panels of devices; ranks of different rows then share
-    cores.
+    """Return the process row of this rank if CPUs factor the panels of devices.
 
-    Returns None if the library factors panels on the device (P = 1), or if the run has several grids.
+    Ranks of different process rows then share cores. Returns None if the library factors panels on the device (P = 1),
+    or if the run has several grids.
     """
     if not (isinstance(config, GridConfig) and config.panels_on_host and config.on_gpu):
         return None

@@ -176,9 +176,7 @@ class Limit:
 def read_limit(
     before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
 ) -> Limit:
-    """Return the limit for reading `touched` bytes on all nodes: of the caches if they can hold them, otherwise of
-    memory.
-    """
+    """Return the limit for reading `touched` bytes on all nodes, from caches if they can hold the bytes."""
     return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
 
 

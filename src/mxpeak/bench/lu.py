@@ -164,11 +164,11 @@ class LuBench(Bench[LuConfig]):
         return 0.0 if self.kept is None else self.kept.before_s
 
     def forwards(self, case: LuCase) -> bool:
-        """Return whether updates must poll for messages, because ranks forward panels or a network or device sends
-        them.
+        """Return whether updates must poll for messages.
 
-        On one node with Q <= 2, no rank forwards panels, and messages are copied in memory. Polling is then not worth
-        an interruption of the update. Messages from a device begin only when they are polled.
+        Polling is necessary if ranks forward panels, or if messages arrive over a network or from a device. On one
+        node with Q <= 2, no rank forwards panels, and messages are copied in memory. Polling is then not worth an
+        interruption of the update. Messages from a device begin only when they are polled.
         """
         return self.placement.nodes > 1 or case.Q > 2 or (self.config.on_gpu and case.P > 1)
 
@@ -411,9 +411,7 @@ def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
-    """Return a caution if the LU has non-finite entries, with the block that has them, its rows and columns, and its
-    owner.
-    """
+    """Return a caution if the LU has non-finite entries, with their block, its rows and columns, and its owner."""
     witness = next((other for other in witnesses if other.not_finite is not None), None)
     if witness is None or witness.not_finite is None:
         return []

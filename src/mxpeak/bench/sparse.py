@@ -144,7 +144,7 @@ def box_lines(box: Box, hierarchies: Mapping[str, Sequence[HierarchySize]], budg
 
 
 def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Sequence[str], *, fits: bool) -> DryRun:
-    """Return the dry run of a sparse benchmark with these lines, and its settings with box, ranks and threads.
+    """Return the dry run of a sparse benchmark with these lines, and with box, ranks and threads as settings.
     Collective.
     """
     config: SparseConfig = run.config
@@ -400,8 +400,9 @@ class SparseBench(Bench[AnySparse]):
         return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_LEAST_S)
 
     def _reader(self, A: SparseMatrix, held: int) -> Callable[[], int]:
-        """Return a function that reads the values, or an array larger than the caches, and returns the bytes read.
-        Collective.
+        """Return a function that reads the values, or an array larger than the caches. Collective.
+
+        The function returns the number of bytes that it has read.
         """
         kernels, machine, on_gpu = self.kernels, self.facts.machine, self.config.on_gpu
 

@@ -76,9 +76,7 @@ class MeasuredStorage(Generic[AnySolve]):
 
     @property
     def minimum_rate(self) -> float:
-        """Return the rate of the solves in bytes per second, counting the minimum number of bytes that all motifs
-        move.
-        """
+        """Return the rate of the solves in bytes per second, from the minimum number of bytes that the motifs move."""
         return float(sum(self.timed.motif(name)["bytes"] for name in self.motifs)) / self.timed.time_s
 
     @property

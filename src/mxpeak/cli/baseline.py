@@ -112,9 +112,7 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
-    """Return the differences between a result and a case as texts, such as: n is 1000 in the file and 2000 in this
-    run.
-    """
+    """Return the differences between a result and a case, such as: n is 1000 in the file and 2000 in this run."""
     sections = (result.get(name) for name in ("problem", "launch"))
     problem, launch = (section if isinstance(section, dict) else {} for section in sections)
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}

@@ -26,9 +26,7 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a --config file: TOML or a result. The name of a past run such as `last` selects its
-    result.
-    """
+    """Return the settings of a --config file: TOML, or a result, which a name such as `last` can also select."""
     if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")

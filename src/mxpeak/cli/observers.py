@@ -111,9 +111,7 @@ class Watched:
 
 @contextmanager
 def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Watchdog | None]:
-    """End the run if this rank makes no progress, or if another rank of its node is stopped. Collective over all
-    ranks.
-    """
+    """End the run if this rank makes no progress, or if another rank of its node is stopped. Collective."""
     if limits is None:
         yield None
         return

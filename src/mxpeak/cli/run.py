@@ -216,7 +216,7 @@ class Execution:
         return [result for display in self.displays for result in display.results]
 
     def _run_benchmark(self, request: RunRequest, comm: Communicator) -> int:
-        """Run one benchmark with its own display and return its exit code. An error on all ranks ends only this
+        """Run one benchmark with its own display and return its exit code; an error on all ranks ends only this
         benchmark.
         """
         display, progress = self._new_display(request, comm.size)

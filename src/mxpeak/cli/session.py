@@ -157,9 +157,7 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """Return the rank in the communicator, or the rank in the launcher's variables if there is no communicator
-        yet.
-        """
+        """Return the rank in the communicator. If there is none yet, return the rank in the launcher's variables."""
         if self.comm is not None:
             return self.comm.rank
         from mxpeak.runtime.launch import launcher
@@ -186,8 +184,9 @@ class Session:
         return run_on_root(self.comm, action)
 
     def end(self, code: int) -> int:
-        """End all ranks with `code`, without a message to the other ranks, because they may be anywhere in the
-        program.
+        """End all ranks with `code`, without a message to the other ranks.
+
+        The other ranks may be anywhere in the program, so they might never receive a message.
         """
         flush()
         if self.comm is None:
@@ -223,8 +222,8 @@ class Session:
         abort_mpiexec(code)
 
     def end_with_grace(self, code: int) -> int:
-        """End all ranks like `end`, after a pause in which rank 0 writes results and stalled ranks print their
-        position.
+        """End all ranks like `end`, but give rank 0 time to write results and all ranks time to print where they
+        stall.
 
         Before MPI has started, the launcher notices the end of a rank only if a signal ended that rank.
         """
@@ -268,7 +267,8 @@ class Session:
     def crash(self) -> int:
         """Print the traceback of this rank and end all ranks.
 
-        An MPI error usually means that another rank has ended. The pause lets the launcher end this rank first.
+        After an MPI error, which usually means that another rank has ended, this rank first pauses, so that the
+        launcher can end it.
         """
         if type(sys.exception()).__module__.startswith("mpi4py"):
             sleep(LEAVE_S)

@@ -13,8 +13,7 @@ FP64_BYTES = 8
 
 
 def hpl_flops(n: int) -> float:
-    """Return the flops that HPL credits for a system of order n, independently of the executed flops: 2/3 n^3 + 3/2
-    n^2.
+    """Return the flops that HPL credits for order n, independently of the executed flops: 2/3 n^3 + 3/2 n^2.
 
     Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c. LU and two triangular solves of n^2 flops each are 2/3 n^3 +
     3/2 n^2 - n/6; HPL omits the last term.

@@ -96,8 +96,9 @@ def hpgmp_report(result: Result, now: datetime) -> str:
 
 
 def _derived(result: Result) -> dict[str, Any]:
-    """Return the values that the report derives from the result; the recorded residuals are relative to the initial
-    ones.
+    """Return the values that the report derives from the result.
+
+    The recorded residuals are relative to the initial residuals.
     """
     problem, figures, check = result.problem, result.result, result.validation
     mixed, double = _motif_times(result.phases, problem), dict[str, Any]()

@@ -111,9 +111,7 @@ class HplText(OwnReport):
         )
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """Write the numbers of passed, failed and skipped cases. Without checks, passed and failed cases are one
-        number.
-        """
+        """Write the numbers of passed, failed and skipped cases. Without checks, the first two are added."""
         lines = [f"\nFinished {passed + failed + skipped:6d} tests with the following results:"]
         if self.checks:
             lines.insert(0, DOUBLE_RULE)

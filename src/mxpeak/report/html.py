@@ -146,7 +146,7 @@ def _headline(result: Body) -> str:
 
 
 def _readings(limit: Body) -> str:
-    """Return the limit before and after the run; empty in old files that do not contain it."""
+    """Return the limit before and after the run as text; empty if an old file does not contain it."""
     unit = "rate_bytes" if "rate_bytes" in limit else "rate_flops"
     parts = [f"{when} {figure_text({unit: limit[when]})}" for when in ("before", "after") if limit.get(when)]
     return f" ({', '.join(parts)})" if parts else ""

@@ -21,7 +21,7 @@ class LuLines(Lines):
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return lines with the accuracy and the size, and for a mixed LU also its phases and the difficulty of the
+        """Return lines about accuracy and size, and for a mixed LU also about its phases and the difficulty of the
         system.
         """
         about = [_accuracy(result.validation), _proof(result), problem_line(self, result), *_what_ran(result)]
@@ -87,9 +87,7 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
 
 
 def depth_text(problem: Mapping[str, Any]) -> str:
-    """Return the look-ahead depth that ran as text; empty if it is the requested depth or if the default was
-    requested.
-    """
+    """Return a text about the look-ahead depth that ran; empty if the user requested it or if it is the default."""
     depth, ran = problem.get("depth"), problem.get("lookahead")
     return "" if depth == ran or (depth, ran) == (1, 0) else f"look-ahead of depth {ran} ({depth} was requested)"
 
@@ -103,9 +101,7 @@ def _what_ran(result: Result) -> list[str]:
 
 
 def generator_text(problem: Mapping[str, Any]) -> str:
-    """Return a text about the definition of the `ddd` matrix; empty for other generators, whose formulas are
-    published.
-    """
+    """Return a text that defines the `ddd` matrix; empty for other generators, whose formulas are published."""
     if problem.get("generator") != "ddd":
         return ""
     theta = three_digits(problem.get("diagonal_scale"))

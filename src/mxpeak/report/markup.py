@@ -40,9 +40,7 @@ def status(result: Body) -> str:
 
 
 def share(result: Body) -> str:
-    """Return the share of the limit, or a dash if it is unknown. A star marks a share during which the machine's speed
-    changed.
-    """
+    """Return the share of the limit, or a dash if it is unknown; a star marks an uncertain share."""
     return share_text(read(result)) or "–"
 
 

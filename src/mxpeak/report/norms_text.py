@@ -19,8 +19,9 @@ class NormsLines(Lines):
         return f"norms {result.problem.get('kind', '')}".strip()
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """Return a case as text, such as one general float64 C 10240x10240, with grid and block size if there are
-        several.
+        """Return a case as text, such as "one general float64 C 10240x10240".
+
+        The text includes grid and block size if there are several.
         """
         return " ".join(_parts(problem, "x"))
 

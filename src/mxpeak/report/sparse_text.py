@@ -73,8 +73,9 @@ class HpgMxpLines(SparseLines):
         return [_solvers(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the rates by both flop counts and the speed-up. If `verbose`, also return its parts and other storage
-        formats.
+        """Return the lines with the rates by both flop counts and the speed-up.
+
+        If `verbose`, further lines contain the causes of the speed-up and the rates of other storage formats.
         """
         figures = result.result
         more = [_between(figures), *_beside(figures)] if verbose else []
@@ -161,9 +162,7 @@ def _formats(precision: Any) -> dict[str, list[str]]:
 
 
 def memory_text(problem: Section) -> str:
-    """Return a text with the memory of the mixed solver and the cube that the double solver fits into it; empty if
-    unknown.
-    """
+    """Return the memory of the mixed solver and the cube that the double solver fits into it; empty if unknown."""
     mixed, side = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
@@ -266,8 +265,9 @@ def _speedup(result: Result) -> str:
 
 
 def compresses(result: Result) -> bool:
-    """Return whether values have fewer bits than fp32 and no run with fp32 values separates precision from
-    compression.
+    """Return whether values have fewer bits than fp32, while no run with fp32 values separates the gains.
+
+    The gains are those of lower precision and of compression.
     """
     formats = _formats(result.problem.get("precision"))
     values = {name for part in PARTS for name in formats.get(part, [])}

@@ -15,8 +15,9 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
-    """Return the status, rate, share of the limit and accuracy of a result. If `verbose`, also return phases and
-    placement.
+    """Return the status, the rate, the share of the limit and the accuracy of a result as text.
+
+    If `verbose`, the text also contains the phases and the placement.
     """
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"

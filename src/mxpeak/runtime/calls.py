@@ -25,9 +25,7 @@ _ready: set[tuple[object, ...]] = set()
 
 
 def threads_for(asked: Any, *, default: int | None = None) -> int:
-    """Check a requested number of threads and return it. For None, return `default`, or one thread per core without
-    it.
-    """
+    """Check a requested number of threads and return it; for None, return `default` or one thread per core."""
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:

@@ -317,10 +317,10 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
-    """Read the header of a part, and return it with its size in bytes. If `whole`, also check the digest of the
-    entries.
+    """Read the header of a part, and return it with its size in bytes.
 
-    Raises a ValueError that describes the defect, or an OSError.
+    If `whole`, the digest of the entries is also checked. Raises a ValueError that describes the defect, or an
+    OSError.
     """
     with regular_file(slot / part_name(p, q)) as file:
         head, part = read_head(file)
@@ -424,8 +424,9 @@ def _load_part(
     columns: tuple[Array, Array],
     local: Array,
 ) -> None:
-    """Read rows and columns of one part into `local`; `rows` and `columns` are pairs (indices in `local`, indices in
-    the part).
+    """Read rows and columns of one part into `local`.
+
+    `rows` and `columns` are pairs: indices in `local`, and indices in the part.
     """
     part, begin = read_part(slot, *process, whole=False)
     if part.shared != first.shared:

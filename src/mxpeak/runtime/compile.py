@@ -109,10 +109,10 @@ def cold_entries(name: str) -> list[int]:
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
-    """Compile the entry points in the set `name` that are not cached, in this process and one process per additional
-    core.
+    """Compile those entry points of the set `name` that are not cached, in this process and on every other core.
 
-    With one core, or after a failure here, each entry point is compiled at its first use.
+    Each other core has its own process. With one core, or after a failure here, each entry point is compiled at its
+    first use.
     """
     from mxpeak.kernels.host.engine.first_use import compile_from
 
@@ -144,8 +144,8 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _is_cold(entry: Any) -> bool:
-    """Return whether an entry point is not in the cache. If this is unknown, return False; the first use then compiles
-    it.
+    """Return whether an entry point is not in the cache; False if this is unknown, since its first use compiles it
+    then.
     """
     try:
         return bool(entry.is_cold())

@@ -158,11 +158,10 @@ def can_start_ranks() -> bool:
 
 
 def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams: Any) -> int:
-    """Run a command and return its exit code. The first signal that would end this process is forwarded to the
-    command.
+    """Run a command and return its exit code.
 
-    Later signals are ignored, because a launcher signals all its ranks, and each signaled rank also informs its
-    launcher.
+    The first signal that would end this process is forwarded to the command. Later signals are ignored, because a
+    launcher signals all its ranks, and each signaled rank also informs its launcher.
     """
     signals: list[int] = []
     unsignaled: list[subprocess.Popen[Any]] = []

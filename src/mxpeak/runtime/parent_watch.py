@@ -52,9 +52,7 @@ OUTPUT = (1, 2)
 
 
 def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for a child process that ends with this process and formats its text for the same
-    terminal.
-    """
+    """Return the environment for a child process that ends with this process and writes to the same terminal."""
     width = terminal_width(sys.stdout) if sys.stderr is not None and sys.stderr.isatty() else None
     columns = {} if width is None else {COLUMNS: str(width)}
     return {**environ, VARIABLE: f"{os.uname().nodename}:{os.getpid()}", **columns}
@@ -142,9 +140,7 @@ def handled_signals() -> list[signal.Signals]:
 
 
 def mpiexec_socket(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the socket that connects to MPICH's mpiexec; None if it belongs to a parent process that is itself a
-    rank.
-    """
+    """Return the socket to MPICH's mpiexec; None if the socket belongs to a parent process that is itself a rank."""
     import socket
 
     fd, peer = environ.get("PMI_FD", ""), getattr(socket, "SO_PEERCRED", None)

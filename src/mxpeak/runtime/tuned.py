@@ -68,7 +68,7 @@ class Store:
         return tables
 
     def book(self) -> tuple[Winners, str]:
-        """Return the fastest settings, and a description of any error in their file. An unreadable file counts as
+        """Return the fastest settings, and a description of any error in their file; an unreadable file counts as
         empty.
         """
         try:
@@ -116,8 +116,9 @@ class Store:
 
 
 def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append measurements to a journal, one per line, after ending a line that an earlier writer may have left
-    incomplete.
+    """Append measurements to a journal, one per line.
+
+    If an earlier writer has left an incomplete line, the line is ended first.
     """
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
@@ -147,8 +148,7 @@ def is_empty() -> bool:
 def with_tuned(
     benchmark: str, run: AnyRun, *, alone: bool = True, fixed: Collection[str] = ()
 ) -> tuple[AnyRun, list[str]]:
-    """Return the run with the values of the stored winner instead of defaults, and notes about values that are not
-    used.
+    """Return the run with the stored winner's values instead of defaults, and notes about values that are not used.
 
     If `alone`, this is the only benchmark of the command, so its ranks and threads may also be tuned values if both
     are unset. The values of `fixed` are not used.

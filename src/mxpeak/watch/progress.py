@@ -118,9 +118,7 @@ class Progress:
         self._last = (0.0, 0.0)
 
     def _sample(self) -> None:
-        """Store every stride-th step as a sample. If there are too many samples, remove every second one and double
-        the stride.
-        """
+        """Store every stride-th step as a sample. If there are too many samples, halve them and double the stride."""
         if self._count % self._stride == 0:
             self.samples.append(self._last)
         self._count += 1
@@ -151,9 +149,7 @@ class Progress:
         return line
 
     def _parts(self, step: Step) -> list[str]:
-        """Return the parts of the line: completed share, remaining time, difference from the forecast, rates, elapsed
-        time.
-        """
+        """Return the completed share, remaining time, difference from the forecast, rates and elapsed time as texts."""
         elapsed_s, done_flops = self._mark
         mean = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
         now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)

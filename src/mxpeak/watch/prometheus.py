@@ -41,9 +41,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Stores and writes the metrics of one run, as an observer of spans. After the first error it stops and keeps the
-    error.
-    """
+    """Stores and writes the metrics of one run, as an observer of spans, until the first error, which it keeps."""
 
     def __init__(self, path: Path, about: Mapping[str, str], clock: Callable[[], float] = time.time):
         self.path = path

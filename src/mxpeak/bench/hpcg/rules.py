@@ -21,10 +21,10 @@ from mxpeak.records import three_digits
 
 
 def storages(config: HpcgConfig) -> tuple[str, ...]:
-    """Return the storage formats to measure, the official one first, so that compressed and plain storage are
-    compared.
+    """Return the storage formats to measure, the official one first.
 
-    With --quick, only one format is measured.
+    Compressed storage is measured together with plain storage for comparison. With --quick, only one format is
+    measured.
     """
     if config.storage in PLAIN:
         return (config.storage,)

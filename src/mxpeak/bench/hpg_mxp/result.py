@@ -82,9 +82,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         return self.validation.passed and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:
-        """Return the rating and its parts by both flop counts; the speed-up is omitted if the double solver took no
-        step.
-        """
+        """Return the rating and its parts by both flop counts, without speed-up if the double solver took no step."""
         penalty = self.validation.penalty
         rates: dict[str, Any] = {}
         for counting in ("reference", "ornl"):
@@ -117,8 +115,10 @@ def hpg_mxp_result(
     between: Mapping[str, Solves],
     rss: int,
 ) -> dict[str, Any]:
-    """Return the sections of the result: official rates, `beside` (other storage) and `between` (intermediate
-    precisions).
+    """Return the sections of the result.
+
+    The official rates are accompanied by `beside`, the rates with other storage formats, and `between`, the rates with
+    intermediate precisions.
     """
     config, (official, *others) = bench.config, measured
     check, rates, mixed = official.validation, official.rates(problem.levels), official.timed

@@ -89,8 +89,7 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
 
 
 def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any]]) -> dict[str, Form]:
-    """Return the forms that separate the effect of precision from that of compression, for the levels of a mixed
-    solver.
+    """Return the forms between double and mixed, which separate the effect of precision from that of compression.
 
     compressed double   fp64 vectors and the stored values of the mixed solver, if these values have fewer bits
     fp32                fp32 values and vectors, as in ORNL's code: the numbers of the mixed solver in more bits

@@ -87,7 +87,7 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
 
 
 def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
-    """Return the line of a dry run about the minimum work. It is the same for every --rt, because no solve is
+    """Return the line of a dry run about the minimum work, which applies to every --rt because no solve is
     interrupted.
     """
     solvers, m = 2 * len(storages(config)), config.iterations

@@ -41,8 +41,9 @@ class HplMxpConfig(LuConfig):
     }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return defaults for formats with native products: bf16, and longer blocks, which reduce the trailing
-        matrix's traffic.
+        """Return the defaults for natively multiplied formats: bf16, and longer blocks.
+
+        Longer blocks reduce the memory traffic of the trailing matrix.
         """
         precision = self.precision or (("bf16",) if "bf16" in native else ())
         return {"precision": precision, "nb": (512,)} if precision and set(precision) <= set(native) else {}

@@ -43,7 +43,7 @@ class Reference:
 
 
 def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: Spans) -> Reference | None:
-    """Compute all norms in doubled precision and return them on the first rank, None elsewhere. Collective over the
+    """Compute all norms in doubled precision; return them on the first rank and None elsewhere. Collective over the
     grid.
     """
     spans.start(f"checking {S.name} {S.m}x{S.n}", float(STRIPS))

@@ -95,8 +95,9 @@ class NormBench(Bench[NormsConfig]):
         self._fastest: dict[object, float] = {}  # the fastest norms of data that is read at the same rate
 
     def results(self) -> Iterator[tuple[NormsCase, Result | None]]:
-        """Run the cases and yield each one with its result on rank 0, or None if it does not fit into memory.
-        Collective.
+        """Run all cases, and yield each one with its result on rank 0. Collective.
+
+        The result is None if the case does not fit into memory.
         """
         cases = self._sizes.cases()
         if not any(map(self._sizes.fits, cases)):
@@ -109,9 +110,7 @@ class NormBench(Bench[NormsConfig]):
                 yield from ((case, None) for case in of_matrix)
 
     def _of_one_matrix(self, cases: Sequence[NormsCase]) -> Iterator[tuple[NormsCase, Result | None]]:
-        """Generate the matrix that these cases share, and yield each case with its result. The matrix is freed at the
-        end.
-        """
+        """Generate the matrix that these cases share, and yield each case with its result. Finally, free the matrix."""
         first, spans = cases[0], self._unwatched()
         self._ready(first.dtype)
         with spans("generate", bytes=self._once(matrix_bytes(first))):
@@ -126,9 +125,7 @@ class NormBench(Bench[NormsConfig]):
                 spans = self._unwatched()  # the first case records the phases that the cases share
 
     def _unwatched(self) -> Spans:
-        """Return the spans of a case without observers, because its parts are observed through other spans.
-        Collective.
-        """
+        """Return spans without observers for a case whose parts are observed through other spans. Collective."""
         spans = self.new_spans(watched=False)
         if self.config.trace is not None:
             self.comm.barrier()
@@ -174,10 +171,10 @@ class NormBench(Bench[NormsConfig]):
     def _between_readings(
         self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans
     ) -> tuple[Reading | None, TimedNorms, Reading | None]:
-        """Time the norm between two readings of the limit, or without readings if --warmup is none. Collective over
-        the grid.
+        """Time the norm between two readings of the limit. Collective over the grid.
 
-        The reading after a norm is also the reading before the next norm of the same part of the matrix.
+        There are no readings if --warmup is none. The reading after a norm is also the reading before the next norm of
+        the same part of the matrix.
         """
         if self.config.warmup == "none":
             return None, self._timed(case, A, S, spans), None

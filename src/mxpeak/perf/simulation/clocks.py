@@ -29,8 +29,9 @@ Stages = list[list[list[int]]]
 
 
 def stages(name: str, size: int) -> Stages:
-    """Return the chains that forward panels in HPL's 1ring, 1ringM, 2ring or 2ringM; the "M" variants send to rank 1
-    first.
+    """Return the chains that forward panels in HPL's 1ring, 1ringM, 2ring or 2ringM.
+
+    In the "M" variants, the root first sends to rank 1.
     """
     last = list(range(1, size))
     if name == "1ring":
@@ -52,8 +53,11 @@ def stages(name: str, size: int) -> Stages:
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a process grid: `size` ranks in a line, `inside` of them on one node, and `across` lines per
-    node.
+    """One direction of a process grid.
+
+    size      number of ranks in a line
+    inside    number of ranks of a line on one node
+    across    number of lines per node
 
     All lines of a node send at about the same time and share the node's ports (eq. 5 of the OLCF paper).
     """
@@ -109,8 +113,9 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
 
 @cache
 def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
-    """Return the hops of each chain of each stage: ranks, latency, seconds per byte, and whether a hop leaves the
-    node.
+    """Return the hops of each chain of each stage.
+
+    The arrays contain the ranks, the latency and seconds per byte of the hops, and whether a hop leaves the node.
     """
     return [
         [_route(line, [root, *((root + r) % line.size for r in chain)], len(stage)) for chain in stage]
@@ -156,8 +161,7 @@ def _chain(
 def _spread_and_roll(
     modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
 ) -> None:
-    """Simulate HPL's long broadcast: the root scatters S pieces, and then all ranks exchange one piece in each of S -
-    1 rolls.
+    """Simulate HPL's long broadcast: the root scatters S pieces, and S - 1 rolls exchange one piece each.
 
     t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds per byte.
     """

@@ -55,15 +55,14 @@ def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
 
 
 def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
-    """Return the seconds of FACT of M×NB entries per rank on T cores: products on T cores, and one pivot search per
-    column.
+    """Return the seconds of FACT of M×NB entries per rank on T cores.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
 
-    Here r is the rate of a core, s the time per level of a reduction over cores, and l the time per level of a
-    reduction over ranks. Cores process tiles of NB rows (III-A), so a short panel does not occupy all cores. The core
-    rates in machines.toml are calibrated with these 2 log2(P) levels. `rounds` returns the actual number of exchanges
-    between ranks, which is used with measured rates.
+    The terms are the products on T cores, and one pivot search per column. Here r is the rate of a core, s the time
+    per level of a reduction over cores, and l the time per level of a reduction over ranks. Cores process tiles of NB
+    rows (III-A), so a short panel does not occupy all cores. The core rates in machines.toml are calibrated with these
+    2 log2(P) levels. `rounds` returns the actual number of exchanges between ranks, which is used with measured rates.
     """
     assert machine.core_rate is not None
     assert machine.sync_s is not None
@@ -85,9 +84,7 @@ def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
 
 
 def rounds(P: int) -> int:
-    """Return the number of successive exchanges in a butterfly: log2 P, or two more than ⌊log2 P⌋ if P is not a power
-    of two.
-    """
+    """Return the number of successive exchanges in a butterfly: ⌊log2 P⌋, plus 2 if P is not a power of two."""
     full = P.bit_length() - 1
     return full + 2 * (1 << full < P)
 
@@ -233,9 +230,7 @@ class HplClocks(LuClocks):
         )
 
     def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """Return when the next panel's columns are updated, and how many seconds the update takes on the device, by
-        process row.
-        """
+        """Return when the next panel's columns are updated, and the device's seconds for the update, by process row."""
         q, jb = following.q, float(following.jb)
         m = self.rows_below(step.j1)
         columns = np.full(self.run.Q, jb)
@@ -275,11 +270,11 @@ class HplClocks(LuClocks):
         return L - begun if self.machine.fact else 0.0
 
     def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
-        """Return when the messages of RS arrive. The ranks of a process column begin when all of them have gathered
-        their rows.
+        """Return when the messages of RS arrive.
 
-        The owner of the block row scatters P - 1 pieces of jb n/P entries while all ranks gather U. Its outgoing link
-        carries both messages, and their latencies overlap:
+        The ranks of a process column begin when all of them have gathered their rows. The owner of the block row
+        scatters P - 1 pieces of jb n/P entries while all ranks gather U. Its outgoing link carries both messages, and
+        their latencies overlap:
 
             h l + 2 (P-1) (jb n 8/P) b        h = P - 1 rolls, or the rounds of a binary exchange of narrow sections
         """

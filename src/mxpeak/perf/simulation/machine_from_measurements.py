@@ -207,9 +207,7 @@ def panel_flops(m: float, nb: float) -> float:
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the seconds per message, including waits, in a distributed solve with L and U; they are at least one
-    latency.
-    """
+    """Return the seconds per message, including waits, in a distributed solve with L and U; at least one latency."""
     seconds, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
     if not seconds or link is None:
         return {}

@@ -165,7 +165,7 @@ def known_machines() -> dict[str, Any]:
 
 
 def find_machine(name: str) -> Machine:
-    """Return the machine with a name, or the machine that a file describes.
+    """Return the known machine `name`, or the machine that the file `name` describes.
 
     A file contains one table in the same form as machines.toml. The table may be based on a known machine.
     """
@@ -244,9 +244,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 def machine_from(name: str, tables: Table, source: str) -> Machine:
-    """Return the machine of tables[name], in which values of its base are filled in; raise an error for invalid
-    values.
-    """
+    """Return the machine of tables[name], completed by the values of its base; raise an error for invalid values."""
     return _Reader(name, _based(name, tables, source), source).machine()
 
 

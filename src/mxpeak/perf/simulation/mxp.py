@@ -134,8 +134,9 @@ class MxpClocks(LuClocks):
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
     def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
-        """Return the seconds of an m×n product, with (m + edge)(n + edge) entries, on all ranks, process row p or
-        column q.
+        """Return the seconds of an m×n product on all ranks, or on process row p or column q.
+
+        The product has (m + edge)(n + edge) entries.
         """
         edge = self.machine.edge
         padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)

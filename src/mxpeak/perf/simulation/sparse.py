@@ -60,9 +60,7 @@ class SparseRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseForecast:
-    """The result of a simulated solve: the seconds by motif, and `exposed_s`, the seconds of communication that is not
-    hidden.
-    """
+    """The result of a simulated solve: seconds by motif, and `exposed_s`, the communication that is not hidden."""
 
     flops: float
     time_s: float
@@ -142,8 +140,10 @@ class SparseTimes:
             self.stream(9 * n * 8, "waxpby")
 
     def multigrid(self, w: int, symmetric: bool) -> None:
-        """Simulate a V-cycle: a sweep from zero, the coarse residual and a sweep per level, and one sweep on the
-        coarsest.
+        """Simulate a V-cycle with one sweep on the coarsest level.
+
+        Each other level has a sweep from zero, the residual at coarse points, and a sweep after the correction. If
+        `symmetric`, each sweep is a forward and a backward sweep.
         """
         gs, restriction, prolongation = ("mg",) * 3 if symmetric else ("gs", "restriction", "prolongation")
         for box, coarser in zip(self.levels, [*self.levels[1:], None]):
@@ -189,8 +189,9 @@ class SparseTimes:
         self.wait(motif, max(0.0, self.halos[key] - hidden_by))
 
     def allreduce(self, motif: str, times: int) -> None:
-        """Add the time of sums over all ranks: a tree in both directions, the notification of the host, and the wait
-        for the last rank.
+        """Add the time of sums over all ranks.
+
+        A sum consists of a tree in both directions, the notification of the host, and the wait for the last rank.
         """
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
@@ -206,10 +207,10 @@ class SparseTimes:
 
 
 def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
-    """Return the seconds of a halo exchange. Messages that leave a node share its ports; other messages have separate
-    links.
+    """Return the seconds of a halo exchange.
 
-    Consecutive ranks are neighbors along x. If a line fills a node, its ranks have no other neighbors on the node.
+    Messages that leave a node share its ports; other messages have separate links. Consecutive ranks are neighbors
+    along x. If a line fills a node, its ranks have no other neighbors on the node.
     """
     neighbors = box.neighbors()
     if not neighbors:

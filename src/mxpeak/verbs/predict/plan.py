@@ -176,9 +176,7 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
 
 
 def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str, Any], Any]:
-    """Return the simulated prediction if the rates of the machine are known, otherwise that of the last similar LU
-    run.
-    """
+    """Return the simulated prediction if the machine's rates are known, otherwise that of the last similar LU run."""
     from mxpeak.perf.counts import hpl_flops
     from mxpeak.perf.simulation.lu import LuRun
 

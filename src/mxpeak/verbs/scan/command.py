@@ -66,9 +66,7 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Scan the ranks of a launcher or ranks on this host, and return the exit code. Collective after the start of the
-    ranks.
-    """
+    """Scan the ranks of a launcher or of this host, and return the exit code. Collective once the ranks run."""
     wanted = read_on_root(args, session, lambda: scan_settings(args, os.environ))
     from mxpeak.runtime.placement import parts_here
 

@@ -181,9 +181,7 @@ def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
 
 
 def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
-    """Return the spread of the ranks' rates, with the lowest rate that is not slow; `rates` contains the rounds of
-    each rank.
-    """
+    """Return the spread over the ranks and the lowest rate that is not slow; `rates` has the rounds of each rank."""
     of_ranks = [median(rounds) for rounds in rates]
     best, middle, worst = max(of_ranks), median(of_ranks), min(of_ranks)
     if len(of_ranks) == 1:

@@ -61,9 +61,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One measure: `prepare` runs before the clock, `work` is timed, and `bits` returns the bits of the result, if
-    any.
+    """One measure of a scan.
 
+    prepare   called before the clock starts
+    work      the timed part
+    bits      returns the bits of the result, if any
     amount    flops or bytes of the work
     """
 

@@ -123,7 +123,7 @@ def ordered(
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates such that the first few of each combination of layout, grid, NB and split come first."""
+    """Move candidates to the end, except for the first few of each combination of layout, grid, NB and split."""
     seen: dict[str, int] = {}
     front: list[Candidate] = []
     back: list[Candidate] = []

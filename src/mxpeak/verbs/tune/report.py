@@ -89,8 +89,9 @@ def _leading_dimension(records: Sequence[Record]) -> list[str]:
 
 
 def _messages(records: Sequence[Record]) -> list[str]:
-    """Return lines with the latency and bandwidth of messages, and the broadcasts of the longest message, fastest
-    first.
+    """Return lines with the latency and bandwidth of messages, and the broadcasts of the longest message.
+
+    The broadcasts are sorted by rate, the fastest first.
     """
     back = [r for r in records if r["name"] == "pingpong"]
     if not back:

@@ -188,8 +188,9 @@ class Tuner:
         return plan
 
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
-        """Run the search, and return the fastest candidate other than the defaults, if any, and whether the search has
-        ended.
+        """Run the search, and return the fastest candidate other than the defaults, and whether the search has ended.
+
+        The candidate is None if there is no such candidate.
         """
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
         default = next(iter(candidates))
