@@ -32,7 +32,7 @@ def check_abft(bench: Bench[Any]) -> None:
 
 
 def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]) -> None:
-    """Record the faults of LU runs in a result; an uncorrected fault makes it invalid."""
+    """Record the faults of LU runs in a result. An uncorrected fault makes the result invalid."""
     checks = [of_run for of_run in checked if of_run is not None]
     if not checks:
         return
@@ -51,7 +51,7 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]
 
 
 def about_solves(result: Result, checks: SolveChecks | None) -> None:
-    """Record the faults of iterative solves in a result; any fault makes it invalid."""
+    """Record the faults of iterative solves in a result. Any fault makes the result invalid."""
     if checks is None:
         return
     result.telemetry["abft"] = {

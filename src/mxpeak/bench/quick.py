@@ -44,7 +44,7 @@ class Machine:
 
     @property
     def step(self) -> int:
-        """Return the number of which every order is a multiple."""
+        """Return the step between two possible orders; every order is a multiple of the step."""
         return GPU_STEP if self.on_gpu else HOST_STEP
 
     @property

@@ -68,7 +68,10 @@ class RunNeeds:
 
 
 def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | None, str]:
-    """Return the winner for a run, or None. If only the size does not fit, a text with the reason is also returned."""
+    """Return the winner whose settings apply to a run, or None.
+
+    The second value is the reason if only the size of the run does not fit; otherwise it is empty.
+    """
     candidates = [
         winner
         for winner in winners

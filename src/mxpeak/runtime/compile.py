@@ -144,8 +144,9 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _is_cold(entry: Any) -> bool:
-    """Return whether an entry point is not in the cache; False if this is unknown, since its first use compiles it
-    then.
+    """Return whether an entry point is not in the cache, or False if this is unknown.
+
+    If the cache does not contain the entry point after all, its first use compiles it.
     """
     try:
         return bool(entry.is_cold())

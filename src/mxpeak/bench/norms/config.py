@@ -147,7 +147,9 @@ class NormsConfig(GridConfig):
     min_gflops: float | None = option(None, real(0.0), "", "measuring")
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
-        """Yield every combination of the options, ordered by matrix. `n` is used if the user gave no sizes."""
+        """Yield every combination of the options, ordered by matrix. `n` contains the sizes to use if the user gave
+        none.
+        """
         sizes = self.n if self.n is not None else n
         if sizes is None:
             raise UsageError("the size of the matrix is missing; add -N")

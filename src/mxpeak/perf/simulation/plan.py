@@ -58,7 +58,7 @@ def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int
 
 
 def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:
-    """Return the largest N that fits: a multiple of NB·lcm(P, Q) if that is not much smaller, otherwise of NB."""
+    """Return the largest N that fits: a multiple of NB·lcm(P, Q) if this reduces N only slightly, otherwise of NB."""
     n = largest_n(budget_bytes, nb, P, Q, footprint)
     whole = nb * math.lcm(P, Q)
     return n // whole * whole if n >= whole and n % whole <= GIVEN_UP * n else n

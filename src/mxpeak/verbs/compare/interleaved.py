@@ -33,7 +33,7 @@ class Command:
 
 
 class EndedError(Exception):
-    """A signal that ended a run, and with it the comparison."""
+    """Raised if a signal has ended a run and therefore the comparison."""
 
     def __init__(self, name: str, code: int):
         super().__init__(f"{name} was ended by signal {code - 128}")

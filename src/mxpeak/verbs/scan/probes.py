@@ -108,7 +108,10 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
 
 
 def footprint(precision: str, *, on_gpu: bool) -> Footprint:
-    """Return the bytes on P×Q ranks. Each rank stores the whole matrix of an LU, and C, A and B of the products."""
+    """Return a function that computes the bytes on P×Q ranks.
+
+    Each rank stores the whole matrix of an LU, and the matrices C, A and B of the products.
+    """
     stored = format_of(stored_as(precision)).bytes
 
     def count(n: int, nb: int, P: int, Q: int) -> dict[str, int]:

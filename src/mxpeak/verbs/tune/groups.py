@@ -15,7 +15,7 @@ from mxpeak.verbs.tune.job import TuneJob, perform
 
 
 class Stopped(Exception):  # noqa: N818  (it is no error: the user asked for it)
-    """A signal that has ended the ranks; `code` is the exit code of tune."""
+    """Raised if a signal has ended the ranks; `code` is the exit code of tune."""
 
     def __init__(self, code: int):
         super().__init__(code)
