@@ -198,6 +198,27 @@ def test_only_the_studies_asked_for_run(here, capsys):
     assert body == json.loads((here / "here" / "study.json").read_text())
 
 
+def test_fact_measures_panels_by_height_and_threads(here, capsys):
+    argv = ["study", "fact", "--nb", "16", "-N", "64,16", "--threads", "1", "--out", "out", "--json", "fact.json"]
+    assert cli.main(argv) == 0
+    part = json.loads(Path("fact.json").read_text())["fact"]
+    assert [(case["m"], case["nb"], case["threads"]) for case in part["cases"]] == [(16, 16, 1), (64, 16, 1)]
+    assert all(case["rate_flops"] > 0 and case["dgemm_flops"] > 0 for case in part["cases"])
+    best = max(part["cases"], key=lambda case: case["rate_flops"])
+    assert part["summary"]["1"]["m"] == best["m"]
+    assert part["summary"]["1"]["share"] == best["rate_flops"] / best["dgemm_flops"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[-4:]] == ["M", "16", "64", "DGEMM"]
+    page = Path("out/study.html").read_text()
+    assert "panel factorization" in page
+    assert "T = 1" in page
+
+
+def test_fact_is_not_among_the_default_studies(here, capsys):
+    assert cli.main(["study", "-N", "20", "--seeds", "1", "--json", "-"]) == 0
+    assert "fact" not in json.loads(capsys.readouterr().out)
+
+
 def test_json_goes_to_a_file_too(here, capsys):
     assert cli.main(["study", "pivots", *SMALL, "--json", "copy.json"]) == 0
     assert json.loads((here / "copy.json").read_text())["schema"] == "mxpeak.study/1"
@@ -206,7 +227,7 @@ def test_json_goes_to_a_file_too(here, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres"),
+        (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres, fact"),
         (["pivots", "-N", "0"], "-N: 0 is out of range"),
         (["pivots", "-N", "ten"], "-N: 'ten' is not an integer"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
@@ -216,7 +237,11 @@ def test_json_goes_to_a_file_too(here, capsys):
             "--diagonal-scale applies only to gmres, but pivots leaves the diagonal unchanged",
         ),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
-        (["pivots", "--nb", "8"], "mxpeak study does not accept --nb 8"),
+        (["pivots", "--nb", "8"], "--nb applies only to fact, but pivots was requested"),
+        (["--threads", "1"], "--threads applies only to fact, but pivots and norms and gmres were requested"),
+        (["fact", "--nb", "32", "-N", "16,64"], "a panel of 16 rows has fewer rows than its NB = 32 columns"),
+        (["fact", "--threads", "1024"], "--threads 1024 exceeds the"),
+        (["fact", "--depth", "1"], "mxpeak study does not accept --depth 1"),
     ],
 )
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(here, capsys, argv, message):

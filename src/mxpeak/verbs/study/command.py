@@ -1,4 +1,4 @@
-"""`mxpeak study`: reproduce the experiments behind the HPL-MxP rules as tables, figures and JSON."""
+"""`mxpeak study`: reproduce experiments of the papers as tables, figures and JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ examples:
   mxpeak study
   mxpeak study pivots norms -N 1000,2000,4000 --seeds 10
   mxpeak study gmres -N 2000 --diagonal-scale 0.6,0.625,1
+  mxpeak study fact --nb 192 --threads 1,2
 """
 
-STUDIES = ("pivots", "norms", "gmres")
+#: The studies that run by default, and all studies.
+DEFAULT = ("pivots", "norms", "gmres")
+STUDIES = (*DEFAULT, "fact")
 RESULT, PAGE = "study.json", "study.html"
 #: Number of seconds before the first line of progress and between two lines.
 PROGRESS_S = 2.0
@@ -32,19 +35,27 @@ PROGRESS_S = 2.0
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `study`."""
     parser.description = (
-        "Reproduce the fp64 experiments behind the HPL-MxP matrices. They cover pivots, residuals with and "
-        "without pivoting, and GMRES without a preconditioner."
+        "Reproduce the fp64 experiments behind the HPL-MxP matrices: pivots, residuals with and without "
+        "pivoting, and GMRES without a preconditioner. The study fact measures the panel factorization of HPL."
     )
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "studies", nargs="*", metavar="STUDY", help=f"studies: {', '.join(STUDIES)} (default: all of them)"
+        "studies", nargs="*", metavar="STUDY", help=f"studies: {', '.join(STUDIES)} (default: {', '.join(DEFAULT)})"
     )
     parser.add_argument(
-        "-N", "--n", metavar="N,...", help="orders of the matrices (default: about ten orders from 100 to 1600)"
+        "-N",
+        "--n",
+        metavar="N,...",
+        help="orders of the matrices (default: about ten orders from 100 to 1600), or "
+        "rows of the panels (default: 1 to 128 times NB)",
     )
     parser.add_argument("--seeds", metavar="K", help="number of matrices per order (default: 5, or 1 for gmres)")
     parser.add_argument(
         "--diagonal-scale", metavar="C,...", help="factors c of the diagonal c*sqrt(N) in gmres (default: 0.6 to 2)"
+    )
+    parser.add_argument("--nb", metavar="NB", help="columns of the panels in fact (default: 192)")
+    parser.add_argument(
+        "--threads", metavar="T,...", help="numbers of threads in fact (default: powers of two up to the cores)"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
@@ -54,17 +65,25 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run the studies on rank 0, print their tables, and write the figures and the JSON file."""
     names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
-    studies = tuple(name for name in STUDIES if name in (names or STUDIES))
+    studies = tuple(name for name in STUDIES if name in (names or DEFAULT))
     if args.diagonal_scale is not None and "gmres" not in studies:
         raise UsageError(
             f"--diagonal-scale applies only to gmres, but {' and '.join(studies)} "
             f"leave{'s' * (len(studies) == 1)} the diagonal unchanged; remove --diagonal-scale, or run "
             "mxpeak study gmres"
         )
+    for flag, value in (("--nb", args.nb), ("--threads", args.threads)):
+        if value is not None and "fact" not in studies:
+            raise UsageError(
+                f"{flag} applies only to fact, but {' and '.join(studies)} {'was' if len(studies) == 1 else 'were'} "
+                f"requested; remove {flag}, or run mxpeak study fact"
+            )
     given = {
         "orders": parsed_by(listed(count(1)), args.n, "-N"),
         "seeds": parsed_by(integer(1, 100_000), args.seeds, "--seeds"),
         "scales": parsed_by(listed(real(1e-3, 1e6)), args.diagonal_scale, "--diagonal-scale"),
+        "nb": parsed_by(integer(1, 4096), args.nb, "--nb"),
+        "threads": parsed_by(listed(integer(1, 1024)), args.threads, "--threads"),
     }
     if session.rank != 0:
         return ExitCode.VALID
@@ -129,4 +148,4 @@ class _Progress:
         now = perf_counter()
         if now - self._last >= PROGRESS_S and done < count:
             self._last = now
-            self._session.log(f"study {study}: {done} of {count} matrices")
+            self._session.log(f"study {study}: {done} of {count} cases")

@@ -97,10 +97,30 @@ def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     )
 
 
+def _fact_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
+    cases, threads = part["cases"], _threads(part)
+    rates = {(case["m"], case["threads"]): case["rate_flops"] for case in cases}
+    limits = {case["threads"]: case["dgemm_flops"] for case in cases}
+    rows: list[Row] = [("M", *(f"{T} thread{'s' * (T > 1)}" for T in threads))]
+    for m in sorted({case["m"] for case in cases}):
+        rows.append((str(m), *(three_digits(rates[m, T] / 1e9) for T in threads)))
+    rows.append(("DGEMM", *(three_digits(limits[T] / 1e9) for T in threads)))
+    nb = cases[0]["nb"]
+    return rows, (
+        f"GFLOP/s of the panel factorization of M x {nb} numbers on one rank, M NB^2 - NB^3/3 flops\n"
+        f"  DGEMM: products of inner dimension {nb} on the same threads"
+    )
+
+
+def _threads(part: Mapping[str, Any]) -> list[int]:
+    return sorted({case["threads"] for case in part["cases"]})
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
     "pivots": _pivot_table,
     "norms": _norm_table,
     "gmres": _gmres_table,
+    "fact": _fact_table,
 }
 
 
@@ -112,8 +132,8 @@ def page(body: Mapping[str, Any]) -> str:
     versions = [f"{name} {software[name.lower()]}" for name in ("Python", "NumPy", "SciPy")]
     facts = ", ".join(filter(None, (machine["cpu_model"], f"{machine['logical_cores_allowed']} cores", *versions)))
     shown = [
-        "<h1>The basis of HPL-MxP's rules</h1>",
-        f'<p class="faint">{html.escape(facts)}; fp64, entries U[-1, 1]</p>',
+        "<h1>Experiments of the papers</h1>",
+        f'<p class="faint">{html.escape(facts)}; fp64, random entries</p>',
         *parts,
         f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
     ]
@@ -161,8 +181,20 @@ def _gmres_figure(part: Mapping[str, Any]) -> str:
     return loglog("steps of unpreconditioned GMRES", "c of the diagonal c·√N", "steps", series, caption=caption)
 
 
+def _fact_figure(part: Mapping[str, Any]) -> str:
+    cases = part["cases"]
+    series = []
+    for T in _threads(part):
+        own = [case for case in cases if case["threads"] == T]
+        series.append(Series(f"T = {T}", [(case["m"], case["rate_flops"] / 1e9) for case in own], joined=True))
+        series.append(Series(f"DGEMM, T = {T}", [(case["m"], case["dgemm_flops"] / 1e9) for case in own], joined=True))
+    caption = f"Rate of FACT by the height M of the panel and the number of threads T, NB = {cases[0]['nb']}."
+    return loglog("panel factorization", "rows M", "GFLOP/s", series, caption=caption)
+
+
 FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "pivots": _pivot_figure,
     "norms": _norm_figures,
     "gmres": _gmres_figure,
+    "fact": _fact_figure,
 }

@@ -1,5 +1,7 @@
 """Run the experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
 
+The module `fact` runs the study of panel factorizations.
+
 generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal unchanged, or c·√n for GMRES; b is the column after A
 pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)
 norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it      (Fig. 4)
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite, log10, nextafter, sqrt
 from time import perf_counter
 from typing import Any
@@ -23,14 +26,15 @@ from scipy.linalg import LinAlgError, lu_factor, lu_solve, solve_triangular
 from mxpeak.bench.hpl_mxp.config import HplMxpCase
 from mxpeak.bench.hpl_mxp.rules import convergence_factor, predicted_steps
 from mxpeak.distributed.spaces import ArraySpace
-from mxpeak.errors import ResourceError
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout import lcg
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
-from mxpeak.perf.host import available_memory_bytes, environment, host_facts, software_facts
+from mxpeak.perf.host import available_memory_bytes, environment, host_facts, one_core_each, software_facts
 from mxpeak.precision import precision
 from mxpeak.solvers.krylov import Basis, LeastSquares, cycle, started
 from mxpeak.solvers.residual import backward_error
+from mxpeak.verbs.study import fact
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,6 +59,18 @@ class StudyPlan:
     orders: tuple[int, ...] | None = None
     seeds: int | None = None
     scales: tuple[float, ...] = SCALES
+    nb: int = fact.NB
+    threads: tuple[int, ...] | None = None
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """Return the numbers of rows of the panels of fact."""
+        return tuple(sorted(set(self.orders or (blocks * self.nb for blocks in fact.BLOCKS))))
+
+    @property
+    def thread_counts(self) -> tuple[int, ...]:
+        """Return the numbers of threads of fact."""
+        return tuple(sorted(set(self.threads or fact.thread_counts())))
 
     def cases(self, study: str) -> list[tuple[int, int]]:
         """Return the pairs (n, seed) of a study in the order of execution."""
@@ -72,6 +88,8 @@ def run(
 ) -> dict[str, Any]:
     """Run all studies of the plan, and return the content of study.json, in which None replaces NaN and infinity."""
     _check_memory(plan)
+    if "fact" in plan.studies:
+        _check_fact(plan)
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "argv": list(argv),
@@ -81,19 +99,43 @@ def run(
     }
     for study in plan.studies:
         begin = perf_counter()
-        cases = _run_cases(study, plan, on_case)
+        if study == "fact":
+            cases = fact.fact_cases(plan.nb, plan.heights, plan.thread_counts, partial(on_case, study))
+        else:
+            cases = _run_cases(study, plan, on_case)
         body[study] = {"time_s": perf_counter() - begin, "summary": SUMMARIES[study](cases), "cases": cases}
     return body
 
 
 def _check_memory(plan: StudyPlan) -> None:
-    n = max(n for study in plan.studies for n, _ in plan.cases(study))
+    n = max((n for study in plan.studies if study != "fact" for n, _ in plan.cases(study)), default=0)
     need, there = ARRAYS * 8 * n * n, available_memory_bytes()
     if there is not None and need > there:
         limit = int(sqrt(there / (ARRAYS * 8)))
         raise ResourceError(
             f"N={n} needs {ARRAYS} matrices of 8·N² bytes ({need / 2**30:.3g} GiB), but only "
             f"{there / 2**30:.3g} GiB is free; use -N {limit // 100 * 100 or limit}"
+        )
+
+
+def _check_fact(plan: StudyPlan) -> None:
+    """Raise an error for panels that are too short or do not fit into memory, and for more threads than cores."""
+    cores, shortest, tallest = len(one_core_each()), plan.heights[0], plan.heights[-1]
+    if shortest < plan.nb:
+        raise UsageError(
+            f"a panel of {shortest} rows has fewer rows than its NB = {plan.nb} columns; use -N {plan.nb} or more, or "
+            "a smaller --nb"
+        )
+    if max(plan.thread_counts) > cores:
+        raise UsageError(
+            f"--threads {max(plan.thread_counts)} exceeds the {cores} cores of this host; use at most {cores}"
+        )
+    need, free = fact.ARRAYS * 8 * tallest * plan.nb, available_memory_bytes()
+    if free is not None and need > free:
+        raise ResourceError(
+            f"a panel of {tallest} rows needs {fact.ARRAYS} arrays of {tallest}·{plan.nb}·8 bytes "
+            f"({need / 2**30:.3g} GiB), but only {free / 2**30:.3g} GiB is free; use -N "
+            f"{free // (fact.ARRAYS * 8 * plan.nb)} or less"
         )
 
 
@@ -299,10 +341,24 @@ def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     return {"by_scale": by_scale}
 
 
+def _fact_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the best rate with each number of threads, and its share of the DGEMM rate."""
+    best = {T: max((c for c in cases if c["threads"] == T), key=lambda c: c["rate_flops"]) for T in _threads(cases)}
+    return {
+        str(T): {"m": c["m"], "rate_flops": c["rate_flops"], "share": c["rate_flops"] / c["dgemm_flops"]}
+        for T, c in best.items()
+    }
+
+
+def _threads(cases: list[dict[str, Any]]) -> list[int]:
+    return sorted({case["threads"] for case in cases})
+
+
 SUMMARIES: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any]]] = {
     "pivots": _pivot_summary,
     "norms": _norm_summary,
     "gmres": _gmres_summary,
+    "fact": _fact_summary,
 }
 
 

@@ -1,0 +1,86 @@
+"""Rate of the panel factorization (FACT) by height and threads, on one rank (rocHPL, Fig. 5).
+
+Each panel has M×NB random numbers and takes M NB² - NB³/3 flops. The rate is compared with that of a DGEMM of inner
+dimension NB on the same threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mxpeak.bench.lu import gemm_probe
+from mxpeak.kernels.choose import choose
+from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.lu import Panel
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.panel_plan import panel_plan
+from mxpeak.perf.host import one_core_each
+from mxpeak.perf.simulation.machine_from_measurements import panel_flops
+from mxpeak.runtime.launch import bind
+from mxpeak.solvers.lu.panel import PanelOptions
+
+#: Default heights in multiples of NB.
+BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)
+NB = 192
+#: Number of repetitions, of which the median counts, and the order of the square block of DGEMM.
+REPEAT, GEMM_N = 9, 2048
+#: Number of M×NB arrays in use at the same time.
+ARRAYS = 3
+
+
+def thread_counts() -> tuple[int, ...]:
+    """Return the powers of two up to the number of cores, and the number of cores."""
+    cores = len(one_core_each())
+    return tuple(sorted({cores, *(1 << k for k in range(cores.bit_length()))}))
+
+
+def fact_cases(
+    nb: int, heights: Sequence[int], threads: Sequence[int], on_case: Callable[[int, int], None]
+) -> list[dict[str, Any]]:
+    """Return the rates of all heights with all numbers of threads; `on_case` receives the completed and all cases."""
+    cores = one_core_each()
+    before, cases = bind(cores[:1]), []
+    count = len(heights) * len(threads)
+    try:
+        for case in _measured(nb, heights, threads, cores):
+            cases.append(case)
+            on_case(len(cases), count)
+    finally:
+        bind(before)
+    return cases
+
+
+def _measured(nb: int, heights: Sequence[int], threads: Sequence[int], cores: list[int]) -> Iterator[dict[str, Any]]:
+    for T in threads:
+        kernels = choose("host", "cpu", T, cores)
+        multiply = gemm_probe(kernels, GEMM_N, GEMM_N, nb, "fp64")
+        dgemm = 2.0 * GEMM_N**2 * nb / min(map(_timed, [multiply] * 5))
+        for M in heights:
+            rate = panel_flops(M, nb) / median(_panel_times(kernels, M, nb))
+            yield {"m": M, "nb": nb, "threads": T, "rate_flops": rate, "dgemm_flops": dgemm}
+
+
+def _panel_times(kernels: Kernels, M: int, nb: int) -> list[float]:
+    """Factor a random panel several times with the default settings of HPL, and return the seconds."""
+    values = np.random.default_rng(1).random((M, nb)) - 0.5
+    A = kernels.panel(kernels.buffer(kernels.panel_size(M, nb)), M, nb)
+    L1 = kernels.panel(kernels.buffer(kernels.panel_size(nb, nb)), nb, nb)
+    options = PanelOptions()
+    plan = panel_plan(nb, options.nbmin, options.ndiv, options.rfact)
+    panel = Panel(A, L1, kernels.buffer(nb + 1), BlockCyclic(M, nb, 0, 1), 0, nb, plan, options.pfact)
+    times = []
+    for _ in range(REPEAT):
+        kernels.copy(values, A)
+        times.append(_timed(lambda: kernels.factor_panel(panel, None)))
+    return times
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begin = perf_counter()
+    work()
+    return perf_counter() - begin
