@@ -47,6 +47,8 @@ def form(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]) -> tuple
     def kind(value: Any) -> tuple[Any, ...]:
         if isinstance(value, torch.Tensor):
             return value.dtype, value.data_ptr() % 16 == 0
+        if isinstance(value, tuple):
+            return tuple(map(kind, value))
         return type(value), value == 1, value % 16 == 0, value < 2**31
 
     return kernel.fn.__qualname__, tuple(map(kind, args)), tuple(constants.items())

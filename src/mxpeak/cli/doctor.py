@@ -74,16 +74,21 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
     """Return the title of each component, the function that finds its facts, and the fix if that function fails."""
-    from mxpeak.runtime.launch import mpi_facts
-
     return [
         ("host", _host_facts, "mount /proc and /sys (mxpeak needs Linux)"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
         ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
-        ("MPI", mpi_facts, install_command("mpich")),
+        ("MPI", _mpi_facts, install_command("mpich")),
         ("GPU", _gpu_facts, f"install a GPU driver and {install_command('gpu')}"),
         ("cores", lambda: _core_facts(ranks), f"use fewer --ranks than {ranks}"),
     ]
+
+
+def _mpi_facts() -> dict[str, Any]:
+    """Return the facts of MPI."""
+    from mxpeak.runtime.launch import mpi_facts
+
+    return mpi_facts()
 
 
 def _part_text(title: str, facts: Mapping[str, Any]) -> str:

@@ -119,12 +119,18 @@ def write_json(body: Mapping[str, Any], target: str) -> None:
     write_new(Path(target), to_json(body))
 
 
-def show(body: Mapping[str, Any], text: str, target: str | None) -> None:
-    """Print the text unless the target is `-`, and write the body as JSON to the target."""
+def show(body: Mapping[str, Any], text: str, target: str | None, *, checked: bool = False) -> None:
+    """Write the body as JSON to the target, then print the text unless the target is `-`.
+
+    The file is first, because printing may fail. If it was `checked` before a measurement, a new name replaces a name
+    that is taken now.
+    """
+    if target is not None and checked and target != "-":
+        write_new(Path(target), to_json(body))
+    elif target is not None:
+        write_json(body, target)
     if target != "-":
         print(printable(text), end="")
-    if target is not None:
-        write_json(body, target)
 
 
 def write_new(path: Path, text: str) -> None:

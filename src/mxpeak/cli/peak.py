@@ -58,7 +58,7 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
     assert session.comm is not None
     body = run(config, session.comm, argv=argv)
     if session.rank == 0:
-        show(body, text_of(body), args.json)
+        show(body, text_of(body), args.json, checked=True)
     return ExitCode.VALID
 
 

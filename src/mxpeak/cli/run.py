@@ -286,11 +286,11 @@ class Execution:
         """Print notes about the settings and about rules that the run will break. Collective."""
         if request.output.quiet:
             return
-        lines = list(request.notes)
-        if hasattr(module, "forewarnings") and (request.output.verbose or not request.among):
-            lines += module.forewarnings(request.config, comm)
-        for line in lines:
+        for line in request.notes:
             self.session.log(f"note: {line}")
+        if hasattr(module, "forewarnings") and (request.output.verbose or not request.among):
+            for line in module.forewarnings(request.config, comm):
+                self.session.log(f"note: {line}")
 
     def _finish(self) -> int:
         """Show all results and write the files. If the files cannot be written, print the result on stdout."""

@@ -210,7 +210,7 @@ def _derived(result: Result) -> dict[str, Any]:
     share = ratio(figures.get("rate_flops"), figures.get("raw_rate_flops"))
     kept = ratio(figures.get("reference_iterations_per_set"), figures.get("optimized_iterations_per_set"))
     return {
-        **{name: {True: "PASSED", False: "FAILED", None: None}[passed] for name, passed in tests.items()},
+        **{name: None if passed is None else "PASSED" if passed else "FAILED" for name, passed in tests.items()},
         **{f"{name}_s": time_s for name, time_s in seconds.items()},
         **{name: ratio(giga(raw.get(name)), time_s) for name, time_s in seconds.items()},
         "credited": product(raw.get("total"), kept),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import frexp
 from typing import Any
 
@@ -130,6 +131,7 @@ def scale_rows(xp: Any, diagonal: Vector, X: Matrix) -> Matrix:
     return xp.astype((diagonal if X.ndim == 1 else diagonal[:, None]) * X, X.dtype, copy=False)
 
 
+@cache
 def safe_minimum(xp: Any, dtype: Any) -> float:
     """Return the number below which products with numbers of size u may lose digits.
 

@@ -158,7 +158,7 @@ srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-b
 def script(job: SlurmJob) -> str:
     """Return the text of the job script."""
     lines = SCRIPT.format(job=job, launch=_launch(job)).splitlines(keepends=True)
-    return "".join(line for line in lines if not line.endswith("=None\n"))
+    return "".join(line for line in lines if not re.fullmatch(r"#SBATCH --[\w-]+=(None)?\n", line))
 
 
 def _launch(job: SlurmJob) -> str:

@@ -77,6 +77,7 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
         check_file(Path(args.write_dat), flag="--write-dat")
     from mxpeak.cli.output import show
+    from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import prime_caution
 
     machine, notes = (machine_of(args), []) if args.machine is not None else _this_machine(args, benchmark)
@@ -87,6 +88,9 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         run, size, bytes_per_rank, command = _sparse(args, benchmark, machine)
     section, forecast = _prediction(benchmark, run, machine)
     cautions = [*(prime_caution(run.ranks) if kind == "sparse" else []), *cautions_of(benchmark, run, machine)]
+    if args.write_dat is not None:
+        assert isinstance(run, LuRun)
+        _write_dat(args.write_dat, benchmark, run)
     lines = [
         f"{benchmark} on {machine.title}",
         *size,
@@ -138,7 +142,7 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 
 
 def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuRun, list[str], int, str]:
-    """Plan the run of an LU benchmark, and write its .dat file.
+    """Plan the run of an LU benchmark.
 
     Returns the run, its lines, its bytes per rank and its command.
     """
@@ -150,8 +154,6 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuR
     if machine.gemm:
         run, tried = _best_broadcast(args, benchmark, run, machine)
     parts = footprint_of(benchmark, run.precision, machine.devices, run.depth)(run.n, run.nb, run.P, run.Q)
-    if args.write_dat is not None:
-        _write_dat(args.write_dat, benchmark, run)
     block = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
     why = f"  (the best of {', '.join(tried)})" if tried else ""
     per_rank, matrix = size_text(parts["total"] / run.ranks), size_text(parts["matrix"] / run.ranks)
@@ -206,10 +208,12 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
 def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> str:
     """Return the command that starts the run."""
     size = f"-N {run.n} --nb {run.nb} --grid {run.P}x{run.Q} --order {run.order}"
-    flags = f"--dat {args.write_dat}" if args.write_dat else f"{size} --bcast {run.bcast} --depth {run.depth}"
+    flags = (
+        f"--dat {args.write_dat}" if args.write_dat is not None else f"{size} --bcast {run.bcast} --depth {run.depth}"
+    )
     # a .dat file cannot contain the other settings
     flags += f" --node-grid {run.node_grid[0]}x{run.node_grid[1]}" if run.node_grid else ""
-    if benchmark == "hpl-mxp":
+    if benchmark != "hpl":
         flags += f" --precision {run.precision}"
     elif run.split:
         flags += f" --split {run.split:g}"

@@ -19,7 +19,7 @@ from mxpeak.kernels.host.sparse import chunk_format as pack
 from mxpeak.kernels.host.sparse import slot_sums
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.triton.arguments import Form, Integer, form_of
+from mxpeak.kernels.torch.triton.arguments import Form, form_of
 from mxpeak.kernels.torch.triton.vectors import units
 
 LANES = tl.constexpr(slot_sums.LANES)
@@ -45,14 +45,6 @@ MOST, HELD = 4, 32
 WARPS = 1
 #: Rows of H per program, and entries per row that are read at a time.
 SURFACE, WIDTH = tl.constexpr(32), tl.constexpr(8)
-
-
-class ChunkRange(NamedTuple):
-    """The chunks of a launch, first … end-1, and the number of chunks per program."""
-
-    first: Integer
-    end: Integer
-    each: Integer
 
 
 class StoredArrays(NamedTuple):
@@ -185,22 +177,22 @@ def _add_part(total, chunk, x, A, PART: tl.constexpr, TASK: tl.constexpr):
 
 
 @triton.jit
-def _range_of(chunks):
+def _range_of(first, end, each):
     """Return the range of a program's chunks: the first one, and the end."""
-    begin = chunks.first + tl.program_id(0) * chunks.each
-    return begin, tl.minimum(begin + chunks.each, chunks.end)
+    begin = first + tl.program_id(0) * each
+    return begin, tl.minimum(begin + each, end)
 
 
-@triton.jit(do_not_specialize=["chunks"])
-def sweep_kernel(table, chunks, A, b, Hx, x, keep, TASK: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "end", "each"])
+def sweep_kernel(table, first, end, each, A, b, Hx, x, keep, TASK: tl.constexpr):
     """Compute x_i = (b_i - (H x)_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii in independent chunks.
 
     PARTS may omit L or U. With KEEP, also store keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
     """
     real: tl.constexpr = x.dtype.element_ty
     lane = tl.arange(0, LANES)
-    begin, end = _range_of(chunks)
-    for c in range(begin, end):
+    begin, stop = _range_of(first, end, each)
+    for c in range(begin, stop):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         there = lane < tl.load(chunk + ROWS)
@@ -220,12 +212,12 @@ def sweep_kernel(table, chunks, A, b, Hx, x, keep, TASK: tl.constexpr):
         tl.store(x + rows, (rest - total) / d, mask=there)
 
 
-@triton.jit(do_not_specialize=["chunks"])
-def multiply_kernel(table, chunks, A, x, y, TASK: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "end", "each"])
+def multiply_kernel(table, first, end, each, A, x, y, TASK: tl.constexpr):
     """Compute y = (L + D + U) x."""
     lane = tl.arange(0, LANES)
-    begin, end = _range_of(chunks)
-    for c in range(begin, end):
+    begin, stop = _range_of(first, end, each)
+    for c in range(begin, stop):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         there = lane < tl.load(chunk + ROWS)
@@ -236,15 +228,15 @@ def multiply_kernel(table, chunks, A, x, y, TASK: tl.constexpr):
         tl.store(y + rows, total + own, mask=there)
 
 
-@triton.jit(do_not_specialize=["chunks"])
-def residual_kernel(table, chunks, A, b, x, keep, targets, r, TASK: tl.constexpr):
+@triton.jit(do_not_specialize=["first", "end", "each"])
+def residual_kernel(table, first, end, each, A, b, x, keep, targets, r, TASK: tl.constexpr):
     """Compute r[targets_i] = b_i - ((L + D + U) x)_i if targets_i >= 0.
 
     If PARTS is only UPPER, the result is -U x. If PARTS is only LOWER, the result is b - keep - L x.
     """
     lane = tl.arange(0, LANES)
-    begin, end = _range_of(chunks)
-    for c in range(begin, end):
+    begin, stop = _range_of(first, end, each)
+    for c in range(begin, stop):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         target = tl.load(targets + rows, mask=lane < tl.load(chunk + ROWS), other=-1)
@@ -310,7 +302,9 @@ def _launch(
         kernel,
         (-(-(end - first) // each),),
         table,
-        ChunkRange(first, end, each),
+        first,
+        end,
+        each,
         StoredArrays(pattern.bases, pattern.near, pattern.far, entries, A.diagonal),
         *vectors,
         TASK=SumTask(pattern.kinds, e4m3(device), SLOTS if device.is_gpu else INTERPRETED, parts, halo, keep),
@@ -359,14 +353,14 @@ def halo_product(
 
 #: All kinds of slots, and the types of arguments.
 EVERY = RUNS.value | NEARS.value | FARS.value
-CHUNKS = ChunkRange("i32", "i32", "i32")
+CHUNKS = ("i32", "i32", "i32")
 
 
 def _form(kernel: Any, values: str, real: str, *others: str, kinds: int, e4m3: bool = False, parts: int = 3) -> Form:
     """Return a specialization of a kernel; `others` are the types of its arguments after the matrix."""
     sweeps = kernel is sweep_kernel
     task = SumTask(kinds, e4m3, SLOTS, parts, HALO=sweeps, KEEP=sweeps)
-    return form_of(kernel, "*i32", CHUNKS, StoredArrays("*i32", "*i16", "*i32", values, real), *others, TASK=task)
+    return form_of(kernel, "*i32", *CHUNKS, StoredArrays("*i32", "*i16", "*i32", values, real), *others, TASK=task)
 
 
 def _sweep(values: str, real: str, kinds: int, e4m3: bool = False) -> Form:

@@ -5,14 +5,14 @@ The results are identical to those of `kernels.torch.sparse.rows`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from mxpeak.kernels.torch.engine import compile_ahead
-from mxpeak.kernels.torch.triton.arguments import Integer, form_of
+from mxpeak.kernels.torch.triton.arguments import form_of
 from mxpeak.layout import stencil
 
 Tensor = Any
@@ -29,22 +29,16 @@ FEW = 8
 MOST, MOST_OF_LEVELS = 62, 512
 
 
-class Region(NamedTuple):
-    """A box: its number of points, its shape, its first point, and the end of the domain."""
-
-    n: Integer
-    shape: tuple[Integer, ...]
-    first: tuple[Integer, ...]
-    end: tuple[Integer, ...]
-
-
-@triton.jit(do_not_specialize=["box"])
+@triton.jit
 def rows_kernel(indptr, halo, weights, indices, data, box, ROWS: tl.constexpr):
-    """Store the columns and values of ROWS rows, beginning at the rows' indices in `indptr`."""
-    n = box.n
-    nx, ny, nz = box.shape
-    x_first, y_first, z_first = box.first
-    x_end, y_end, z_end = box.end
+    """Store the columns and values of ROWS rows, beginning at the rows' indices in `indptr`.
+
+    box   number of points of the box, its shape, its first point, and the end of the domain; an array, because Triton
+          would compile a separate kernel for many combinations of integer arguments
+    """
+    n, nx, ny, nz = tl.load(box), tl.load(box + 1), tl.load(box + 2), tl.load(box + 3)
+    x_first, y_first, z_first = tl.load(box + 4), tl.load(box + 5), tl.load(box + 6)
+    x_end, y_end, z_end = tl.load(box + 7), tl.load(box + 8), tl.load(box + 9)
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     d = tl.arange(0, SLOTS)[None, :]
     x = (i % nx)[:, None] + d % 3 - 1
@@ -112,7 +106,8 @@ def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl
 def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, data: Tensor, box: stencil.Box) -> None:
     """Store the columns and values of the rows of a box."""
     rows = ENTRIES // SLOTS.value
-    region = Region(box.rows, box.shape, box.origin, box.global_shape)
+    numbers = [box.rows, *box.shape, *box.origin, *box.global_shape]
+    region = torch.tensor(numbers, dtype=torch.int32, device=indptr.device)
     grid = (-(-box.rows // rows),)
     compile_ahead.launch(rows_kernel, grid, indptr, halo, weights, indices, data, region, ROWS=rows, num_warps=MAKES)
 
@@ -138,10 +133,8 @@ def groups(indptr: Tensor, indices: Tensor, longest: int, *, levels: bool) -> Te
     return group.long()
 
 
-_POINT = ("i32", "i32", "i32")
-_REGION = Region("i32", _POINT, _POINT, _POINT)
 COMPILED = [
-    form_of(rows_kernel, "*i64", "*i64", "*fp64", "*i32", "*fp64", _REGION, ROWS=ENTRIES // SLOTS.value),
+    form_of(rows_kernel, "*i64", "*i64", "*fp64", "*i32", "*fp64", "*i32", ROWS=ENTRIES // SLOTS.value),
     *(
         form_of(order_kernel, "*i64", "*i32", "*i32", "*i32", "i32", LEVELS=levels, ROWS=FEW, WIDTH=width)
         for levels, width in ((False, 32), (True, 64))
