@@ -68,8 +68,8 @@ def size_text(size_bytes: float) -> str:
 def read_json(text: str | bytes) -> Any:
     """Parse a JSON text and return its content.
 
-    Raises a ValueError if the text is not JSON, and for content that other programs read differently or cannot
-    represent: NaN, Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
+    Raises a ValueError if the text is not JSON, or if other programs read its content differently or cannot represent
+    it. This concerns NaN, Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")

@@ -45,7 +45,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """The state of a computation after a step: the time, the flops done, and the seconds of each phase so far."""
+    """The state of a computation after a step: the times so far in total and per phase, in seconds, and the flops
+    done.
+    """
 
     index: int
     elapsed_s: float
@@ -54,7 +56,7 @@ class StepRow:
 
     @classmethod
     def of(cls, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> StepRow:
-        """Return the row with the seconds of these phases."""
+        """Return the row with the times of these phases."""
         return cls(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
 
 
@@ -260,7 +262,7 @@ class Spans:
 
     @property
     def times(self) -> dict[str, float]:
-        """Return the seconds of each phase so far."""
+        """Return the time of each phase so far, in seconds."""
         return {name: phase.time_s for name, phase in self.phases.items()}
 
     @property
@@ -291,13 +293,13 @@ class Spans:
             self._note(name, begin, self.clock(), "halo")
 
     def time_of(self, name: str) -> float:
-        """Return the seconds of a phase, or 0 if it did not occur."""
+        """Return the time of a phase in seconds, or 0 if it did not occur."""
         phase = self.phases.get(name)
         return phase.time_s if phase else 0.0
 
     @property
     def active_s(self) -> float:
-        """Return the seconds since `start`."""
+        """Return the time since `start`, in seconds."""
         return self.clock() - self.started
 
     def start(self, label: str, total_flops: float) -> None:

@@ -362,7 +362,7 @@ class CheckpointedRun:
 
     @property
     def before_s(self) -> float:
-        """Return the timed seconds of the earlier processes of this run."""
+        """Return the timed seconds of this run before the checkpoint from which it resumed, or 0."""
         return 0.0 if self.resumed_from is None else self.resumed_from.elapsed_s
 
     def close(self) -> None:

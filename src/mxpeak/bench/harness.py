@@ -159,7 +159,10 @@ class Bench(Generic[AnyConfig]):
         return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Run `work` after a barrier and return the seconds of the slowest rank. Collective over comm, or all ranks."""
+        """Run `work` after a barrier and return the time of the slowest rank, in seconds.
+
+        Collective over comm, or over all ranks if comm is None.
+        """
         comm = comm or self.comm
         self.kernels.wait()
         comm.barrier()

@@ -188,7 +188,7 @@ def in_cache(touched: float, machine: Mapping[str, Any], *, on_gpu: bool) -> boo
 
 
 def node_caches(machine: Mapping[str, Any]) -> int:
-    """Return the bytes of all last-level caches of a node; 0 if the system does not report the caches."""
+    """Return the size of all last-level caches of a node in bytes, or 0 if the system does not report the caches."""
     cache_bytes = int(machine.get("l3_bytes") or machine.get("l2_bytes") or 0)
     return cache_bytes * len(core_groups(affinity=range(os.cpu_count() or 1)))
 

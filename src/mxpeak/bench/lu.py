@@ -405,7 +405,7 @@ def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
 
 
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """Replace the spans of a solve by those of the fastest solve so far, so that many solves need little memory."""
+    """Return a solve with the spans of the fastest solve so far, so that many solves need little memory."""
     best = min(before, key=lambda other: other.time_s, default=solve)
     return solve if solve.time_s <= best.time_s else cast(AnySolve, replace(cast(Any, solve), spans=best.spans))
 

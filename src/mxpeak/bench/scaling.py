@@ -204,7 +204,7 @@ Expected = Callable[[Sequence[Result]], tuple[str, str, list[float]]]
 def study(
     config: RunConfig, threads: int, runs: Sequence[tuple[int, Result | None]], expected: Expected
 ) -> dict[str, Any]:
-    """Return the section `study` of a result file, with the measured and the expected rate on each rank count."""
+    """Return the section `study` of a result file, with the measured and the expected rate for each rank count."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
     source, description, curve = "none", "no rate on the fewest ranks", list[float]()
@@ -249,7 +249,7 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
 
 
 def _memory_bytes(memory: Mapping[str, Any]) -> int | None:
-    """Return the bytes of all ranks: the total, or the sum over both solvers."""
+    """Return the memory of all ranks in bytes: the total, or the sum over both solvers."""
     if "total" in memory:
         return int(memory["total"])
     parts = [memory[name] for name in ("double", "mixed") if memory.get(name) is not None]

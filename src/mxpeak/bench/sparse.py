@@ -400,9 +400,10 @@ class SparseBench(Bench[AnySparse]):
         return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_LEAST_S)
 
     def _reader(self, A: SparseMatrix, held: int) -> Callable[[], int]:
-        """Return a function that reads the values, or an array larger than the caches. Collective.
+        """Return a function that reads the matrix or another array, and returns the number of bytes read. Collective.
 
-        The function returns the number of bytes that it has read.
+        The function reads the values of the matrix if they are larger than the caches, or if the solver's data fits in
+        the caches. Otherwise, it reads an array larger than the caches.
         """
         kernels, machine, on_gpu = self.kernels, self.facts.machine, self.config.on_gpu
 
@@ -439,7 +440,7 @@ class SparseBench(Bench[AnySparse]):
         return allreduce_scalar(self.comm, value, "sum", self.kernels.sparse.xp)
 
     def bytes_of(self, problem: StencilProblem, k: int, basis: int) -> int:
-        """Return the bytes of the matrices, vectors and basis of solver `k` over all ranks. Collective."""
+        """Return the size, in bytes, of the matrices, vectors and basis of solver `k` over all ranks. Collective."""
         top, outer = problem.hierarchies[k].top.A, problem.hierarchies[k].outer
         levels = problem.levels(k)
         matrices = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))

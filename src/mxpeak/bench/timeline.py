@@ -33,7 +33,7 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
 
 
 def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
-    """Convert rows to columns; `mean` and `longest` contain the seconds of all rows, phase by phase."""
+    """Convert rows to columns; `mean` and `longest` contain the times of all rows in seconds, phase by phase."""
     count = len(rows)
     return {
         "index": [row.index for row in rows],

@@ -247,7 +247,7 @@ class FaultTolerantStream:
                 self._give_up(error)
 
     def say(self, text: str) -> None:
-        """Write a text and flush it."""
+        """Write text to the stream and flush the stream."""
         self.write(text)
         self.flush()
 

@@ -53,7 +53,10 @@ def turns(
 def _turn(
     request: RunRequest, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
 ) -> Iterator[tuple[RunRequest, Communicator]]:
-    """Yield the request of one rank count with its problem size, on its ranks. The other ranks sleep."""
+    """Yield the request with its problem size and the communicator of the participating ranks, on these ranks only.
+
+    The first `request.of_ranks` ranks participate. The other ranks sleep until the run has ended.
+    """
     from mxpeak.bench import scaling
     from mxpeak.comm.base import meet_asleep
 

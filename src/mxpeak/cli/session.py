@@ -65,8 +65,8 @@ def interruptible(session: Session) -> Iterator[None]:
 
     A main thread that waits inside a library does not notice a signal. Another thread therefore ends the process after
     LAST_S. Python drops an exception that is raised while it deletes an object; the signal is then sent again. Inside
-    an import or __set_name__, Python or a library may replace the exception by another one. Therefore, every exception
-    that leaves the block after a signal counts as that signal.
+    an import or __set_name__, Python or a library may replace the exception with another one. Therefore, every
+    exception that leaves the block after a signal counts as that signal.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

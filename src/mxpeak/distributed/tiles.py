@@ -71,7 +71,7 @@ class TileMatrix:
 class BlockCyclicMatrix:
     """A matrix distributed block-cyclically, with rows over process rows and columns over process columns.
 
-    Blocks need not be square, as in ScaLAPACK.
+    As in ScaLAPACK, blocks may be rectangular.
     """
 
     grid: Grid

@@ -1,8 +1,8 @@
 """HPL's random numbers as a pure function of the position: a 64-bit linear congruential generator with jumps.
 
-X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64. k steps have the same form, X(d+k) = A_k·X(d) + C_k, so any number
-takes one multiply-add per bit of d, and a whole block takes one per entry. Entry (i, j) of the N-row augmented matrix
-is draw 1 + i + j·N, and its value is 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
+X(0) is the seed and X(d) = a·X(d-1) + c mod 2^64. k steps have the same form, X(d+k) = A_k·X(d) + C_k. Any number
+therefore takes one multiply-add per bit of d, and a whole block takes one per entry. Entry (i, j) of the N-row
+augmented matrix is draw 1 + i + j·N, and its value is 1/2 - X/2^64 (Netlib HPL 2.3, HPL_pdmatgen, HPL_rand).
 """
 
 from __future__ import annotations

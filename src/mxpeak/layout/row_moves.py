@@ -1,8 +1,8 @@
 """Combine a panel's sequential row swaps into one permutation, and list the rows to send between process rows.
 
-LU with partial pivoting exchanges row j0+i with row pivots[i], sequentially for i = 0, 1, …, jb-1. Applied to the rest
-of the matrix at once, the swaps move rows into the block row j0 : j0+jb, which becomes U, and move the replaced rows
-of the block row to the positions of these rows (rocHPL §II, phase RS).
+LU with partial pivoting exchanges row j0+i with row pivots[i], sequentially for i = 0, 1, …, jb-1. The combined swaps
+are applied to the rest of the matrix at once (rocHPL §II, phase RS). They move rows into the block row j0 : j0+jb,
+which becomes U. The replaced rows of the block row move to the positions outside the block row that have become free.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def choose_precision(
     """Return the precision of the factors; "auto" selects the lowest precision that is faster than fp64.
 
     On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
-    equally fast, only 16-bit formats could be faster, but they are not: on an H100 at n = 24,576, fp16 takes 0.76 s,
+    equally fast, only 16-bit formats could be faster, but they are not. On an H100 at n = 24,576, fp16 takes 0.76 s,
     and the library's fp64 LU takes 0.37 s.
     """
     if requested != "auto":

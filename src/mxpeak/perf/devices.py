@@ -23,7 +23,10 @@ ADAPTER_LISTS = ("UCX_NET_DEVICES", "NCCL_IB_HCA")
 
 @dataclass(frozen=True, slots=True)
 class GpuLocation:
-    """The NUMA node of a GPU and the cores near the GPU; None and empty if the system does not list them."""
+    """The NUMA node of a GPU, and the cores near the GPU.
+
+    If the system does not list them, `node` is None and `cores` is empty.
+    """
 
     node: int | None
     cores: list[int]

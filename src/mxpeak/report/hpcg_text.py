@@ -174,7 +174,7 @@ def written_by(result: Result, now: datetime) -> str:
 
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
-    """Return the total seconds of some phases, as the mean over the ranks; None if none of them was measured."""
+    """Return the total time of some phases in seconds, averaged over the ranks; None if no phase was measured."""
     times = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
     return sum(times) if times else None
 

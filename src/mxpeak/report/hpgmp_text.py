@@ -128,7 +128,7 @@ def _derived(result: Result) -> dict[str, Any]:
 
 
 def _motif_times(phases: Mapping[str, Mapping[str, Any]], problem: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seconds of each motif, and the number of matrix-vector products per rank."""
+    """Return the time of each motif in seconds, and the number of matrix-vector products per rank."""
     calls, ranks = (phases.get("spmv") or {}).get("calls"), problem.get("ranks")  # the calls of all ranks
     times = {name: time_of(phases, name) for name in ("ortho", "spmv", *MULTIGRID, "update")}
     return {

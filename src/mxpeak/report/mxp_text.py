@@ -67,7 +67,7 @@ def _settings(result: Result) -> str:
 
 
 def _seconds(result: Result) -> str:
-    """Return a line with the seconds of the slowest rank in each phase."""
+    """Return lines with the time of the slowest rank in each phase, in seconds."""
     rows = (
         ("RNG", result.problem.get("generate_time_s")),
         ("LU", result.result.get("lu_time_s")),

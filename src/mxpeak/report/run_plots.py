@@ -1,7 +1,7 @@
 """Plot a run: the time of each step, the rate with its forecast, the residual by step, and the repeated runs.
 
-The plot of the steps shows the time by component as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper:
-early steps are limited by computation, late steps by communication.
+The plot of the steps shows the time by component, as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper.
+Early steps are limited by computation, late steps by communication.
 """
 
 from __future__ import annotations

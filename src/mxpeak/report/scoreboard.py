@@ -148,7 +148,7 @@ def _cut(name: str) -> str:
 
 
 def _drift(results: Sequence[Result]) -> list[str]:
-    """Return the note on rows with a star: the changes of the machine's speed."""
+    """Return the note on the results that the table marks with a star because the machine's speed changed."""
     changes = []
     for result in results:
         if drifted(result.result):

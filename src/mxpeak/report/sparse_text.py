@@ -232,9 +232,10 @@ def _count(value: int | None) -> str:
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:
-    """Return the seconds per solve in mixed and double precision by motif, and the speed-up with penalty.
+    """Return a table of the times per solve in mixed and double precision, and of the speed-ups with penalty.
 
-    The first row is the head; there are no rows if double precision was not measured.
+    Times are in seconds. The first row is the head, and each other row shows one motif. There are no rows if double
+    precision was not measured.
     """
     double = figures.get("double_phases") or {}
     speedups = figures.get("speedup_by_motif") or {}

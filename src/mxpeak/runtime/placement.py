@@ -88,8 +88,8 @@ def bind_to_cores(
 ) -> Placement:
     """Assign this rank its share of the node's cores and its threads, and bind it. Collective over comm.
 
-    Call this function before any use of BLAS: libraries start as many threads as there are visible cores, but only the
-    team's threads should run. torch is the exception: it provides the GPU's bus address and receives the number of
+    Call this function before any use of BLAS. Libraries start as many threads as there are visible cores, but only the
+    team's threads should run. The exception is torch, which provides the GPU's bus address and receives the number of
     threads when kernels are loaded. Ranks that a launcher has bound to different cores keep their cores; ranks with
     the same cores divide them. `near` contains the cores near this rank's device, which has the number `number`. If
     all ranks have such a list, each rank gets a share of its list. `row` is the process row whose ranks compute

@@ -264,7 +264,7 @@ class ArrayFactors(Factorization):
         return finer or any(not eta <= enough for eta in columns.etas)
 
     def least_size(self) -> float:
-        """Return the smallest nonzero |lu_ij| of the eliminated rows, or 1 if it is not smaller."""
+        """Return the smallest nonzero |lu_ij| of the eliminated rows, but at most 1."""
         return min(1.0, _least_size(self.xp, self.lu.LU, self.singular))
 
 

@@ -57,7 +57,7 @@ class DeflatedFactors(ArrayFactors):
 
 
 class _DeflatedEquations(ArrayEquations):
-    """The equations A' Y = B."""
+    """The equations A' Y = B with the deflated matrix A' = A_s + τ e_i e_j^T."""
 
     _factors: DeflatedFactors
 
@@ -71,9 +71,9 @@ class _DeflatedEquations(ArrayEquations):
 def deflated(factors: ArrayFactors) -> DeflatedFactors | None:
     """Replace the last pivot and return factors of A_s, or None if these factors are not safe.
 
-    The factors are safe if A' is not ill-conditioned for their precision, z is as accurate as plain LU, and their
-    estimate of the condition number of A_s is well below 1/u of A's type. Otherwise, fp64 factors must decide whether
-    A is singular.
+    The factors are safe if A' is not ill-conditioned for their precision, and z is as accurate as plain LU. Their
+    estimate of the condition number of A_s must also be well below 1/u of A's type. Otherwise, fp64 factors must
+    decide whether A is singular.
     """
     kernels, xp, LU, n, matrix = factors.kernels, factors.xp, factors.lu.LU, factors.n, factors.matrix
     with kernels.computing():

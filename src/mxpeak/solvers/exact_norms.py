@@ -37,8 +37,8 @@ def sigmas(terms: int) -> list[float]:
 def vector_norms(A: NormMatrix, S: Structure, kind: str, by: str, kernels: NormKernels) -> Vector:
     """Return the norm of every row or column (`by`) on every rank. Collective.
 
-    The norm `one` of a vector is its sum, `fro` is the root of its sum of squares, and `max` and `inf` are its
-    maximum.
+    The norm `one` of a vector is the sum of its absolute values, and `fro` is the root of the sum of their squares.
+    The norms `max` and `inf` are the largest absolute value.
     """
     by, xp = "rows" if S.mirrored else by, kernels.xp  # rows and columns of a mirrored matrix are equal
     maxima = _maxima(A, S, by, kernels)

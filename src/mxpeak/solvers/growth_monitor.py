@@ -1,9 +1,9 @@
 """Record the largest entry of each diagonal block of an LU, and locate the first entry that is not finite.
 
-If an entry of block (i, j) is not finite, all later entries of row i or column j are not finite after step min(i, j),
-and the error reaches a diagonal block. Therefore, only the diagonal blocks are examined during the factorization: jb²
-entries per step, on the rank that factors the block. The block of origin is located after the factorization, only if
-necessary.
+Suppose that an entry of block (i, j) is not finite. After step min(i, j), all later entries of row i or column j are
+then not finite, and the error reaches a diagonal block. Therefore, only the diagonal blocks are examined during the
+factorization: jb² entries per step, on the rank that factors the block. The block of origin is located after the
+factorization, only if necessary.
 """
 
 from __future__ import annotations

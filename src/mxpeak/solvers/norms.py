@@ -1,7 +1,7 @@
 """Matrix norms in the four stages of SLATE (Parallel Norms Performance Report, 2018, §2.1), for any structure.
 
-(1) a kernel reads each tile; (2) its sums are added within the process; (3) sums are completed along process rows or
-columns only; (4) the maximum is computed over the grid.
+(1) A kernel reads each tile. (2) The sums of the tiles are added within each process. (3) The sums are completed along
+process rows or columns only. (4) The maximum is computed over the grid.
 
     max |a_ij|        one = max_j Σ_i |a_ij|        inf = max_i Σ_j |a_ij|        fro = sqrt(Σ |a_ij|²)
 

@@ -7,9 +7,9 @@ Both start from x_0 = M^-1 b and stop on the scaled backward error of a newly co
 
     eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm
 
-HPL-MxP refines one vector with `refine`. `solve_equations` solves for all columns of a block: classical refinement of
-each column as long as it is effective, GMRES for the remaining columns, and a few more steps for rows with a large
-residual.
+HPL-MxP refines one vector with `refine`. `solve_equations` solves for all columns of a block. It uses classical
+refinement for each column as long as this is effective, and GMRES for the remaining columns. A few more steps follow
+for rows with a large residual.
 """
 
 from __future__ import annotations
@@ -160,7 +160,9 @@ class Space(krylov.Space, Protocol):
 
 
 class Equations(ABC):
-    """A system A X = B or, if `scaled`, A_s Y = B_s, with the factors of A_s, and residuals in the working precision.
+    """A system of equations with the factors of the scaled matrix A_s = R A C, for refinement in the working precision.
+
+    The system is A X = B. If `scaled` is true, it is A_s Y = B_s instead, with Y = C^-1 X and B_s = R B.
 
     n, A_inf             order of the matrix, and its infinity norm
     u                    unit roundoff of the working precision
@@ -495,10 +497,10 @@ def _restored(equations: Equations, solution: Solution, exponents: Sequence[int]
 def _movement(equations: Equations, B: Block, X: Block, R: Block) -> float:
     """Return the largest change of a column of X, relative to its size, that one more correction may make.
 
-    The scaled unknowns may be accurate although x is not: y = C^-1 x is known to condition·u of its largest entry, and
-    x has that error times the largest entry of C. This error exceeds x itself if the large entries of x belong to
-    small columns of A. A residual is sometimes small by chance. Therefore, one roundoff of its terms, u·(|A (s∘x)| +
-    |b|), is added with random signs; s are the signs of the terms of a row.
+    The scaled unknowns may be accurate although x is not. The error of y = C^-1 x is condition·u times its largest
+    entry, and x has this error times the largest entry of C. This error exceeds x itself if the large entries of x
+    belong to small columns of A. A residual is sometimes small by chance. Therefore, one roundoff of its terms, u·(|A
+    (s∘x)| + |b|), is added with random signs; s are the signs of the terms of a row.
     """
     xp, k = equations.xp, B.shape[1]
     patterns = -(-PATTERNS // k)
@@ -525,7 +527,7 @@ def columns_of(xp: Any, V: Block, which: Sequence[int]) -> Block:
 def _overwrite(
     xp: Any, blocks: tuple[Block, Block], changed: tuple[Block, Block], which: list[int], better: list[int]
 ) -> None:
-    """Replace columns of both blocks by changed columns.
+    """Replace columns of both blocks with changed columns.
 
     Column k of the changed blocks belongs to column which[k]; only the columns k in `better` are used.
     """

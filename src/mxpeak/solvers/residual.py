@@ -32,7 +32,7 @@ def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: in
 
     r_i = b_i - Σ_j a_ij x_j is a sum of n + 1 terms. Rounding to u, in a solver or in its check, causes an error of up
     to about n·u·(||A||·||x|| + ||b||) in r_i, even for the best x of this precision. In these units, the error of a
-    stable solver is of order 1 or less for all n and u, so that a threshold need not depend on n and u.
+    stable solver is of order 1 or less for all n and u. A threshold therefore need not depend on n and u.
 
     All terms are divided by ||A||, because the product of norms may overflow.
     """

@@ -208,7 +208,10 @@ def _largest_exponents(xp: Any, B: Matrix, R: Vector) -> list[int]:
 
 
 def _absolute_parts(xp: Any, X: Matrix) -> list[Matrix]:
-    """Return |x|, or |Re x| and |Im x|, because |x| of a complex x may overflow near the end of the range."""
+    """Return [|X|] for real X, and [|Re X|, |Im X|] for complex X.
+
+    The modulus of a complex entry may overflow near the end of the range.
+    """
     if not xp.isdtype(X.dtype, "complex floating"):
         return [xp.abs(X)]
     return [xp.abs(part(X)) for part in (xp.real, xp.imag)]

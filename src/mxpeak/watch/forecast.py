@@ -39,7 +39,7 @@ class ProgressForecast:
         return s0 + (s1 - s0) * (done_flops - d0) / (d1 - d0)
 
     def left(self, done_flops: float) -> float:
-        """Return the seconds that the other run still needed after it had completed `done_flops` flops."""
+        """Return the time, in seconds, that the other run still needed after it had completed `done_flops` flops."""
         return max(0.0, self._elapsed[-1] - self.seconds(done_flops))
 
     def compared(self, elapsed_s: float, done_flops: float) -> str:

@@ -1,4 +1,4 @@
-"""Show the steps of a run as a table: time, rates, and the seconds of each phase since the previous row.
+"""Show the steps of a run as a table: the time, the rates, and the time of each phase since the previous row.
 
 A row contains the steps of at least ROW_S seconds, so that a run with thousands of short steps remains readable.
 """

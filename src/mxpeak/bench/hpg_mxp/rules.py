@@ -2,10 +2,10 @@
 
 time         1800 s of mixed solves
 memory       at least a quarter of the machine's memory
-validation   nine orders of magnitude, or with fullscale the residual of the double solver
+validation   standard: reduce the residual by nine orders of magnitude; fullscale: reach the double solver's residual
 solver       300 iterations per timed solve, restarted after 30 (ORNL's code) or 40 (the reference code)
 storage      32-bit columns: the published rules do not cover compressed columns
-matrix       that of the benchmark; a matrix from a file may be rounded to fp32 inside the iteration
+matrix       the benchmark's matrix; a matrix from a file may be rounded to fp32 inside the iteration
 mode         --mode official; --mode explore labels its results
 
 The rules allow any precision inside the GMRES iteration. A format that does not represent every value exactly would

@@ -49,7 +49,10 @@ class HplCase(LuCase):
 
 @dataclass(frozen=True, kw_only=True)
 class HplConfig(LuConfig):
-    """Options of `mxpeak run hpl`. Lists run every combination, in HPL's order."""
+    """Options of `mxpeak run hpl`.
+
+    If options are lists, mxpeak runs every combination of their values, in HPL's order.
+    """
 
     case = HplCase
     loops = ("nb", "depth", "bcast", "rfact", "pfact", "nbmin", "ndiv")

@@ -28,7 +28,10 @@ class HplMxpCase(LuCase):
 
 @dataclass(frozen=True, kw_only=True)
 class HplMxpConfig(LuConfig):
-    """Options of `mxpeak run hpl-mxp`. Lists run every combination."""
+    """Options of `mxpeak run hpl-mxp`.
+
+    If options are lists, mxpeak runs every combination of their values.
+    """
 
     case = HplMxpCase
     loops = ("nb", "depth", "bcast", "generator", "diagonal_scale", "precision")

@@ -1,4 +1,4 @@
-"""Compare norms with sums in doubled precision by other kernels, using SLATE's scaled error.
+"""Compare norms with sums in double-double arithmetic by other kernels, using SLATE's scaled error.
 
     error = |norm - reference| / reference,  over sqrt(m) for one, sqrt(n) for inf, sqrt(m·n) for fro, in units of eps
 
@@ -43,8 +43,9 @@ class Reference:
 
 
 def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: Spans) -> Reference | None:
-    """Compute all norms in doubled precision; return them on the first rank and None elsewhere. Collective over the
-    grid.
+    """Compute all norms in double-double arithmetic; return them on the first rank, and None on the other ranks.
+
+    Collective over the grid.
     """
     spans.start(f"checking {S.name} {S.m}x{S.n}", float(STRIPS))
     band = _parts(A, strips(A, STRIPS), S.band, kernels, spans)

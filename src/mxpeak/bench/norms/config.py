@@ -15,7 +15,7 @@ from mxpeak.precision import PRECISIONS, Precision
 
 
 def _name_in(names: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a parser that replaces a word of `names` by its standard name."""
+    """Return a parser that replaces a word of `names` with its standard name."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -77,7 +77,10 @@ class NormsCase(GridCase):
 
 @dataclass(frozen=True, kw_only=True)
 class NormsConfig(GridConfig):
-    """The options of `mxpeak run norms`. Lists run every combination of the options that a structure uses."""
+    """Options of `mxpeak run norms`.
+
+    If options are lists, mxpeak runs every combination of the values that a structure uses.
+    """
 
     n: tuple[int, ...] | None = option(
         None,

@@ -4,7 +4,7 @@ generated   A, uniform in [-1/2, 1/2], before the timed part; its entries are eq
             outside of the structure are generated in the same way
 timed       one norm, or all kinds in one pass: from a barrier to the end of the slowest rank; the fastest run counts
 counted     the bytes of the entries of the structure, each once
-verified    every value of every run against sums in doubled precision by other kernels: |norm - reference|/reference
+verified    every value of every run against double-double sums by other kernels: |norm - reference|/reference
             <= 10·s·eps with s = 1, sqrt(m), sqrt(n), sqrt(m·n) for max, one, inf, fro; the max of real entries exact
 limit       read bandwidth: all ranks read as many bytes of the same matrix as the structure has at the same time, in
             the same process, before and after the norm; or the fastest norm of the process

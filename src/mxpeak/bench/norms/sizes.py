@@ -58,12 +58,12 @@ def matrix_of(case: NormsCase) -> tuple[object, ...]:
 
 
 def matrix_bytes(case: NormsCase) -> int:
-    """Return the bytes of the whole matrix."""
+    """Return the size of the whole matrix in bytes."""
     return case.m * case.n * case.itemsize
 
 
 def read_bytes(case: NormsCase) -> int:
-    """Return the bytes of the entries of the structure."""
+    """Return the size of the structure's entries in bytes."""
     return structure_of(case).entries * case.itemsize
 
 

@@ -1,8 +1,10 @@
 """NCCL (RCCL on AMD): messages between GPUs, started in groups, each after the work on its buffer.
 
-NCCL has no tags. It matches the messages between two ranks in the order in which they start. Two ranks that both
-receive first deadlock unless their messages start in one group. Messages of GPUs are therefore posted first. The next
-test or wait in any stream starts all posted messages together, after an event of the stream that wrote their buffer.
+NCCL has no tags. It matches the messages between two ranks in the order in which they start. If both ranks start to
+receive before they send, they deadlock, unless their messages start in one group. Messages of GPUs are therefore
+posted first. The next test or wait in any stream starts all posted messages together, after an event of the stream
+that wrote their buffer.
+
 Each family of tags has its own order, and thus its own NCCL communicator. Within a family, all ranks must post in the
 same order, which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's
 messages in device memory.)

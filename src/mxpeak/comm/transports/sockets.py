@@ -165,7 +165,7 @@ def meet(
 
 
 def _remaining_s(until: float) -> float:
-    """Return the seconds until the deadline, or the time for one attempt if that is longer."""
+    """Return the time until the deadline in seconds, but at least the time for one attempt."""
     return max(0.01, until - monotonic())
 
 

@@ -246,7 +246,7 @@ def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
     """Run `body(comm)` on `size` virtual ranks and return their results, or raise the first error.
 
     All ranks are bound to the caller's core. Small problems spend most of their time in Python, which runs one thread
-    at a time; on two cores each switch would wake the other core, which takes about as long as the computation of a
+    at a time. On two cores, each switch would wake the other core, which takes about as long as the computation of a
     rank.
     """
     post, core = Post(), _core_here() if size > 1 else None

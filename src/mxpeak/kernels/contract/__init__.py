@@ -7,8 +7,8 @@ unless specified. An operand is an argument of products. If the backend has prod
 stored in this precision. Otherwise, it is rounded to this precision and stored in a wider one.
 
 Solvers only slice arrays and pass them to operations, so the same solver works with NumPy arrays and with tensors of a
-device. On a device, operations start in order and run in the background; an operation that returns Python numbers
-waits for its inputs. u is the unit roundoff of the type; bounds are to first order and normwise.
+device. On a device, operations start in order and run in the background. An operation that returns Python numbers
+waits for its inputs. u is the unit roundoff of the type, and bounds are to first order and normwise.
 """
 
 from __future__ import annotations

@@ -53,7 +53,11 @@ LIBRARY, BLOCKED_INVERSE = "library", "blocked-inverse"
 
 @dataclass(frozen=True, slots=True)
 class PanelSolve:
-    """The method of a solve with a panel's block, and the precision of the operands of its products."""
+    """The method of a triangular solve in a panel, and the precision of its products.
+
+    operands   the precision of the products' operands
+    method     LIBRARY or BLOCKED_INVERSE
+    """
 
     operands: str
     method: str
@@ -87,7 +91,7 @@ def digest(parts: Iterable[bytes]) -> str:
 
 
 def better_candidate(candidate: Vector, other: Vector) -> None:
-    """Overwrite a candidate by the better of two pivots, and by the other candidate's diagonal row if it has one.
+    """Update a candidate with the better of two pivots, and with the other candidate's diagonal row if it has one.
 
     The larger |pivot| wins. For equal pivots, the upper row wins, so that the choice does not depend on the grid.
     """
@@ -136,7 +140,8 @@ class LuKernels(Backend, Protocol):
     def panel(self, buffer: Vector, rows: int, columns: int) -> Matrix:
         """Return the first `panel_size` entries of a buffer as a column-major matrix, a view with padded columns.
 
-        Without padding, columns of a multiple of 4 KiB would map all entries of a row to one cache set.
+        Padding prevents columns whose size is a multiple of 4 KiB, because all entries of a row would then map to one
+        cache set.
         """
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
@@ -171,8 +176,8 @@ class LuKernels(Backend, Protocol):
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
         """Factor P A = L U for one panel, as panel.plan prescribes; m·jb² - jb³/3 flops over all ranks.
 
-        The error bound is |PA - LU| <= jb·u·|L||U|. `exchange` is called once per column if the process column has
-        more than one rank.
+        The backward error satisfies |PA - LU| <= jb·u·|L||U|. `exchange` is called once per column if the process
+        column has more than one rank.
         """
 
     def panel_library(self, ranks: int) -> str | None:
@@ -190,24 +195,24 @@ class LuKernels(Backend, Protocol):
     def factor_block(self, D: Matrix, singular: Vector) -> None:
         """Factor a square panel D = L U in place, without pivoting.
 
-        The error bound is |ΔD| <= n·u·|L||U|, and the operation takes 2/3·n³ flops. `singular`, one fp64 number, is
-        overwritten by 0, or by 1 + the first column whose pivot is zero.
+        The backward error satisfies |ΔD| <= n·u·|L||U|, and the operation takes 2/3·n³ flops. `singular`, one fp64
+        number, is set to 0, or to 1 + the first column whose pivot is zero.
         """
 
     def solve_unit_lower(self, L: Matrix, B: Matrix, precision: str) -> PanelSolve:
         """Compute B = L^-1 B in place, with the unit lower triangle L of a panel's block, and return the method.
 
-        The error bound is |ΔL| <= m·u·|L|, and the operation takes m²·n flops. If the precision is lower than that of
-        B, the operands of products inside the solve may be rounded to the lower precision, as in the updates of an LU
-        with smaller blocks: |ΔL| <= (2·u_low + m·u)·|L|. In fp32, diagonal blocks L_jj may be inverted if
-        |L_jj^-1||L_jj|, which multiplies their part of the error, is small.
+        The backward error satisfies |ΔL| <= m·u·|L|, and the operation takes m²·n flops. If `precision` is lower than
+        that of B, the operands of products inside the solve may be rounded to it, as in an LU with smaller blocks. The
+        backward error then satisfies |ΔL| <= (2·u_low + m·u)·|L|. In fp32, a diagonal block L_jj may be inverted if
+        |L_jj^-1||L_jj| is small, because this product multiplies the block's part of the error.
         """
 
     def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> PanelSolve:
         """Compute B = B U^-1 in place, with the upper triangle U of a panel's block, and return the method.
 
-        The error bound is |ΔU| <= n·u·|U|, and the operation takes m·n² flops. The precision and the inverses have the
-        same meaning as in `solve_unit_lower`.
+        The backward error satisfies |ΔU| <= n·u·|U|, and the operation takes m·n² flops. The precision of the operands
+        and the inversion of diagonal blocks follow the rules of `solve_unit_lower`.
         """
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
@@ -221,15 +226,15 @@ class LuKernels(Backend, Protocol):
     def solve_upper(self, U: Matrix, x: Vector) -> None:
         """Compute x = U^-1 x in place, with the upper triangle U of an fp32 or fp64 matrix and an fp64 vector x.
 
-        The error bound is |ΔU| <= n·u·|U|, and the operation takes n² flops. In this and the next three operations, u
-        is that of fp64, even if the matrix is stored in fp32.
+        The backward error satisfies |ΔU| <= n·u·|U|, and the operation takes n² flops. In this and the next three
+        operations, u is that of fp64, even if the matrix is stored in fp32.
         """
 
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:
         """Return a solver for many solves with the `lower` (unit) or `upper` triangle of a diagonal block.
 
-        If solves have little parallelism, the solver stores the inverse in fp64: |x - T^-1 b| <=
-        2n·u·|T^-1||T||T^-1||b|.
+        If solves have little parallelism, the solver stores the inverse in fp64. The forward error of x then satisfies
+        |x - T^-1 b| <= 2n·u·|T^-1||T||T^-1||b|.
         """
 
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
@@ -252,7 +257,7 @@ class LuKernels(Backend, Protocol):
         Columns whose u is 0 are not rounded, so that entries beyond the range of the format are harmless there.
 
         part: A is m×n. With `upper`, A begins with a diagonal block of m columns, of which only the upper triangle is
-        read, and the sums of this block are three more rows of `sums`. With `lower`, A ends with a diagonal block, of
+        read. The sums of this block are three more rows of `sums`. With `lower`, A ends with a diagonal block, of
         which only the part below the diagonal is read.
         """
 

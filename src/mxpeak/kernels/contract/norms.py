@@ -48,7 +48,7 @@ class NormParts:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedParts:
-    """The reference results for norms in doubled precision; each sum is high + low, the two rows of a matrix.
+    """The reference results for norms in double-double arithmetic; each sum is high + low, the two rows of a matrix.
 
     top         max |a_ij|
     squares     Σ |a_ij|², two rows of one column
@@ -131,7 +131,7 @@ class NormKernels(Protocol):
         """Set target = real + i·imaginary from fp64 matrices, rounded to the type of the target."""
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        """Compute the sums of `norm_pass` in doubled precision, for entries whose squares are in the range of fp64."""
+        """Compute the sums of `norm_pass` in double-double arithmetic. Squares must be in the range of fp64."""
 
     def paired_sum(self, terms: Sequence[Matrix]) -> Matrix:
-        """Return the sum of all rows in doubled precision, as two rows; the first is the sum rounded once."""
+        """Return the sum of all rows in double-double arithmetic, as two rows; the first is the sum rounded once."""

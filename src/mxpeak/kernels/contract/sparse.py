@@ -1,10 +1,10 @@
 """The sparse operations of HPG-MxP, HPCG and `mxpeak.gmres` that every backend provides.
 
-Each rank has n rows. A matrix multiplies a halo vector x: x[:n] contains the rank's own unknowns, x[n : n + h] its
-halo, the h entries that other ranks send, and the rest is padding that is always zero. Other vectors have n entries.
-All vectors are fp64 or fp32. A matrix is stored in its own order, group after group. A group is a set of rows without
-entries between them: a color, a level of the natural order, or a single row. A sweep visits the groups in sequence.
-All vectors are in that order, and an `Order` converts between this order and the original one.
+Each rank has n rows. A matrix multiplies a halo vector x. Its first part x[:n] contains the rank's own unknowns, and
+x[n : n + h] is its halo, the h entries that other ranks send. The rest is padding that is always zero. Other vectors
+have n entries. All vectors are fp64 or fp32. A matrix is stored in its own order, group after group. A group is a set
+of rows without entries between them: a color, a level of the natural order, or a single row. A sweep visits the groups
+in sequence. All vectors are in that order, and an `Order` converts between this order and the original one.
 
 L and U are the entries in columns of earlier and later groups, D is the diagonal, and H contains the columns of other
 ranks. The values of L and U have their own format; those of D and H have the format of the vectors. Row numbers are
@@ -182,8 +182,11 @@ class SparseKernels(Protocol):
         """Store the matrix with values in one format for vectors of another format.
 
         The storage `rows` stores one row after the other, for the natural order on the host. The other storages
-        interleave the rows of a chunk: `ell` with 32-bit columns and the same number of slots for all chunks of a
-        group, `sell` with as many slots as each chunk needs, and `packed` with columns in as few bytes as possible.
+        interleave the rows of a chunk:
+
+        ell      32-bit columns, with the same number of slots for all chunks of a group
+        sell     32-bit columns, with as many slots as each chunk needs
+        packed   columns in as few bytes as possible
 
         `like` is the same matrix in the same storage; the new matrix shares its arrays if they are equal. Every value
         must be in the range of the format (`rounding` is finite).

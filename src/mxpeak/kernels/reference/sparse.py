@@ -79,12 +79,12 @@ class ReferenceMatrix:
 
     @property
     def index_bytes(self) -> int:
-        """Return the bytes of the column numbers."""
+        """Return the size of the column numbers in bytes."""
         return sum(part.columns.nbytes for row in self.rows for part in (row.lower, row.upper, row.halo))
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the column numbers and of the fp64 values."""
+        """Return the size of the column numbers and of the fp64 values in bytes."""
         return self.index_bytes + 8 * self.nnz
 
     def extra_bytes(self, other: Any) -> int:

@@ -292,7 +292,7 @@ class DistributedFactors(DenseFactors):
         return ""
 
     def _factor_in_fp64(self, spans: Spans) -> None:
-        """Replace the factors by fp64 factors; if this fails, every later call raises the same error."""
+        """Replace the factors with fp64 factors; if this fails, every later call raises the same error."""
         del self._factors  # free this memory before the next factorization
         try:
             self._factors = _factors_in("fp64", self.A, spans)

@@ -52,7 +52,7 @@ class DenseFactors(ABC):
 
     @abstractmethod
     def _factor_in_fp64(self, spans: Spans) -> None:
-        """Replace the factors by fp64 factors."""
+        """Replace the factors with fp64 factors."""
 
     def _refined(self, solve: Callable[[bool], tuple[Solution, bool]], spans: Spans, *, parts: int = 1) -> Solution:
         """Call `solve`; if the factors are not accurate enough, factor A again in fp64 and call `solve` again."""

@@ -4,7 +4,7 @@
 
 The entries of s are random numbers. ||A||·||z|| is rarely far below the condition number and costs one more column. If
 eta is small and ||A||·||z||·u is large, the condition number is estimated. If eta is large, the factors are passed to
-refinement. The check takes O(n²) operations in few calls, because calls are expensive: at n = 50, LAPACK takes 14 µs,
+refinement. The check takes O(n²) operations in few calls, because calls are expensive. At n = 50, LAPACK takes 14 µs,
 a NumPy function takes 1 µs, and a BLAS wrapper of SciPy takes a third of that.
 """
 

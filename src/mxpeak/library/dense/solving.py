@@ -213,10 +213,10 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
 
 
 def _solve_in_own_precision(A: Matrix, b: Matrix, decay_spans: Spans | None = None) -> tuple[Any, SolveInfo]:
-    """Solve in the type of A and b with one call of the small LU or of LAPACK; refine x only if a check fails.
+    """Solve in the type of A and b with the small LU or with LAPACK; refine x only if a check fails.
 
-    `decay_spans` contains the time until decaying pivots showed that fp32 factors are useless. It is None if no
-    factorization was tried.
+    `decay_spans` contains the time of an abandoned factorization in fp32, whose decaying pivots showed that the
+    factors would be useless. It is None if no such factorization was attempted.
     """
     by_small_lu, n = suits_small_lu(A, b), len(A)
     if by_small_lu:

@@ -55,7 +55,7 @@ def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
 
 
 def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
-    """Return the seconds of FACT of M×NB entries per rank on T cores.
+    """Return the time of FACT for M×NB entries per rank on T cores, in seconds.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
 
@@ -74,7 +74,7 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Return the seconds of FACT of M×NB entries per rank on its own device, which first copies the panel.
+    """Return the time, in seconds, of FACT for M×NB entries per rank on its own device, which first copies the panel.
 
     t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
     """
@@ -90,7 +90,7 @@ def rounds(P: int) -> int:
 
 
 def exchange_s(machine: Machine, line: Line, nb: int) -> float:
-    """Return the seconds of one round of FACT's exchange: l + 2 NB 8 b for two rows, plus a constant time."""
+    """Return the time of one round of FACT's exchange, in seconds: l + 2 NB 8 b for two rows, plus a constant."""
     latency_s, per_byte = line.slowest
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
@@ -291,14 +291,17 @@ class HplClocks(LuClocks):
         return self.exchange(begun[:, None], np.array([columns]), jb)[:, 0]
 
     def rows_s(self, columns: Array, jb: int) -> Array:
-        """Return the seconds in which the device gathers and scatters the rows of a section, by process column."""
+        """Return the time in which the device gathers and scatters a section's rows, in seconds, by process column."""
         seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
         self.busy["rows"] += float(seconds.sum()) / self.run.ranks
         found: Array = seconds
         return found
 
     def update_s(self, jb: int, m: Array, n: Array, q: int | None = None) -> Array:
-        """Return the seconds of UPDATE of n columns: jb² n flops for U, 2 jb (m + edge)(n + edge) for A22."""
+        """Return the time of UPDATE for n columns, in seconds.
+
+        The flops are jb² n for the solve of U, and 2 jb (m + edge)(n + edge) for the update of A22.
+        """
         edge, speed = self.machine.edge, self.ranks.speed
         if q is not None:
             n, speed = n[q : q + 1], speed[:, q : q + 1]

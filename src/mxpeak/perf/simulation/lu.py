@@ -126,7 +126,9 @@ class RankGrid:
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
     def staged(self, size_bytes: Array) -> Array | float:
-        """Return the seconds of a copy between device and host if messages are staged in host memory, otherwise 0."""
+        """Return the time of a copy between device and host in seconds, or 0 if messages are not staged in host
+        memory.
+        """
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate
 
 
@@ -215,7 +217,7 @@ def hops(P: int, Q: int) -> int:
 
 
 def message_in_solve_s(machine: Machine, network: Network) -> float:
-    """Return the seconds per message in a distributed triangular solve: measured, or latency + exchange_s."""
+    """Return the time per message in a distributed triangular solve, in seconds: measured, or latency + exchange_s."""
     return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
 
 

@@ -115,7 +115,7 @@ def _said(value: float, source: str) -> dict[str, Any]:
 
 
 def _points(records: Sequence[Record], name: str, precision: str) -> list[list[float]]:
-    """Return the points (k, rate) of a kernel's rate curve by the inner size k."""
+    """Return the points (k, rate) of a kernel's rate curve over the inner dimension k."""
     best: dict[int, float] = {}
     for r in _of(records, name):
         if r["precision"] == precision:
@@ -207,7 +207,10 @@ def panel_flops(m: float, nb: float) -> float:
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the seconds per message, including waits, in a distributed solve with L and U; at least one latency."""
+    """Return the entry `turn_s` of the machine: the measured time per message in a distributed solve with L and U.
+
+    The time includes waits and is at least one latency. The result is empty if no time was measured.
+    """
     seconds, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
     if not seconds or link is None:
         return {}

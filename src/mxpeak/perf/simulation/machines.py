@@ -73,7 +73,8 @@ class Network:
 class Machine:
     """The parameters of a simulated machine; rates are per rank.
 
-    gemm, trsm, factor   products, triangular solves and diagonal blocks by precision: FLOP/s by inner size
+    gemm                 FLOP/s of products by inner dimension, for each precision
+    trsm, factor         FLOP/s of triangular solves and of diagonal blocks by block size, for each precision
     gemm_share           share of gemm's rate by the side of a rank's part of the trailing matrix; if empty, 1
     edge                 rows and columns that a product wastes at its edges
     memory_rate          bytes per second of device memory
@@ -137,7 +138,7 @@ class Machine:
         )
 
     def gemm_rate(self, precision: str, k: float, side: float) -> float:
-        """Return GEMM_fr(N_L, B) of OLCF's eq. 3: the rate of products of inner size k = B on side x side entries."""
+        """Return the rate of products with inner dimension k on side x side entries, GEMM_fr in OLCF's eq. 3."""
         share = self.gemm_share.get(precision)
         return self.curve("gemm", precision)(k) * (1.0 if share is None else share(side))
 

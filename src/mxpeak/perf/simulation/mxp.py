@@ -134,7 +134,7 @@ class MxpClocks(LuClocks):
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
     def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
-        """Return the seconds of an m×n product on all ranks, or on process row p or column q.
+        """Return the time of an m×n product, in seconds, on all ranks, or on process row p or column q.
 
         The product has (m + edge)(n + edge) entries.
         """
@@ -152,7 +152,10 @@ class MxpClocks(LuClocks):
 
 
 def _tree(line: Line, size_bytes: float) -> float:
-    """Return the seconds of the library's broadcast of the diagonal block, which is short compared with panels."""
+    """Return the time of the library's broadcast of the diagonal block, in seconds.
+
+    The block is short compared with panels, so the time includes a latency for each level of the broadcast tree.
+    """
     if line.size == 1:
         return 0.0
     latency_s, _ = line.slowest
@@ -161,12 +164,13 @@ def _tree(line: Line, size_bytes: float) -> float:
 
 
 def refinement_s(run: LuRun, machine: Machine, ranks: RankGrid) -> float:
-    """Return the seconds of refinement. Each step regenerates A for the residual, and reads L and U for the solve.
+    """Return the time of refinement, in seconds.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
-    An exchange with its message takes turn_s if that was measured, otherwise a latency plus exchange_s. A measured
-    rate of solves replaces the memory's rate. `extra_passes` passes over A are added.
+    Each step regenerates A for the residual, and reads L and U for the solve. An exchange with its message takes
+    turn_s if that was measured, otherwise a latency plus exchange_s. A measured rate of solves replaces the memory's
+    rate. `extra_passes` passes over A are added.
     """
     if machine.generate_rate is None:
         return 0.0

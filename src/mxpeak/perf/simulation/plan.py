@@ -42,10 +42,11 @@ def good_block(gemm: Curve) -> int:
 
 
 def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
-    """Return the part of the grid for a node of `ranks` ranks, or None if no block tiles the grid.
+    """Return the best shape p×q of the grid block that a node of `ranks` ranks computes.
 
-    For HPL-MxP, this is the part with the least traffic per node. For HPL, it has as many columns as possible, so that
-    few ranks of a node factor a panel at the same time and share the node's cores (rocHPL, III-B).
+    Return None if one node has all ranks, or if no block of this size tiles the grid. For HPL-MxP, the best block
+    causes the least traffic per node. For HPL, it has as many columns as possible, so that few ranks of a node factor
+    a panel at the same time and share the node's cores (rocHPL, III-B).
     """
     if ranks >= P * Q:
         return None

@@ -16,7 +16,7 @@ class Forecast(Protocol):
 
     @property
     def time_s(self) -> float:
-        """Return the seconds of the run."""
+        """Return the time of the run in seconds."""
 
     @property
     def rate_flops(self) -> float:

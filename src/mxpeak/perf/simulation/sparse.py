@@ -80,7 +80,7 @@ def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
 
 
 class SparseTimes:
-    """Accumulates the seconds by motif, and the seconds of communication that is not hidden."""
+    """Accumulates the time by motif, and the time of communication that is not hidden, in seconds."""
 
     def __init__(self, run: SparseRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -182,7 +182,7 @@ class SparseTimes:
         return seconds
 
     def halo(self, box: Box, w: int, motif: str, hidden_by: float) -> None:
-        """Add the part of a halo exchange that `hidden_by` seconds of other work do not hide."""
+        """Add the part of a halo exchange that other work, which takes `hidden_by` seconds, does not hide."""
         key = box.nx, w
         if key not in self.halos:
             self.halos[key] = halo_s(box, w, self.machine, self.run.aware)
@@ -201,13 +201,13 @@ class SparseTimes:
         self.alone_s = 0.0
 
     def wait(self, motif: str, seconds: float) -> None:
-        """Add seconds of communication that is not hidden."""
+        """Add the time, in seconds, of communication that is not hidden."""
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.exposed_s += seconds
 
 
 def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
-    """Return the seconds of a halo exchange.
+    """Return the time of a halo exchange, in seconds.
 
     Messages that leave a node share its ports; other messages have separate links. Consecutive ranks are neighbors
     along x. If a line fills a node, its ranks have no other neighbors on the node.
@@ -235,9 +235,10 @@ def lateness(machine: Machine, ranks: int) -> float:
 
 
 def variation(machine: Machine, ranks: int) -> float:
-    """Return the slowdown of the slowest of R devices: the largest of R normal deviates, √(2 ln R) σ.
+    """Return the expected slowdown of the slowest of R devices.
 
-    machine.spread is the largest deviation among all devices of Frontier (OLCF, VI-B).
+    The largest of R normal deviates is about √(2 ln R) σ. The standard deviation σ is chosen so that all devices of
+    Frontier give machine.spread[0] (OLCF, VI-B). The result does not exceed this value.
     """
     if ranks == 1:
         return 0.0

@@ -1,19 +1,19 @@
 """Checksums of an LU factorization, which detect flipped bits and correct single errors (Huang and Abraham 1984).
 
-Two sums are kept for every row of the trailing matrix. Each sum runs over the whole row, on all ranks that store parts
-of it:
+Two sums, the checksums, are kept for every row of the trailing matrix. Each sum runs over the whole row, on all ranks
+that store parts of it:
 
     s_i = Σ_j a_ij w_j        s'_i = Σ_j a_ij w'_j        w_j = ±1,   w'_j = w_j·(1 + (j+1)/N)
 
 A step of LU is linear in the rows, so it transforms the old sums to the new sums. Every EVERY steps, and at the end,
-the carried sums are compared with sums of the matrix in memory; s' is compared only if s differs. If a_ij is wrong by
-δ, the differences are δ·w_j and δ·w'_j in row i. Their quotient gives column j, and the sum of the row gives the
-correct a_ij. If a wrong entry has been used between two checks, the error has spread; it is detected but cannot be
-corrected.
+the checksums are compared with newly computed sums of the matrix in memory. s' is compared only if s differs. If a_ij
+is wrong by δ, the differences are δ·w_j and δ·w'_j in row i. Their quotient gives column j, and the sum of the row
+gives the correct a_ij. If a wrong entry has been used between two checks, the error has spread; it is detected but
+cannot be corrected.
 
 A difference is a fault if it exceeds the effect of rounding on a sum of that size. The size is at least the root mean
-square of all rows so far, because a sum with random signs may be near zero by chance, and the trailing matrix may be
-small by cancellation. The two subclasses define the effect of rounding.
+square of all rows so far. A sum with random signs may be near zero by chance, and the trailing matrix may be small by
+cancellation. The two subclasses define the effect of rounding.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ class Checks(ABC):
 
     @abstractmethod
     def check(self, done: int) -> None:
-        """Compare the carried sums with those of the matrix after `done` steps. Collective over the grid."""
+        """Compare the checksums with sums of the matrix after `done` steps. Collective over the grid."""
 
     @abstractmethod
     def check_end(self) -> None:
-        """Compare the carried sums with those of the factors after the last step. Collective over the grid."""
+        """Compare the checksums with sums of the factors after the last step. Collective over the grid."""
 
     @abstractmethod
     def look_back(self) -> None:
@@ -185,10 +185,10 @@ class Checks(ABC):
         others: Callable[[], tuple[Vector, Vector]],
         correctable: tuple[int, int] | None = None,
     ) -> list[int]:
-        """Compare the carried sums with those of the matrix, record large differences, and correct single errors.
+        """Compare the checksums with sums of the matrix, record large differences, and correct single errors.
 
         sums          the expected sums, computed from `carried`, and the sums of the matrix
-        carried       the sums that were updated since the last check
+        carried       the checksums, which were updated since the last check
         others        returns both sums weighted by w'; it is called on all ranks, and only if sums differ
         correctable   the first row and column of the submatrix in which a single wrong entry has not spread
 
@@ -248,7 +248,10 @@ class Checks(ABC):
         return self._agreed(self._quotient(row, differing))
 
     def _quotient(self, row: int, differing: Differing) -> int | None:
-        """Return the column that both differences of a local row indicate, according to this rank's carried sums."""
+        """Return the column of the only wrong entry in a local row, or None if the differences do not determine it.
+
+        The column follows from the quotient of the row's two differences, computed with this rank's checksums.
+        """
         n = self.A.rows.n
         off = [float(s[row]) - float(z[row]) for s, z in zip(differing.want, differing.found)]
         limit = float(differing.limit[row])
@@ -258,9 +261,10 @@ class Checks(ABC):
         return round(column) if -0.5 < column < self.A.cols.n - 0.5 else None
 
     def _agreed(self, column: int | None) -> int | None:
-        """Return the column on which all ranks of the process row agree, or None. Collective over the process row.
+        """Return `column` if it is the same on all ranks of the process row, otherwise None.
 
-        A wrong L21 in one rank's panel also changes its carried sums, which then differ along the row.
+        A wrong L21 in one rank's panel also changes the checksums on this rank, so its column differs from that of the
+        other ranks. Collective over the process row.
         """
         xp = self.kernels.xp
         ends = xp.asarray([-1.0, 1.0] if column is None else [float(column), -float(column)], dtype=xp.float64)

@@ -1,7 +1,7 @@
 """HPL-MxP with checksums: compare the sums of the matrix with sums that are predicted from the factors in memory.
 
-The sums s of the rows at the last check are updated with the operands of the update, L_row = CAST(L21) and U_col =
-CAST(U12), which are computed again from L and U. Here s is either sum, and w is either weight:
+The sums s of the rows at the last check are updated with the operands of the update. These operands, L_row = CAST(L21)
+and U_col = CAST(U12), are computed again from L and U. Here s is either sum, and w is either weight:
 
     rows below a step's block      s -= L_row (U_col w) + L21 (U11 w)       the panel has become L21 U11 = A21
     rows of its block              s  = L11 (U11 w + U12 w)
@@ -13,7 +13,7 @@ difference between s and A22. The limit of the difference is, for every row,
     limit_i = 8·sqrt( u_low²/3·Σ_k l_ik² t'_k + (N + EVERY)/3·u_32²·(s_i² + Σ_k l_ik² t_k) )        t_k = Σ_j u_kj²
 
 The weights are random signs, independent of all errors. The sum of the errors e_ij in a row is therefore about as
-large as the Euclidean norm of the row of errors, and exceeds eight times this norm with a probability of 10^-14. The
+large as the Euclidean norm of the row of errors. It exceeds eight times this norm with a probability of 10^-14. The
 expression under the root contains:
 
 - Solves, whose products may have operands of the low precision. Each of the two operands is rounded with a variance of
@@ -29,9 +29,9 @@ l_ik² t_k is computed together with the sums, because after a small pivot the t
 that remain. If the entries of A are not random, equal operands have equal errors, and Σ l²t' counts NB times: the
 errors of NB products add up, and (Σ |x_k|)² <= NB·Σ x_k².
 
-If the operands on a rank are wrong (because of a cast, a message, or a flip in their buffers), they differ from the
+The operands on a rank may be wrong because of a cast, a message, or a flip in their buffers. They then differ from the
 operands that the check computes, and the difference appears in A22 of that rank. The row sums of L and U at the time
-of the check are kept and compared at the end, with the limit sqrt((N + EVERY)/3)·8·u_32 times the norms of the rows.
+of the check are kept and compared at the end. The limit is sqrt((N + EVERY)/3)·8·u_32 times the norms of the rows.
 """
 
 from __future__ import annotations

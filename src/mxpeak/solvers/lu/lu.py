@@ -63,11 +63,11 @@ def factorize(
     keeper: Checkpointer = NO_CHECKPOINTS,
     solves: PanelSolves | None = None,
 ) -> int:
-    """Overwrite A by L (unit, below the diagonal) and U; return 0, or 1 + the first column with a zero pivot.
+    """Factor A in place into L (unit, below the diagonal) and U; return 0, or 1 + the first column with a zero pivot.
 
     `blocks` records the diagonal blocks, and `solves` records the method of this rank's panel solves. `keeper` may
-    copy A between steps, and determines the first step. |ΔA| <= 2·u_low·|L||U| + N·u_32·|L||U|; 2/3 N³ flops.
-    Collective over the grid.
+    copy A between steps, and determines the first step. The backward error satisfies |ΔA| <= 2·u_low·|L||U| +
+    N·u_32·|L||U|. The factorization takes 2/3 N³ flops. Collective over the grid.
     """
     lu = _MixedLu(options, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
     spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
@@ -170,8 +170,8 @@ class _MixedLu(Pipeline):
     def update(self, event: LuEvent) -> None:
         """Update all rows and columns that `prepare` did not update.
 
-        Between two pieces, a rank that waits for the next diagonal block computes its part of the next panels once the
-        block has arrived, because other ranks may wait for this part.
+        A rank may wait for the next diagonal block. Between two pieces, it then checks whether the block has arrived.
+        If so, it computes its part of the next panels, because other ranks may wait for this part.
         """
         upcoming = next((self.panels[other.k] for other in event.overlaps), None)
 

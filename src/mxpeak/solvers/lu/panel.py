@@ -92,8 +92,8 @@ class FactoredPanel:
     def factor(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
         """Factor the loaded panel in the message buffer. Collective over the process column that owns the panel.
 
-        Call `look` at every column, during the exchange of the pivot. Overwrite the block row in A by L11 and U11; L21
-        in A is not needed afterwards.
+        Call `look` at every column, during the exchange of the pivot. Overwrite the block row in A with L11 and U11;
+        L21 in A is not needed afterwards.
         """
         A, step, kernels = self._A, self.step, self._kernels
         column = A.grid.column

@@ -6,7 +6,8 @@ process columns (RS), and updates the trailing matrix (UPDATE):
     P1 [A11; A21] = [L11; L21] U11        U12 = L11^-1 (P1 A)12        A22 = (P1 A)22 - L21 U12
 
 The matrix is augmented, [A | b], so its last column becomes b̂ = L^-1 P b. If right-hand sides are solved later, L is
-stored below the diagonal of A, its rows are swapped with those of all later panels, and P is recorded: P A = L U.
+stored below the diagonal of A, and its rows are swapped with those of all later panels. P is recorded, so that P A = L
+U.
 """
 
 from __future__ import annotations
@@ -70,15 +71,17 @@ def factorize(
     order: RowOrder | None = None,
     solves: PanelSolves | None = None,
 ) -> int:
-    r"""Overwrite [A | b] (N×(N+1)) by U above the diagonal and b̂ in the last column; the entries below U are not L.
+    r"""Factor the N×(N+1) matrix [A | b] in place, with U on and above the diagonal and b̂ in the last column.
 
-    If `order` is given, it records P, and L is stored below U: an N×N matrix becomes [L\U], for any number of later
-    solves.
+    The entries below the diagonal are then not those of L. If `order` is given, it records P, and L is stored below
+    the diagonal. An N×N matrix becomes [L\U], for any number of later solves.
 
-    Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks, and `solves` the
-    method of this rank's solves for U12. `keeper` may copy A between steps, and determines the first step. |ΔA| <=
-    N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24); 2/3 N³ flops. Rounded operands add 2·u·|L||U| with the u of
-    their format. Collective over the grid.
+    Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks, and `solves`
+    records the method of this rank's solves for U12. `keeper` may copy A between steps, and determines the first step.
+
+    The backward error satisfies |ΔA| <= N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24). If the operands of
+    updates are rounded, 2·u·|L||U| with the u of their format is added. The factorization takes 2/3 N³ flops.
+    Collective over the grid.
     """
     lu = _PivotedLu(options, order, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
     lu.run(lu.overlap)

@@ -1,9 +1,9 @@
 """Verify an LU: compare (A - LU) v for random signs v with the largest effect of rounding.
 
 Every product of the update has two operands with independent rounding errors. The errors are relative, with a variance
-of u_low²/6 (rounding to nearest, evenly distributed significands), or, at the lower end of the range, absolute, with a
-variance of q²/12 (q is the least spacing of the format). For v of random signs, entry i of (A - LU) v is then a sum of
-independent terms, and its variance is
+of u_low²/6 for rounding to nearest and evenly distributed significands. At the lower end of the range, the errors are
+absolute, with a variance of q²/12, where q is the least spacing of the format. For v of random signs, entry i of (A -
+LU) v is then a sum of independent terms, and its variance is
 
     sigma_i² = u_low²/3·s_i + q²/12·Σ_k t_k + [u_32²·(NB/6 + N/(3·NB)) + u_64²·N]·(s_i + t_i)
     t_k = Σ_{j>=k} u_kj²             s_i = Σ_{k<i} l_ik² t_k

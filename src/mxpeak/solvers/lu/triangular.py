@@ -1,4 +1,4 @@
-"""Triangular solves with a block-cyclic L or U, which may be stored in a lower precision than the FP64 vectors.
+"""Triangular solves with a block-cyclic L or U, which may be stored in a lower precision than the fp64 vectors.
 
 The solve computes one block after the other, x_k = T_kk^-1 (b_k - Σ T_kj x_j), where the sum runs over the blocks j
 that are already known. One reduction along a process row adds the contributions of its columns. Then x_k is broadcast
@@ -6,8 +6,8 @@ along its process column, and every rank of this column adds its own T_ik x_k to
 roles of process rows and columns are exchanged. Several right-hand sides, one per column, are solved together by
 products of matrices, with the same number of messages.
 
-Hosts compute the product of a block row with the known x just before they solve for its block of x, because memory is
-read along rows twice as fast as along blocks of columns.
+Hosts compute the product of a block row with the known x just before they solve for its block of x. They read memory
+along rows twice as fast as along blocks of columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Diagonal(Protocol):
     """A solver for the diagonal blocks of a triangle."""
 
     def __call__(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
-        """Overwrite x by T^-1 x, or T^-T x if `transposed`, where T is the diagonal block of a step."""
+        """Overwrite x with T^-1 x, or T^-T x if `transposed`, where T is the diagonal block of a step."""
 
 
 def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:

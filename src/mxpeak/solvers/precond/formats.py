@@ -60,7 +60,11 @@ def narrowest(kernels: SparseKernels, rows: Rows, group: RankGroup = SERIAL) -> 
 
 
 def rounding(kernels: SparseKernels, rows: Rows, name: str, group: RankGroup = SERIAL) -> float:
-    """Return the largest relative error of a value in a format, or a nonzero lower bound of this error. Collective."""
+    """Return the largest relative rounding error of an entry in the format `name`, or a lower bound of it. Collective.
+
+    If rounding changes a sampled entry on a rank, the rank examines only its sample. The result is 0 only if the
+    format represents every entry exactly.
+    """
     step = max(1, rows.data.size // SAMPLE)
     few: Array = np.ascontiguousarray(rows.data[::step])
     sample = Rows(rows.n, rows.halo, rows.indptr, rows.indices, few)

@@ -75,7 +75,10 @@ class LevelMatrices:
 
 @dataclass(frozen=True, slots=True)
 class DiagonalFactor:
-    """A diagonal matrix with the entries factor_i · 2^exponent_i; each part may be one number for all i."""
+    """A diagonal matrix with the entries factor_i · 2^exponent_i.
+
+    Each of the fields `factor` and `exponent` is an array, or one number for all i.
+    """
 
     factor: Any
     exponent: Any

@@ -134,6 +134,6 @@ def _check_filling(nnz: int) -> None:
 
 
 def one_group(n: int) -> Order:
-    """Return the order that keeps the rows in sequence, in one group, for a matrix without sweeps."""
+    """Return the order that keeps the rows in sequence as one group, for a matrix that is not used in sweeps."""
     rows = np.arange(n, dtype=np.int32)
     return Order(new_to_old=rows, old_to_new=rows, starts=np.array([0, n], np.int64), kind="none")

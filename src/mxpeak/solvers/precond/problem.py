@@ -122,7 +122,7 @@ def fp64_products(plan: SolvePlan, formats: Formats) -> bool:
 
 
 def basis_bytes(plan: SolvePlan, formats: Formats, n: int) -> int:
-    """Return the bytes of the Krylov basis and of the vectors for products in fp64."""
+    """Return the size, in bytes, of the Krylov basis and of the vectors for products in fp64."""
     vectors = plan.restart + 1 + (plan.restart if plan.choice.name in STORED else 0)
     products = 2 * n * PRECISIONS["fp64"].bytes if fp64_products(plan, formats) else 0
     return vectors * n * PRECISIONS[formats.vectors].bytes + products

@@ -253,7 +253,11 @@ def _rank_grid(args: argparse.Namespace, ranks: int) -> tuple[int, int, int]:
 
 
 def box_bytes(box: Box, benchmark: str, low: str) -> int:
-    """Return the bytes per rank: matrices (27 entries per row; 8/7 for all levels), vectors, and 31 basis vectors."""
+    """Return the estimated memory of a sparse run, in bytes per rank.
+
+    The estimate includes the matrices of all levels and the vectors. A row has 27 entries, and all levels together
+    have about 8/7 times the rows of the finest level. For HPG-MxP, it also includes two bases of 31 vectors.
+    """
     from mxpeak.precision import precision
 
     n, w = box.rows, precision(low).bytes

@@ -144,7 +144,7 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
 def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuRun, list[str], int, str]:
     """Plan the run of an LU benchmark.
 
-    Returns the run, its lines, its bytes per rank and its command.
+    Return the run, the lines that describe it, its bytes per rank, and the command that starts it.
     """
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.plan import footprint_of

@@ -123,7 +123,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
 
 
 def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None]:
-    """Return a line that describes an LU run, and for HPL-MxP the seconds by the closed formula."""
+    """Return a line that describes an LU run and, for HPL-MxP, the time in seconds by the closed formula."""
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.model import upper_bound
 

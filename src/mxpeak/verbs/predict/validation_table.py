@@ -78,7 +78,10 @@ def openmxp(P: int, Q: int, n: int) -> LuRun:
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
-    """Return the HPL run on Crusher: NB = 512, with the memory per node of N = 256000 on one node (rocHPL, IV)."""
+    """Return the HPL run on Crusher with NB = 512 and the memory per node of rocHPL's run with N = 256,000 on one node.
+
+    N is therefore proportional to the square root of the number of nodes (rocHPL, IV).
+    """
     n = int(256000 * nodes**0.5) // 512 * 512
     return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
 

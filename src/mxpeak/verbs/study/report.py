@@ -16,7 +16,7 @@ Row = Sequence[str]
 
 
 def tables(body: Mapping[str, Any]) -> str:
-    """Return a table for each study, with one row per order or c and a summary."""
+    """Return a text with a table and a summary for each study in `body`."""
     parts = []
     for name, rows_of in TABLES.items():
         if name in body:

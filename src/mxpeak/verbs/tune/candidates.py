@@ -204,7 +204,10 @@ def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> 
 
 
 def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> float:
-    """Return the approximate seconds of a trial on a cube: validation or reference, first solve and timed solve."""
+    """Return the approximate time of a trial on a cube, in seconds.
+
+    A trial consists of the validation or the reference, the first solve, and the timed solve.
+    """
     from mxpeak.perf.simulation.sparse import SparseRun, simulate
 
     box = Box.of(0, (side, side, side), process_grid(ranks))

@@ -118,7 +118,7 @@ def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
 
 
 def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    """Measure the median seconds of some work. If ranks share cores, the work is repeated within each measurement.
+    """Measure the median time of `work` in seconds. If ranks share cores, each measurement repeats the work.
 
     A shorter measurement would end within one time slice, as if each rank had its own core.
     """

@@ -43,7 +43,7 @@ def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
 
 
 def _gemm(records: Sequence[Record], name: str) -> list[str]:
-    """Return the heat map of GEMM as lines, with one row per block size and one column per inner size."""
+    """Return the heat map of GEMM as lines, with one row per block size and one column per inner dimension."""
     inner = sorted({r["k"] for r in records})
     lines = [_row(f"GEMM {name}, m=n", "k", *inner)]
     for side in sorted({r["m"] for r in records}):

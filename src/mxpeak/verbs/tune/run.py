@@ -78,7 +78,10 @@ class Tuner:
         self.say(f"note: {text}")
 
     def measure(self, layout: RankLayout) -> bool:
-        """Measure all kernels of a layout and write its machine table; return whether the layout's ranks can start."""
+        """Measure a layout's kernels and write its machine table; return False if the layout must be skipped.
+
+        A UsageError skips any layout except the first, for which the error is raised.
+        """
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
         if here not in self.trials.records:

@@ -47,8 +47,9 @@ class HostDense:
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
         """Return an uninitialized matrix, in ordinary pages if it is large.
 
-        NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory: the
-        first touch of 256 MB took 0.6 s, more than a third of the LU, compared with 0.09 s in recently freed pages.
+        NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory. The
+        first touch of 256 MB took 0.6 s there, more than a third of the LU, compared with 0.09 s in recently freed
+        pages.
         """
         size = n * n * dtype.itemsize
         if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):

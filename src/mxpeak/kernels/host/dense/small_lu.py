@@ -135,7 +135,7 @@ def _by_blas(gemm, W, rows, by, columns):
 
 @inner()
 def _eliminate(W, n, columns, pivots, inverses, gemm):
-    """Overwrite [A B] by L without its diagonal, U, and L^-1 P B; return whether all pivots are nonzero.
+    """Overwrite [A B] with L without its diagonal, U, and L^-1 P B; return whether all pivots are nonzero.
 
     inverses   receive 1 / u_cc
     gemm       the address of the xGEMM that updates the columns right of a block, or 0 for a single block
@@ -158,10 +158,10 @@ def _eliminate(W, n, columns, pivots, inverses, gemm):
 
 @inner()
 def _subtract_solved(W, c0, begin, end, columns):
-    """Subtract the product of columns begin:end and rows begin:end from rows c0 to c0 + 7 right of U.
+    """Compute W[c0:c0+8, m:] -= W[c0:c0+8, begin:end] W[begin:end, m:].
 
-    Rows begin:end right of U contain solved unknowns. All entries of L or U for eight rows are adjacent here; a
-    right-looking update would read one cache line per row.
+    The columns from m on are right-hand sides, and their rows begin:end contain solved unknowns. The update reads
+    adjacent entries of L or U in each of eight rows. A right-looking update would read one cache line per row.
     """
     m, step, each = len(W), W.strides[0], np.int64(W.itemsize)
     c = address_of(W, c0, m), step
@@ -239,9 +239,9 @@ def solve(options, R, B, s, t, X, space, pivots, facts):
 
     options is the plain tuple (by_columns, each, enough, gemm), because Numba needs 10 µs to read a named tuple from
     Python. s and t are random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are
-    checked by individual residuals; more are checked by the residual of one random combination. gemm is the address of
-    the xGEMM for the products of a large [A B], or 0. W, the `padded` rows and columns of `space` from facts[0] on,
-    holds L and U; pivots count from 0. The entries of `facts` are
+    checked by individual residuals. A larger number is checked by the residual of one random combination. gemm is the
+    address of the xGEMM for the products of a large [A B], or 0. W, the `padded` rows and columns of `space` from
+    facts[0] on, holds L and U; pivots count from 0. The entries of `facts` are
 
     0        the offset of W in `space`, negative if a pivot is zero
     1, 2     the smallest and the largest Σ_j |r_ij|

@@ -141,7 +141,7 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
 def cuts_show(letter: str, threads: int) -> bool:
     """Return whether sgemm or dgemm rounds entries of C differently if C is computed in parts, by a short test.
 
-    OpenBLAS's kernels for AVX2 sum a tile at the end of a block in a different order than other tiles: SGEMM does so
+    OpenBLAS's kernels for AVX2 sum a tile at the end of a block in a different order than other tiles. SGEMM does so
     for rows and columns, DGEMM only for rows. The kernels for AVX-512 use separate code for small products, which sums
     the columns after the last whole tile in a different order. Threads cut C anywhere; updates cut it at multiples of
     a tile.
@@ -230,9 +230,9 @@ def one_thread() -> Iterator[None]:
     """Limit BLAS to one thread inside the context.
 
     Use the context for small operations, which finish before more threads wake up, and for code that runs on mxpeak's
-    own threads: BLAS's threads spin for about 30 ms after each call and take cores from mxpeak's threads. Contexts of
-    several threads may overlap. The context that was entered last restores the thread counts at its exit; any other
-    context hands its saved counts to the context that was entered next.
+    own threads. Otherwise, BLAS's threads spin for about 30 ms after each call and take cores from mxpeak's threads.
+    Contexts of several threads may overlap. The context that was entered last restores the thread counts at its exit;
+    any other context hands its saved counts to the context that was entered next.
     """
     context = _Inside()
     try:

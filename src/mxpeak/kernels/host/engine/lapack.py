@@ -139,7 +139,10 @@ def _through(narrow: Any) -> Callable[[Array], Array]:
 
 
 def _to_tf32(A: Array) -> Array:
-    """Round fp32 to 11 significant bits, ties to even: add half a unit of the last kept bit, less 1 if it is even."""
+    """Round fp32 numbers in place to the 11 significant bits of TF32, with ties to even, and return them.
+
+    0x0FFF plus the last kept bit is added to the bits of each number, and the 13 lowest bits are then cleared.
+    """
     bits = A.view(np.uint32)
     bits += np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))
     bits &= np.uint32(0xFFFFE000)

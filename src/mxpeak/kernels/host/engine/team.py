@@ -80,8 +80,8 @@ class Team:
     with 6 µs with polling. The polling loops are compiled code without the interpreter lock, so that no thread sleeps
     on that lock.
 
-    Numba's parallel loops are not used, because two at the same time (virtual ranks) abort the process, and because
-    they allow no barrier inside a loop, which FACT needs once per column.
+    Numba's parallel loops are not used, because two at the same time (virtual ranks) abort the process. They also
+    allow no barrier inside a loop, which FACT needs once per column.
 
     The threads end when the team is collected.
     """

@@ -389,7 +389,7 @@ class Vectors:
         self.builder.store(value, self._pointer(address, value.type), align=self.bits // 8)
 
     def _pointer(self, address, kind):
-        """Return an address, given as an integer or as a pointer, as a pointer to a type."""
+        """Convert an address, an integer or a pointer, to a pointer to `kind`."""
         cast = self.builder.inttoptr if address.type == _I64 else self.builder.bitcast
         return cast(address, kind.as_pointer())
 

@@ -1,9 +1,9 @@
 """The panel factorization FACT with partial pivoting, in compiled code on all threads (rocHPL §III-A).
 
 The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads. Only
-the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers: one after all
-threads have searched for the pivot, and one after thread 0 has selected the best candidate of all threads and ranks
-and moved the rows.
+the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers. At the first,
+all threads have searched for the pivot. At the second, thread 0 has selected the best candidate of all threads and
+ranks and has moved the rows.
 
     active rows    the unfinished rows: on the process row that owns the diagonal block, row j and below for column j
     L1             the jb×jb block of finished rows (L11 and U11), the same on every rank of the process column
@@ -53,7 +53,7 @@ class PanelWork(NamedTuple):
 
     pivots      the global row that each column's pivot came from
     geometry    local row of the panel's first row; NB, p, P of the rows; rows per tile
-    candidate   this rank's pivot candidate, which the exchange replaces by the best one
+    candidate   this rank's pivot candidate, which the exchange replaces with the best one
     state       the first singular column, whether the exchange failed, and cycles
     best, where the largest |pivot| of each thread, and its row
     sync        the barrier

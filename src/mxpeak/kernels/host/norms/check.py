@@ -1,4 +1,4 @@
-"""Compute reference sums for checks of norms: the sums of `norm_pass` in doubled precision, without its optimizations.
+"""Compute the sums of `norm_pass` in double-double arithmetic, without its optimizations, to check norms.
 
 Every number is an unevaluated sum of two fp64 numbers, high + low. Sums and products of two fp64 numbers are split
 into the rounded result and the rounding error, which is exact (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):

@@ -236,10 +236,11 @@ def _find_runs(row0, rows, entries, part, differences, columns, storage):
 
 @inner()
 def _assign_slots(row0, entries, part, differences, runs, bounds):
-    """Set slot[e] to the run of an entry, or to -1 - s for the s-th entry of its row without a run.
+    """Set slot[e] to the index of the run that contains entry e, or to -1 - s if no run contains it.
 
-    Return the number of slots that entries without a run need. bounds.low[s] and bounds.high[s] become the smallest
-    and the largest column of the s-th of these slots, if the arrays have an element s.
+    Here, s is the number of earlier entries of the same row that are not in a run. Return the number of slots that
+    these entries need. bounds.low[s] and bounds.high[s] become the smallest and the largest column of slot s, if the
+    arrays have an element s.
     """
     slots, s, hint = 0, 0, 0
     for e in range(entries):

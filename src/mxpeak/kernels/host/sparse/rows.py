@@ -57,9 +57,10 @@ def _around(x, end):
 def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data):
     """Store the columns and values of the rows, with neighbors in the order of their global numbers.
 
-    halo[d] = (offset, x0, y0, z0, width, height) of direction d = (dx+1) + 3(dy+1) + 9(dz+1): the point (x, y, z)
-    outside the box is halo entry offset + ((z - z0)·height + y - y0)·width + x - x0. weights[d] is the entry for the
-    neighbor in direction d.
+    For direction d = (dx+1) + 3(dy+1) + 9(dz+1), halo[d] is (offset, x0, y0, z0, width, height), and weights[d] is the
+    entry for the neighbor in this direction. A point (x, y, z) outside the box is the halo entry with the index
+
+        offset + ((z - z0)·height + y - y0)·width + x - x0
     """
     nx, ny, nz = box[0], box[1], box[2]
     for z in range(nz * tid // threads, nz * (tid + 1) // threads):

@@ -269,11 +269,13 @@ def _summing(product, lanes, summed=None):
 
     @intrinsic
     def sum_slots(typingctx, slots, x, rows, out, fresh, ahead, down):
-        """Compute out[lane] = Σ_s values[value0 + s·lanes + lane] · x_s[lane], or add to `out` if not `fresh`.
+        """Compute out[lane] = Σ_s a_s[lane] · x_s[lane], or add to `out` if not `fresh`.
 
-        rows     the first row of the chunk for runs, the first row of each group for runs of every second row, or None
-        ahead    the distance at which values and columns are prefetched, in numbers, or None
-        down     True to start at the last slot, or None
+        a_s[lane] is values[value0 + s·lanes + lane], and x_s contains the entries of x that slot s multiplies.
+
+        rows     the row of lane 0 for runs; the first row of each group for runs of every second row; None for columns
+        ahead    the distance at which values and columns are prefetched, in numbers; None: no prefetching
+        down     whether to start at the last slot; None: start at the first slot
         """
 
         def codegen(context, builder, signature, args):

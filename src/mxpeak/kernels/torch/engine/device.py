@@ -64,7 +64,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Return whether the device is a GPU, so that work is asynchronous."""
+        """Return whether the device is a GPU. Work on a GPU is asynchronous."""
         return str(self.where.type) == GPU
 
     @property
@@ -139,7 +139,7 @@ class Device:
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the seconds between two time stamps, after waiting for the later one."""
+        """Return the time between two time stamps, in seconds, after waiting for the later one."""
         if not self.is_gpu:
             return float(end - begin)
         end.synchronize()

@@ -1,4 +1,4 @@
-"""Compute the sums of norms in doubled precision with torch operations, as the reference of the norm check.
+"""Compute the sums of norms in double-double arithmetic with torch operations, as the reference of the norm check.
 
 A number is an unevaluated sum of two fp64 numbers, high + low. Sums and products of two fp64 numbers are split exactly
 into the rounded result and the rounding error (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):

@@ -121,7 +121,7 @@ class TorchNorms:
         return check.paired_sum(terms)
 
     def _shares(self, tiles: Sequence[Tile]) -> Iterator[tuple[Device, Any, Sequence[Tile]]]:
-        """Yield each device with its tiles and with the module whose functions read them."""
+        """Yield each device, its share of the tiles, and the module with the kernels that read these tiles."""
         for device in self._devices:
             share = tiles if len(self._devices) == 1 else [tile for tile in tiles if device.has(tile.A)]
             yield device, slots if device.triton else plain, share

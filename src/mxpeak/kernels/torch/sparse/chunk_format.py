@@ -128,8 +128,8 @@ def _adaptive_chunks(rows: DeviceRows) -> Tensor:
 
     A chunk ends after LANES rows or, if it has at least LEAST rows, at a row with new differences. Its end depends on
     its first row, and therefore on all earlier chunks. Ends are therefore computed for all rows at which a chunk may
-    begin: first for every LANES-th row of a group, then for these ends and every LANES-th row after them, until no new
-    row appears. The chunks are those that can be reached from the first rows of the groups.
+    begin. The first of these are every LANES-th row of a group. Then come their ends and every LANES-th row after
+    them, until no new row appears. The chunks are those that can be reached from the first rows of the groups.
     """
     first, end = rows.starts[:-1], rows.starts[1:]
     k, of = ranges(torch.zeros_like(first), (end - first + LANES - 1).div(LANES, rounding_mode="floor"))

@@ -90,12 +90,12 @@ class TorchPattern:
 
     @property
     def index_bytes(self) -> int:
-        """Return the bytes of the arrays from which a product reads columns."""
+        """Return the size, in bytes, of the arrays from which a product reads columns."""
         return sum(bytes_of(array) for array in (self.steps[Part.ALL].table, self.bases, self.near, self.far))
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of all arrays."""
+        """Return the size of all arrays in bytes."""
         halves = 0
         if self.steps[Part.INTERIOR] is not self.steps[Part.ALL]:
             halves = sum(bytes_of(steps.table) for steps in (*self.steps[1:], *self.from_zero[1:]))
@@ -208,7 +208,7 @@ class TorchMatrix:
 
 
 def bytes_of(tensor: Tensor) -> int:
-    """Return the bytes of the entries of a tensor."""
+    """Return the size of a tensor's entries in bytes."""
     return int(tensor.numel() * tensor.element_size())
 
 

@@ -69,7 +69,11 @@ def pattern_of(
 
 
 def marked(rows: DeviceRows, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
-    """Return a mask of the chunks with entries of H, and of the chunks that these need, as the host's `mark` does."""
+    """Return a mask of the marked chunks, as the host's `mark` computes it.
+
+    A chunk is marked if it has entries of H or if it has a marked neighbor in an earlier group (`backward`: later
+    group).
+    """
     begins, ends = table[:, pack.ROW].long(), (table[:, pack.ROW] + table[:, pack.ROWS]).long()
     marks = torch.zeros(len(table), dtype=torch.bool, device=table.device)
     marks[_chunk_at(begins, halo_rows.long())] = True

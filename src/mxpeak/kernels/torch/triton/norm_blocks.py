@@ -154,9 +154,10 @@ def _narrow(x):
 
 @triton.jit
 def block(row, memory, line, end, position0, inside, ENTRIES: tl.constexpr):
-    """Return real and imaginary parts of a block of lines, in fp64, or in fp32 for real 16-bit and 32-bit entries.
+    """Return the real and the imaginary parts of a block of lines.
 
-    Real and imaginary parts are adjacent on a line, so lanes read them together.
+    The parts are in fp64, or in fp32 if the entries are real and have 16 or 32 bits. The real and the imaginary part
+    of an entry are adjacent in memory, so lanes read them together.
     """
     PARTS: tl.constexpr = 2 if ENTRIES.COMPLEX else 1
     BLOCK: tl.constexpr = (ENTRIES.BL, ENTRIES.U, ENTRIES.K, ENTRIES.BP, 2)

@@ -2,9 +2,9 @@
 
 A unit is a sequence of rows and belongs to one thread. Each thread processes its units in the order of the sweep and
 publishes its progress. If a unit has entries in columns of other threads' units, its thread first waits for those
-units (Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014).
-The pattern must be symmetric, so that no thread overwrites an x that another thread has yet to read. The result does
-not depend on the threads.
+units. (Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC
+2014.) The pattern must be symmetric, so that no thread overwrites an x that another thread has yet to read. The result
+does not depend on the threads.
 """
 
 from __future__ import annotations

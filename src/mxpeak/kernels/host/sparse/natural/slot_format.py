@@ -255,10 +255,10 @@ def _move_to_overflow(counts):
 
 @inner(inline=True)
 def rows_of_a_run(rows, packed):
-    """Return how many rows of a chunk must have a difference column - row for this difference to have its own slot.
+    """Return the smallest number of rows for which entries with the same difference column - row get their own slot.
 
-    In packed storage, a padding zero of a run costs less memory than the columns of a slot without a run. In the other
-    storages, a padding zero costs as much as an entry.
+    `rows` is the number of rows of the chunk. In packed storage, a padding zero of a run costs less memory than the
+    columns of a slot without a run. In the other storages, a padding zero costs as much as an entry.
     """
     return (rows + SHARE - 1) // SHARE if packed else rows - rows // SHARE
 
@@ -298,10 +298,12 @@ def _next_slot(p, height, count, run_count, patterns, runs, table):
 def _find_slots(row0, height, rows, columns, packed, scratch):
     """Find the slots of a chunk; return (number of row patterns, number of runs).
 
-    counts.table receives the runs and columns by part, then the overflow entries. `runs` lists the runs. The part of a
-    run is that of its innermost entry, so that no entry is included in a vector sum before its x is known.
-    patterns.slot is the run of each entry of a pattern, or -1 - s for the s-th entry of its part without a run;
-    counts.rows[part, s] rows have such an entry.
+    counts.table receives the numbers of runs and of slots with columns by part, then the numbers of overflow entries.
+    `runs` lists the runs. A run belongs to the part of its innermost entry, so that no entry is included in a vector
+    sum before its x is known. An entry that is not in a run has the number s among these entries of its row and part.
+
+    patterns.slot[e]        the run of entry e of a pattern, or -1 - s if it is not in a run
+    counts.rows[part, s]    the number of rows with an entry of the number s
     """
     patterns, runs, counts = scratch
     count, size, run_count, least = _find_patterns(row0, height, rows, patterns), 0, 0, rows_of_a_run(height, packed)
@@ -395,9 +397,10 @@ def fill_slots(tid, threads, rows, data, longest, columns, packed, matrix, value
 
 @inner()
 def _place_patterns(table, c, count, packed, patterns, counts, run_slot, far_to):
-    """Replace patterns.slot and all_keys by the offset of the slot's values; store that of its columns in far_to.
+    """Replace patterns.slot and all_keys with offsets of values, and store the offsets of columns in far_to.
 
-    An offset is -1 if the entry has no slot because it is on the diagonal, in the halo, or overflow.
+    The offsets are those of the entry's slot. An offset is -1 if the entry has no slot because it is on the diagonal,
+    in the halo, or overflow.
     """
     for s in range(count):
         first = patterns.table[s, FIRST]
@@ -421,10 +424,10 @@ def _place_patterns(table, c, count, packed, patterns, counts, run_slot, far_to)
 
 @inner()
 def _fill_rows(row0, height, rows, data, patterns, far_to, overflow, far, values):
-    """Store the values of a chunk's rows, and the columns of entries without a run.
+    """Store the values of a chunk's rows, and the columns of the entries that are not in runs.
 
-    `overflow` has the number of overflow entries before the chunk, and the first slots of their values, columns and
-    lanes.
+    `overflow` contains the number of overflow entries in columns before the chunk. It also contains the first slots
+    for the values, columns and lanes of all overflow entries of the chunk.
     """
     new_to_old, old_to_new, indptr, indices = rows
     after, overflow_slot, overflow_far, overflow_lane = overflow
