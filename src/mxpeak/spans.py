@@ -45,9 +45,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """The state of a computation after a step: the times so far in total and per phase, in seconds, and the flops
-    done.
-    """
+    """The state of a computation after a step: total time and time per phase, in seconds, and flops done."""
 
     index: int
     elapsed_s: float

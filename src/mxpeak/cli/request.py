@@ -161,7 +161,10 @@ def _with_counts(request: RunRequest) -> RunRequest:
 
 
 def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
-    """Return the request with tuned values instead of defaults; `alone`: also ranks and threads, if neither is set."""
+    """Return the request with tuned values instead of defaults.
+
+    If `alone`, the ranks and threads may also be tuned values if both are unset.
+    """
     if request.output.tuned == "no":
         return request
     from mxpeak.runtime.tuned import with_tuned

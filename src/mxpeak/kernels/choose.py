@@ -179,7 +179,10 @@ def host_norms(threads: int) -> NormKernels:
 
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
-    """Return the norm kernels of torch devices: each reads the tiles in its memory; vectors are on the first."""
+    """Return the norm kernels of several torch devices.
+
+    Each device reads the tiles in its own memory. The vectors are in the memory of the first device.
+    """
     from mxpeak.kernels.torch.norms.norms import TorchNorms
 
     return TorchNorms(*devices)

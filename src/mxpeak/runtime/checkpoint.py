@@ -137,7 +137,7 @@ def part_name(p: int, q: int) -> str:
 
 
 class Digest:
-    """Computes a digest of bytes in order: BLAKE2b of the header and of the CRC-32 of every 16 MiB of entries.
+    """Computes a digest of bytes in order: the BLAKE2b hash of the header and of a CRC-32 per 16 MiB of entries.
 
     CRC-32 reads four times as many bytes per second as BLAKE2b (2.4 and 0.6 GB/s on a 2.5 GHz Xeon). It finds every
     error of one or two bits, and every burst of up to 32 bits, within the 16 MiB.

@@ -56,7 +56,10 @@ class DiagonalBlocks:
         self._largest[:] = xp.asarray(noted, dtype=xp.float64)
 
     def witness(self, *, with_l: bool) -> GrowthReport:
-        """Return the report after the factorization; `with_l`: L is stored below the diagonal of A. Collective."""
+        """Return the report after the factorization. Collective.
+
+        with_l   whether L is stored below the diagonal of A
+        """
         largest = allreduce_scalars(self._A.grid.all, list(self._largest.tolist()), "max", self._kernels.xp)
         values = [value if isfinite(value) else -1.0 for value in largest]
         block = values.index(max(values)) if values else 0

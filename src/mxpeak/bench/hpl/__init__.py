@@ -1,1 +1,1 @@
-"""HPL: LU with partial pivoting in FP64."""
+"""HPL: LU with partial pivoting in fp64."""

@@ -1,4 +1,4 @@
-"""HPL: solve A x = b in FP64 by LU with partial pivoting; its rules on one screen.
+"""Run HPL, which solves A x = b in fp64 by LU with partial pivoting, by the following rules.
 
 generated   [A | b], N×(N+1), Netlib HPL's own random matrix (seed 100), before the clock
 timed       factorization and back substitution, from a barrier to the slowest rank's end

@@ -1,1 +1,1 @@
-"""HPL-MxP: LU without pivoting in mixed precision, refined to FP64."""
+"""HPL-MxP: LU without pivoting in mixed precision, refined to fp64."""

@@ -1,7 +1,7 @@
-"""HPL-MxP: solve A x = b to FP64 accuracy by a low-precision LU and refinement; its rules on one screen.
+"""Run HPL-MxP, which solves A x = b to fp64 accuracy by a low-precision LU and refinement, by the following rules.
 
-generated   b and A's diagonal from the seed, before the clock; A itself is never stored in FP64
-timed       generating A in FP32 (the cast of A), balancing, LU without pivoting, casts to the low precision,
+generated   b and A's diagonal from the seed, before the clock; A itself is never stored in fp64
+timed       generating A in fp32 (the cast of A), balancing, LU without pivoting, casts to the low precision,
             refinement, undoing the balancing: from a barrier to the slowest rank's end
 counted     2/3 N³ + 3/2 N² flops, independently of the executed flops
 verified    after the clock: ||Ax-b|| / ((||A||·||x|| + ||b||)·N·u) < 16 in the infinity norm, u = 2^-53, with A, b

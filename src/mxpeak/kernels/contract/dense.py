@@ -20,7 +20,7 @@ PART = 1 / 8
 
 @dataclass(frozen=True, slots=True)
 class PivotedLU:
-    """The factors of W, or of W^T if the library reads W transposed; W is overwritten by L and U.
+    """The factors of W, or of W^T if the library reads W transposed; W is overwritten with L and U.
 
     rows         the row interchanges, in the form of the backend
     transposed   whether these are the factors of W^T
@@ -51,7 +51,7 @@ class DenseKernels(Protocol):
         """Return the stopwatch that measures these operations."""
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return a context for computing with these arrays, without overflow warnings and with full FP32 products."""
+        """Return a context for computing with these arrays, without overflow warnings and with full fp32 products."""
 
     def emulates(self, precision: str, dtype: DType) -> bool:
         """Return whether the LU of a matrix of this type rounds its operands to a precision in software."""

@@ -16,9 +16,9 @@ from mxpeak.layout.panel_plan import PanelOp
 class Panel:
     """A panel to be factored, on one rank of its process column.
 
-    A         this rank's rows of the panel from the block row down; overwritten by L21 (rows of the block row: unused)
-    L1        jb×jb; overwritten by L11 and U11, the same on every rank of the process column
-    pivots    jb + 1 numbers; overwritten by the global row that each column's pivot came from, and by 1 + the first
+    A         this rank's rows of the panel from the block row down, overwritten with L21; the block row is unused
+    L1        jb×jb; overwritten with L11 and U11, the same on every rank of the process column
+    pivots    jb + 1 numbers; overwritten with the global row that each column's pivot came from, and 1 + the first
               column without a nonzero pivot (0: none)
     rows      the distribution of the matrix's rows, with this rank's process row
     il0       local row of A's first row

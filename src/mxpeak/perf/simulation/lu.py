@@ -126,9 +126,7 @@ class RankGrid:
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
     def staged(self, size_bytes: Array) -> Array | float:
-        """Return the time of a copy between device and host in seconds, or 0 if messages are not staged in host
-        memory.
-        """
+        """Return the time, in seconds, of a copy between device and host, or 0 if messages are not staged."""
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate
 
 

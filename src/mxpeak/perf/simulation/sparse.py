@@ -115,7 +115,10 @@ class SparseTimes:
         )
 
     def hpg_mxp(self, cycles: list[int]) -> None:
-        """Simulate GMRES-IR: a step has multigrid, A z, CGS2 and a norm; a cycle begins with b - A x in fp64."""
+        """Simulate GMRES-IR with these cycles.
+
+        A step consists of multigrid, the product A z, CGS2 and a norm. A cycle begins with b - A x in fp64.
+        """
         n, w = self.levels[0].rows, precision(self.run.low).bytes
         for steps in cycles:
             for _ in range(steps + 1):

@@ -19,7 +19,7 @@ expression under the root contains:
 - Solves, whose products may have operands of the low precision. Each of the two operands is rounded with a variance of
   u_low²/6. t' is the part of t from the columns that were solved for: U11 for the rows below, and U12 for the rows of
   the block.
-- Sums in FP32. NB products that are added sequentially have a variance of NB/6·u_32²·l²t. The sums of the check run
+- Sums in fp32. NB products that are added sequentially have a variance of NB/6·u_32²·l²t. The sums of the check run
   over at most N columns with two products each. They contribute at most N/6 if the compiler adds in four lanes or more
   (up to N/2 in rows of a few columns, which the factor 8 covers). Each of EVERY steps rounds the remaining matrix once,
   with a variance of u_32²/3 times s_i² and Σ l²t. Together this is at most (N + EVERY)/3. s_i² represents the squares

@@ -1,13 +1,13 @@
 """HPL-MxP's factorization: blocked LU without pivoting, in mixed precision, on a P×Q grid (OLCF Algorithm 1).
 
-A is stored in FP32. Step k has the diagonal block A11 (lines 7-29 of the algorithm):
+A is stored in fp32. Step k has the diagonal block A11 (lines 7-29 of the algorithm):
 
     A11 = L11 U11                                       factored in place, sent along its process row and column
     L21 = A21 U11^-1,   L_row = CAST(L21)               sent along the process rows
     U12 = L11^-1 A12,   U_col = CAST(U12)               sent along the process columns
-    A22 = A22 - L_row U_col                             operands in the low precision, sums in FP32
+    A22 = A22 - L_row U_col                             operands in the low precision, sums in fp32
 
-L and U replace A and stay in FP32. The operands of the update are rounded to the low precision. If a backend solves
+L and U replace A and stay in fp32. The operands of the update are rounded to the low precision. If a backend solves
 for L21 and U12 by products, it also rounds the operands of these products, unless `panel_solves` is "fp32".
 `PanelSolves` records the method and precision of each solve.
 """

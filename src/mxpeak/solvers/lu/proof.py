@@ -8,14 +8,14 @@ LU) v is then a sum of independent terms, and its variance is
     sigma_i² = u_low²/3·s_i + q²/12·Σ_k t_k + [u_32²·(NB/6 + N/(3·NB)) + u_64²·N]·(s_i + t_i)
     t_k = Σ_{j>=k} u_kj²             s_i = Σ_{k<i} l_ik² t_k
 
-Two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, compute every sigma_i. The brackets contain the sums in FP32
+Two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, compute every sigma_i. The brackets contain the sums in fp32
 (each of N/NB updates rounds an entry once, and NB products are added sequentially), and the evaluation of (A - LU) v
-in FP64. If the entries are not random, equal entries have equal errors, and sums have errors of one sign: then s_i =
+in fp64. If the entries are not random, equal entries have equal errors, and sums have errors of one sign: then s_i =
 (Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces NB/6 + N/(3·NB).
 
 A bound of the form N·u_low·||L||·||U|| would reject no factors: N·u_low exceeds 1 for fp16 from N = 2048 on. This
 bound does not grow. With s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 =
-0.19 % of ||A v|| for fp16. At N = 10^6 and NB = 1024, the FP32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
+0.19 % of ||A v|| for fp16. At N = 10^6 and NB = 1024, the fp32 term is 8·1.3·2^-24·sqrt(171 + 326) = 0.0014 %.
 """
 
 from __future__ import annotations

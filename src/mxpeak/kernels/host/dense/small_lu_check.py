@@ -20,7 +20,11 @@ LEAST_WEIGHT = 2.0**-900
 
 
 class CheckedSystem(NamedTuple):
-    """A system A X = B with A = R or, `by_columns`, R^T; ||A||_inf; and the address of the xGEMM, or 0."""
+    """The system A X = B that a check needs, with A = R or, if `by_columns`, A = R^T.
+
+    A_inf     ||A||_inf
+    gemm      the address of the xGEMM, or 0
+    """
 
     by_columns: bool
     R: Any

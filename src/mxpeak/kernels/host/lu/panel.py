@@ -132,7 +132,7 @@ def _to_global(il, nb, p, P):
 def _move_rows(A, L1, j, top, work, threads):
     """Move the best candidate of all threads and ranks to row j of L1, and row j to the place of the candidate.
 
-    The exchange is one combined max-and-row reduction over the process column. It overwrites `candidate` by the
+    The exchange is one combined max-and-row reduction over the process column. It overwrites `candidate` with the
     winner's row and the previous row j.
     """
     best, where, candidate = work.best, work.where, work.candidate
@@ -246,7 +246,7 @@ def _update(tid, threads, A, L1, op, top, work):
 def factor_panel(tid, threads, A, L1, plan, variant, top, work):
     """Execute the panel plan as thread tid of `threads`; every thread calls this with the same arguments.
 
-    A       this rank's m×jb active rows from the block row down, overwritten by L21; row j of the block row is unused
+    A       this rank's m×jb active rows from the block row down, overwritten with L21; row j of the block row is unused
     top     rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
     """
     state, yield_address = work.state, work.calls[YIELD]

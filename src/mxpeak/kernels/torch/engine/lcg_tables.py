@@ -59,7 +59,7 @@ def lcg_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: D
 def jumps(part: BlockCyclic, stride: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (A, C) of the jumps from a rank's first index to each of its indices, with `stride` draws per index.
 
-    All blocks share the jumps within a block; each further block adds one jump: a(A x + C) + c = (a A) x + (a C + c).
+    All blocks share the jumps within a block. Each further block adds one jump: a(A x + C) + c = (a A) x + (a C + c).
     """
     within = [lcg.jump(k * stride) for k in range(min(part.nb, part.local_size))]
     across, step = [lcg.jump(0)], lcg.jump(part.P * part.nb * stride)

@@ -30,7 +30,7 @@ HALF, EIGHTH = (torch.float16, torch.bfloat16), torch.float8_e4m3fn
 
 @contextmanager
 def fp32_products(how: str) -> Iterator[None]:
-    """Set FP32 products to full precision (ieee) or to TF32 tensor cores (tf32), and restore the setting afterwards."""
+    """Set fp32 products to full precision (ieee) or to TF32 tensor cores (tf32), and restore the setting afterwards."""
     setting = torch.backends.cuda.matmul
     before = setting.fp32_precision
     setting.fp32_precision = how
@@ -76,7 +76,7 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
 
 
 def _knows(device: Device, A: Tensor) -> bool:
-    """Return whether Triton supports products of this type on the device; FP8 needs sm_89 on NVIDIA."""
+    """Return whether Triton supports products of this type on the device; fp8 needs sm_89 on NVIDIA."""
     if A.dtype != EIGHTH or not device.is_gpu or torch.version.hip is not None:
         return True
     major, minor = torch.cuda.get_device_capability(device.where)

@@ -1,9 +1,9 @@
 """LU with partial pivoting on one device: by the library, or blocked with rounded operands in the updates.
 
-    P [A11; A21] = [L11; L21] U11        a panel, by the library, in FP32
+    P [A11; A21] = [L11; L21] U11        a panel, by the library, in fp32
     A = P A                              one gather and one scatter of the rows that move
     U12 = L11^-1 A12
-    A22 = A22 - L21 U12                  operands in the low precision, sums in FP32
+    A22 = A22 - L21 U12                  operands in the low precision, sums in fp32
 
 The columns of the next panel are updated first. The device then factors that panel while it updates the other columns.
 Pivots stay on the device, so the host waits only at the end.

@@ -1,4 +1,4 @@
-"""Apply FP32 or FP64 matrices and triangles to FP64 vectors in FP64, and compute their sums and maxima.
+"""Apply fp32 or fp64 matrices and triangles to fp64 vectors in fp64, and compute their sums and maxima.
 
 torch operations widen one strip of rows at a time, because the matrix may fill the memory.
 """

@@ -251,7 +251,10 @@ def packed(rows: DeviceRows, starts: np.ndarray, storage: str, values: str) -> P
 
 
 def _widest(rows: DeviceRows, groups: int) -> Tensor:
-    """Return the slot counts of ELLPACK: the largest number of entries of L and of U in any row of each group."""
+    """Return the numbers of slots of each group in ELLPACK, one for L and one for U.
+
+    They are the largest numbers of entries of L and of U in a row of the group.
+    """
     widest = torch.zeros(groups, 2, dtype=torch.int64, device=rows.old.device)
     for r in _pieces(rows):
         e, j, _ = rows.off_diagonal(r)

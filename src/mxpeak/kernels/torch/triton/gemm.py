@@ -1,8 +1,8 @@
-"""Compute C -= A B in place for 8-bit and 16-bit operands and an FP32 C, because not all libraries have this product.
+"""Compute C -= A B in place for 8-bit and 16-bit operands and an fp32 C, because not all libraries have this product.
 
 Tiles of C are numbered in groups of adjacent rows, so that programs that run at the same time share operands in L2.
-Hopper's tensor cores accumulate products of FP8 numbers in about 14 bits. The resulting error is 2^-9 times the
-rounding error of the operands. Accumulation in FP32 would need twice the registers.
+Hopper's tensor cores accumulate products of fp8 numbers in about 14 bits. The resulting error is 2^-9 times the
+rounding error of the operands. Accumulation in fp32 would need twice the registers.
 """
 
 from __future__ import annotations
