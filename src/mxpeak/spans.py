@@ -29,7 +29,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One finished step of a long computation: its index, the flops done, and the seconds since the start.
+    """One finished step of a long computation: its index, the flops done, and the time since the start.
 
     phases    totals of each phase, which later steps change
     """

@@ -16,7 +16,7 @@ PUBLISHED, OWN = "published", "mxpeak"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a run breaks, and by how much; `source` says whether the rule is published or mxpeak's own."""
+    """A rule that a run breaks, and by how much; `source` shows whether the rule is published or mxpeak's own."""
 
     rule: str
     text: str

@@ -32,7 +32,7 @@ Columns = Mapping[str, Any]
 
 
 def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
-    """Plot the seconds per step by component in at most `bars` bars; return "" for fewer than two steps."""
+    """Plot the time per step by component in at most `bars` bars; return "" for fewer than two steps."""
     index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
     undrawn = lines_of(benchmark).undrawn
     phases = {

@@ -207,7 +207,7 @@ class ArrayFactors(Factorization):
         return context
 
     def equations(self, *, scaled: bool) -> ArrayEquations:
-        """Return the equations A X = B, or A_s Y = B_s."""
+        """Return the equations A X = B or, if `scaled`, A_s Y = B_s."""
         return ArrayEquations(self, scaled=scaled)
 
     def solve(self, B: Block) -> Block:

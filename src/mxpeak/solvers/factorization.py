@@ -70,7 +70,7 @@ class Factorization(ABC):
 
     @abstractmethod
     def equations(self, *, scaled: bool) -> Equations:
-        """Return the equations A X = B, or A_s Y = B_s."""
+        """Return the equations A X = B or, if `scaled`, A_s Y = B_s."""
 
     @abstractmethod
     def random(self) -> Vector:

@@ -80,7 +80,7 @@ class NormsSizes:
         return list(self._config.cases(self._ranks, self._n))
 
     def memory(self, case: NormsCase) -> dict[str, int]:
-        """Return the bytes over all ranks by part: matrix, buffers, total."""
+        """Return the memory of all ranks in bytes: of the matrix, of the buffers, and in total."""
         return self._footprint(case)(case.n, case.nb, case.P, case.Q)
 
     def fits(self, case: NormsCase) -> bool:

@@ -230,7 +230,9 @@ class HplClocks(LuClocks):
         )
 
     def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """Return when the next panel's columns are updated, and the device's seconds for the update, by process row."""
+        """Return when the next panel's columns are updated, and how long the update takes on the device, by process
+        row.
+        """
         q, jb = following.q, float(following.jb)
         m = self.rows_below(step.j1)
         columns = np.full(self.run.Q, jb)
@@ -243,7 +245,7 @@ class HplClocks(LuClocks):
     def factor_and_send(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
         """Simulate FACT, which ends at the same time on the whole process column, and LBCAST.
 
-        Returns the seconds for which the devices cannot compute.
+        Returns the time, in seconds, during which the devices cannot compute.
         """
         q, jb = step.q, step.jb
         m = self.rows_below(step.j0)

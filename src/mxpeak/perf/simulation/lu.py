@@ -68,7 +68,7 @@ class LuForecast:
     phases      mean seconds per rank by phase; "wait" is the remaining time, communication that is not hidden
     behind      mean seconds per rank of host work and copies that overlap those phases or are part of "wait"
     step_s      the times at which the owner of each step's diagonal block began the step
-    device_s    the seconds for which that owner's device computed in the step
+    device_s    how long that owner's device computed in the step
     """
 
     flops: float
@@ -137,7 +137,7 @@ class LuClocks(ABC):
     ready      when the current step began
     port       when each rank's link out of its node is free
     step_s     when the owner of each step's diagonal block began the step
-    device_s   the seconds for which the device of the next panel's owner computes in each step (rocHPL, fig. 7)
+    device_s   how long the device of the next panel's owner computes in each step (rocHPL, fig. 7)
     """
 
     def __init__(self, run: LuRun, machine: Machine):
@@ -190,7 +190,7 @@ class LuClocks(ABC):
         """Update a section of the trailing matrix."""
 
     def note_device_s(self, step: LuStep, seconds: Array) -> None:
-        """Record the seconds for which the owner of a step's diagonal block computes."""
+        """Record how long, in seconds, the owner of a step's diagonal block computes."""
         self.device_s.append(float(seconds[step.p, step.q]))
 
     def rows_below(self, j: int) -> Array:

@@ -66,7 +66,7 @@ def _measured(nb: int, heights: Sequence[int], threads: Sequence[int], cores: li
 
 
 def _panel_times(kernels: Kernels, M: int, nb: int) -> list[float]:
-    """Factor a random panel several times with the default settings of HPL, and return the seconds."""
+    """Factor a random panel several times with the default settings of HPL, and return the times in seconds."""
     values = np.random.default_rng(1).random((M, nb)) - 0.5
     A = kernels.panel(kernels.buffer(kernels.panel_size(M, nb)), M, nb)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(nb, nb)), nb, nb)

@@ -284,7 +284,7 @@ _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
 
 
 def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the seconds that a message from rank 0 to rank 1 takes."""
+    """Measure the time of a message from rank 0 to rank 1, in seconds."""
     comm, buffer = bench.comm, _message(bench.kernels, probe)
 
     def there_and_back() -> None:
@@ -298,7 +298,7 @@ def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the seconds that a broadcast from rank 0 takes."""
+    """Measure the time of a broadcast from rank 0, in seconds."""
     buffer = _message(bench.kernels, probe)
     return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
@@ -325,7 +325,8 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the seconds per message, including waits, of solves with L and U on the squarest grid of all ranks.
+    """Measure the time per message in seconds, including waits, of solves with L and U on the squarest grid of all
+    ranks.
 
     t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn, n² = P Q m². The rank with the most entries has s m² of them.
     Blocks have k rows. The result includes the work of one rank on a diagonal block while the others wait.
