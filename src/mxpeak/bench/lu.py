@@ -160,7 +160,7 @@ class LuBench(Bench[LuConfig]):
 
     @property
     def before_s(self) -> float:
-        """Return the time, in seconds, that the earlier processes of a resumed run computed."""
+        """Return the timed seconds of a resumed run before its checkpoint, or 0."""
         return 0.0 if self.kept is None else self.kept.before_s
 
     def forwards(self, case: LuCase) -> bool:

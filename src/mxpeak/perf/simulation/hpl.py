@@ -230,9 +230,7 @@ class HplClocks(LuClocks):
         )
 
     def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """Return when the next panel's columns are updated, and how long the update takes on the device, by process
-        row.
-        """
+        """Return, by process row, when the next panel's columns are updated, and the device's time for the update."""
         q, jb = following.q, float(following.jb)
         m = self.rows_below(step.j1)
         columns = np.full(self.run.Q, jb)

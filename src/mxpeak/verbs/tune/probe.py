@@ -325,8 +325,7 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the time per message in seconds, including waits, of solves with L and U on the squarest grid of all
-    ranks.
+    """Measure the time per message, including waits, of solves with L and U on the squarest grid, in seconds.
 
     t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn, n² = P Q m². The rank with the most entries has s m² of them.
     Blocks have k rows. The result includes the work of one rank on a diagonal block while the others wait.
