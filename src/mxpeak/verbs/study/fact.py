@@ -6,22 +6,22 @@ dimension NB on the same threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from mxpeak.bench.lu import gemm_probe
-from mxpeak.kernels.choose import choose
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.configs.run import PlaceConfig
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.lu import Panel
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.entries import Entries
 from mxpeak.layout.panel_plan import panel_plan
 from mxpeak.perf.host import one_core_each
 from mxpeak.perf.simulation.machine_from_measurements import panel_flops
-from mxpeak.runtime.launch import bind
+from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.lu.panel import PanelOptions
 
 #: Default heights in multiples of NB.
@@ -43,31 +43,27 @@ def fact_cases(
     nb: int, heights: Sequence[int], threads: Sequence[int], on_case: Callable[[int, int], None]
 ) -> list[dict[str, Any]]:
     """Return the rates of all heights with all numbers of threads; `on_case` receives the completed and all cases."""
-    cores = one_core_each()
-    before, cases = bind(cores[:1]), []
-    count = len(heights) * len(threads)
-    try:
-        for case in _measured(nb, heights, threads, cores):
-            cases.append(case)
-            on_case(len(cases), count)
-    finally:
-        bind(before)
-    return cases
-
-
-def _measured(nb: int, heights: Sequence[int], threads: Sequence[int], cores: list[int]) -> Iterator[dict[str, Any]]:
+    comm, cases = Solo(), list[dict[str, Any]]()
     for T in threads:
-        kernels = choose("host", "cpu", T, cores)
-        multiply = gemm_probe(kernels, GEMM_N, GEMM_N, nb, "fp64")
-        dgemm = 2.0 * GEMM_N**2 * nb / min(map(_timed, [multiply] * 5))
-        for M in heights:
-            rate = panel_flops(M, nb) / median(_panel_times(kernels, M, nb))
-            yield {"m": M, "nb": nb, "threads": T, "rate_flops": rate, "dgemm_flops": dgemm}
+        placement = bind_to_cores(comm, T)
+        try:
+            kernels, _ = load_kernels(PlaceConfig(kernels="host", device="cpu", threads=T), placement, comm)
+            multiply = gemm_probe(kernels, GEMM_N, GEMM_N, nb, "fp64")
+            dgemm = 2.0 * GEMM_N**2 * nb / min(map(_timed, [multiply] * 5))
+            for M in heights:
+                rate = panel_flops(M, nb) / median(_panel_times(kernels, M, nb))
+                cases.append({"m": M, "nb": nb, "threads": T, "rate_flops": rate, "dgemm_flops": dgemm})
+                on_case(len(cases), len(heights) * len(threads))
+        finally:
+            placement.release()
+    return cases
 
 
 def _panel_times(kernels: Kernels, M: int, nb: int) -> list[float]:
     """Factor a random panel several times with the default settings of HPL, and return the times in seconds."""
-    values = np.random.default_rng(1).random((M, nb)) - 0.5
+    values = kernels.matrix(M, nb)
+    entries = Entries("lcg", M, seed=1, scale=-1.0, shift=0.5)
+    kernels.generate(values, BlockCyclic(M, nb, 0, 1), BlockCyclic(nb, nb, 0, 1), entries)
     A = kernels.panel(kernels.buffer(kernels.panel_size(M, nb)), M, nb)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(nb, nb)), nb, nb)
     options = PanelOptions()
