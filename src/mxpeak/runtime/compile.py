@@ -57,7 +57,7 @@ def compile_in_turn(
     from mxpeak.kernels.host.engine.cache import token
 
     leader = is_leader(comm, token())
-    text = f"{what}: compiling its kernels (once, up to a minute)"
+    text = f"{what}: compiling its kernels (once, a minute or more)"
     with _announced(text) if comm.rank == 0 else nullcontext(threading.Event()) as compiles:
         for turn in (True, False):
             if leader == turn:

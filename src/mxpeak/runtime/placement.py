@@ -246,7 +246,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     leader = is_leader(comm, token())
     if comm.rank == 0 and compiled and not is_cached():
         where = cache_directory()
-        print(f"first use: compiling kernels into {where} (once, up to half a minute)", file=sys.stderr, flush=True)
+        print(f"first use: compiling kernels into {where} (once, a minute or more)", file=sys.stderr, flush=True)
     kernels: Kernels | None = None
     mistake: MxpeakError | None = None
     for first in (True, False):
