@@ -84,7 +84,7 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
 def hpcg_result(
     bench: SparseBench[HpcgConfig], box: Box, reference: CgSolve, measured: Sequence[HpcgMeasured], rss: int
 ) -> dict[str, Any]:
-    """Return the sections of the result: the official rates, and in `beside` the rates of other storage formats."""
+    """Return the sections of the result: the official rates, and those of other storage formats."""
     config, (official, *others) = bench.config, measured
     sets = official.timed
     broken = foreseen(config, sets.time_s, official.storage)

@@ -101,7 +101,7 @@ def foreseen(case: HplMxpCase) -> list[Violation]:
 
 
 def _settled(case: HplMxpCase) -> list[Violation]:
-    """Return the rules that a case breaks whatever its result is."""
+    """Return the rules that a case breaks regardless of its result."""
     broken = [*_precision(case), *_generator(case), *_stability(case), *_lu_needed(case)]
     if case.mode != "official":
         text = f"--mode {case.mode} is for exploration; only --mode official is admissible"

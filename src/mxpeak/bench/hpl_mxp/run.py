@@ -73,7 +73,7 @@ def dry_run(config: HplMxpConfig, comm: Communicator, origins: Mapping[str, str]
 
 
 def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
-    """Return the rules and tests that each case will fail whatever its result is, with the reasons."""
+    """Return the rules and tests that each case will fail regardless of its result, with the reasons."""
     if config.n is None or config.mode != "official":
         return []
     run = on_device(Run(config))

@@ -343,15 +343,12 @@ def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _fact_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the best rate with each number of threads, and its share of the DGEMM rate."""
-    best = {T: max((c for c in cases if c["threads"] == T), key=lambda c: c["rate_flops"]) for T in _threads(cases)}
+    threads = sorted({case["threads"] for case in cases})
+    best = {T: max((c for c in cases if c["threads"] == T), key=lambda c: c["rate_flops"]) for T in threads}
     return {
         str(T): {"m": c["m"], "rate_flops": c["rate_flops"], "share": c["rate_flops"] / c["dgemm_flops"]}
         for T, c in best.items()
     }
-
-
-def _threads(cases: list[dict[str, Any]]) -> list[int]:
-    return sorted({case["threads"] for case in cases})
 
 
 SUMMARIES: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any]]] = {
