@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-# Importing typing.TYPE_CHECKING takes a tenth of a second, in which Ctrl-C would print a traceback.
+# Importing typing.TYPE_CHECKING takes a tenth of a second. During this time, Ctrl-C would print a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -41,7 +41,7 @@ __all__ = [
     "run",
     "solve",
 ]
-#: The module of each public name outside the module of the norms.
+#: Module of each public name, except for the names in the module of the norms.
 _HOMES = {
     **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor"), "mxpeak.library.dense"),
     **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
@@ -61,5 +61,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, including those that have not been used yet."""
+    """Return the public names, including the names that have not been imported yet."""
     return __all__

@@ -1,8 +1,8 @@
-"""The entry point of `python -m mxpeak` and of the console script; a signal during the import ends the process."""
+"""The entry point of `python -m mxpeak` and of the console script. A signal during the imports ends the process."""
 
 import signal
 
-# Python's default handler would print a traceback, also during the imports below.
+# Python's default handler would print a traceback, even during the imports below.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

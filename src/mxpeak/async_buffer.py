@@ -8,25 +8,28 @@ from typing import Any, Protocol
 
 
 class DeviceEvent(Protocol):
-    """A point in the work queue of a device, as in CUDA."""
+    """A recorded point in the work queue of a device, such as a CUDA event."""
 
     def query(self) -> bool:
-        """Return whether the event has occurred."""
+        """Return whether the device has reached the event."""
 
     def synchronize(self) -> None:
-        """Wait for the event."""
+        """Wait until the device has reached the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncBuffer:
-    """The memory of a message, with the form that message passing may use after the event `ready`."""
+    """The memory of a message that a device may still use. The message is complete after the event `ready`.
+
+    form    function that converts the memory to the form that message passing uses
+    """
 
     memory: Any
     ready: DeviceEvent
     form: Callable[[Any], Any] = lambda memory: memory
 
     def __getitem__(self, part: slice) -> AsyncBuffer:
-        """Return a part of the buffer with the same event."""
+        """Return a slice of the buffer with the same event."""
         return replace(self, memory=self.memory[part])
 
     @property
@@ -40,11 +43,11 @@ class AsyncBuffer:
         return int(self.memory.nbytes)
 
     def fulfilled(self) -> Any:
-        """Wait for the event, and return the memory for message passing."""
+        """Wait for the event, and return the memory in the form that message passing uses."""
         self.ready.synchronize()
         return self.form(self.memory)
 
 
 def fulfilled(memory: Any) -> Any:
-    """Wait for the event of a message's memory if there is one, and return the memory."""
+    """Return the memory of a message; if the memory is an AsyncBuffer, first wait for its event."""
     return memory.fulfilled() if isinstance(memory, AsyncBuffer) else memory

@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-#: The largest text file that is read: a result of 75,000 ranks has 14 MB, and a file may hold several.
+#: Maximum number of bytes of a file. A result of 75,000 ranks has 14 MB, and a file may contain several results.
 MOST_BYTES = 256 * 2**20
-#: Seconds that a read waits for a pipe to have a writer.
+#: Maximum seconds to wait until a program opens a pipe for writing.
 WRITER_S = 1.0
 #: Characters that act on a terminal or cannot be encoded: control characters except tab and newline, line and
 #: paragraph separators, characters that change the direction of text, and unpaired surrogates.
@@ -22,7 +22,7 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e
 
 
 class UnreadableError(OSError):
-    """A file that cannot be read as text; `strerror` is the reason."""
+    """Raised for a file that cannot be read as text; `strerror` is the reason."""
 
     def __init__(self, reason: str):
         super().__init__(0, reason)
@@ -31,8 +31,8 @@ class UnreadableError(OSError):
 def read_text(path: str | Path, *, errors: str = "strict") -> str:
     """Return the text of a file, without a byte order mark.
 
-    Raises an OSError for anything that is not a text file of at most MOST_BYTES, and an UnreadableError for bytes that
-    are not UTF-8, unless `errors` replaces them.
+    Raise an OSError for a path that is not a regular file or pipe, or that has more than MOST_BYTES. Raise an
+    UnreadableError for bytes that are not UTF-8, unless `errors` replaces these bytes.
     """
     data = read_bytes(path)
     try:
@@ -43,9 +43,9 @@ def read_text(path: str | Path, *, errors: str = "strict") -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the bytes of a regular file, or of a pipe that a program writes to, if they are at most MOST_BYTES.
+    """Return the bytes of a regular file or of a pipe, at most MOST_BYTES.
 
-    Raises an OSError for a pipe without a writer, instead of waiting for one.
+    Raise an OSError for a pipe to which no program writes, instead of waiting for a writer.
     """
     with _opened(path) as (file, mode):
         if stat.S_ISFIFO(mode):
@@ -57,7 +57,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def check_readable(path: str | Path) -> None:
-    """Raise an OSError if the path is not a regular file, because opening a pipe or a device could block."""
+    """Raise an OSError if the path is not a regular file. Opening a pipe or a device could block."""
     with _opened(path) as (_, mode):
         if not stat.S_ISREG(mode):
             raise UnreadableError("it is not a regular file")
@@ -65,7 +65,7 @@ def check_readable(path: str | Path) -> None:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
-    """Open a file without waiting for a writer; yield its descriptor and its mode."""
+    """Open a file or a pipe without waiting for a writer, yield its descriptor and mode, and close the file."""
     if "\0" in str(path):
         raise UnreadableError("its name contains a null character")
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -81,7 +81,7 @@ def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
 
 
 def _first(file: int) -> bytes:
-    """Wait up to WRITER_S for the writer of a pipe; return the first byte, or b"" if no byte is written yet."""
+    """Wait up to WRITER_S for the writer of a pipe; return the first byte, or b"" if the writer has not written yet."""
     until = time.monotonic() + WRITER_S
     while True:
         try:
@@ -103,7 +103,10 @@ def _chunks(file: int) -> Iterator[bytes]:
 
 
 def _limited(chunks: Iterable[bytes]) -> bytes:
-    """Join the parts of a file that may be longer than its recorded size, as files of /proc are."""
+    """Join the chunks of a file; raise an UnreadableError after MOST_BYTES.
+
+    The limit is checked here, because files in /proc are longer than their recorded size.
+    """
     whole = bytearray()
     for chunk in chunks:
         whole += chunk
@@ -113,7 +116,7 @@ def _limited(chunks: Iterable[bytes]) -> bytes:
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a text that could act on a terminal, for example as \x1b."""
+    r"""Escape control characters and other characters that could act on a terminal, for example as \x1b."""
     return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -123,7 +126,7 @@ def one_line(text: str) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Return JSON data with all strings, including the keys of objects, made printable."""
+    """Return a copy of JSON data in which all strings, including the keys of objects, are printable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):

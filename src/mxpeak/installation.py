@@ -1,4 +1,4 @@
-"""The pip command that adds an extra to this installation of mxpeak."""
+"""The pip command that installs an extra of mxpeak."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from urllib.parse import unquote, urlparse
 
 
 def install_command(extra: str) -> str:
-    """Return the pip command that adds `extra`: from the same folder, the same repository, or the package index."""
+    """Return the pip command that installs `extra` from the source of this installation.
+
+    The source is a folder, a repository, or the package index.
+    """
     return f"pip install '{_requirement(extra)}'"
 
 
 def _requirement(extra: str) -> str:
-    """Return the requirement that pip installs, derived from pip's record of the installation source (PEP 610)."""
+    """Return the requirement of the pip command, based on pip's record of the installation source (PEP 610)."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -1,7 +1,7 @@
 """Options: parse the text of a flag, a variable or a file key, and select the source with the highest precedence.
 
-The fields of a config carry their parser, help text and group. mxpeak derives the flags, the `MXPEAK_*` variables and
-the keys of a TOML file from them. Each value keeps its origin: flag, variable, file or default.
+The fields of a config class have a parser, a help text and a group. The flags, the `MXPEAK_*` variables and the keys
+of a TOML file are derived from these fields. Each value has an origin: flag, variable, file or default.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ T = TypeVar("T")
 AnyConfig = TypeVar("AnyConfig")
 AnyRun = TypeVar("AnyRun", bound="Run[Any]")
 
-#: The largest number of digits of a number, because Python refuses to parse numbers with thousands of digits.
+#: Maximum number of digits of a number, because Python refuses to parse numbers with thousands of digits.
 DIGITS = 600
-#: Largest N, NB and thread count that is parsed; with a larger N, 8 N^2 bytes exceed the memory of any machine.
+#: Largest value of N, NB and the number of threads. A larger N needs 8 N^2 bytes, more than the memory of any machine.
 LARGEST_N = 100_000_000
-#: Placeholder in the help for the further items of a list.
+#: Placeholder in the help for more items of a list.
 LIST = ",..."
 
 
 @dataclass(frozen=True, slots=True)
 class ValueParser(Generic[T]):
-    """A parser of the text of one value.
+    """A parser of the text of an option's value.
 
-    metavar      placeholder of the value in the help; one that begins with a comma follows the name of the option
-    users_path   whether the value names a file or folder that a run writes or compares with
-    item         the parser of an item, if the value is a list
+    metavar      placeholder of the value in the help; after a leading comma, it follows the name of the option
+    users_path   whether the value is the path of a file or folder that a run writes or compares with
+    item         parser of a list item; None if the value is not a list
     """
 
     parse: Callable[[str], T]
@@ -44,23 +44,26 @@ class ValueParser(Generic[T]):
     item: Callable[[str], Any] | None = None
 
     def __call__(self, text: str) -> T:
-        """Return the value of a text, or raise a UsageError."""
+        """Parse the text of a value; raise a UsageError if it is invalid."""
         return self.parse(text)
 
 
-#: Files and folders that a run writes, or compares with. Only the user sets them, by a flag, a variable or a TOML file;
-#: recorded runs and checkpoints, which may come from other people, cannot.
+#: Files and folders that a run writes or compares with. Only the user may set these paths, by a flag, a variable or a
+#: TOML file. Recorded runs and checkpoints may come from other people, so they may not set these paths.
 users_file = ValueParser(str, "FILE", users_path=True)
 users_folder = ValueParser(str, "DIR", users_path=True)
 
 
 def quoted(text: str) -> str:
-    """Quote a text for an error message; shorten a long text."""
+    """Return a text in quotes for an error message; a long text is cut after 60 characters."""
     return repr(text if len(text) <= 60 else text[:60] + "…")
 
 
 def closest(word: str, names: Iterable[str]) -> str | None:
-    """Return the name with the most similar spelling, ignoring case, - and _, or None if no name is similar."""
+    """Return the name with the most similar spelling, or None if no name is similar.
+
+    Upper and lower case are equal, and so are - and _.
+    """
 
     def plain(text: str) -> str:
         return text.lower().replace("_", "-")
@@ -95,7 +98,7 @@ def integer(least: int, most: int = LARGEST_N) -> ValueParser[int]:
 
 
 def count(least: int, most: int = LARGEST_N) -> ValueParser[int]:
-    """Return a parser of sizes in [least, most] in any usual notation, such as 20000, 20_000, 20k or 2e4."""
+    """Return a parser of integers in [least, most] in the notations 20000, 20_000, 20k and 2e4."""
     whole = integer(least, most)
 
     def parse(text: str) -> int:
@@ -113,7 +116,7 @@ TIME_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """Parse a time in seconds, such as 90, 90s, 30m or 1.5h; a number without a unit is in seconds."""
+    """Parse a time such as 90, 90s, 30m or 1.5h, and return it in seconds."""
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)([a-z]+)", text.strip())
     if match is None and not text.strip()[-1:].islower():
         return real(0.0)(text)
@@ -141,7 +144,7 @@ def real(least: float = -math.inf, most: float = math.inf) -> ValueParser[float]
 
 
 def share(text: str) -> float:
-    """Parse a share below 1, such as 5% or 0.05."""
+    """Parse a share of at least 0 and below 1, such as 5% or 0.05."""
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
         raise UsageError(
@@ -161,12 +164,12 @@ def positive(text: str) -> float:
 
 
 def one_of(*choices: str, digits: bool = False) -> ValueParser[str]:
-    """Return a parser of one word of `choices`; with `digits`, it also accepts the number in HPL.dat (0, 1, …)."""
+    """Return a parser of one of several words; with `digits`, it also accepts the word's number, as in HPL.dat."""
     return ValueParser(name_in(choices, digits=digits).parse, f"{{{','.join(choices)}}}")
 
 
 def name_in(choices: Collection[str], *, digits: bool = False) -> ValueParser[str]:
-    """Return a parser of one name from a list that extensions may extend; the placeholder in the help is NAME."""
+    """Return a parser of a name in `choices`, which extensions may extend. The placeholder in the help is NAME."""
 
     def parse(text: str) -> str:
         if digits and text.isdecimal() and len(text) <= DIGITS and int(text) < len(choices):
@@ -179,7 +182,7 @@ def name_in(choices: Collection[str], *, digits: bool = False) -> ValueParser[st
 
 
 def boolean(text: str) -> bool:
-    """Parse the text yes or no of a variable or a file."""
+    """Parse yes or no; true, on and 1, and false, off and 0 are also accepted."""
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off"):
@@ -188,14 +191,14 @@ def boolean(text: str) -> bool:
 
 
 def device(text: str) -> str:
-    """Parse a device: auto, cpu, cuda, or a numbered device such as cuda:0."""
+    """Check that the text is a device (auto, cpu, cuda, or a numbered device such as cuda:0), and return the text."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", text):
         raise UsageError(f"{quoted(text)} is not a device; use auto, cpu, cuda or cuda:0")
     return text
 
 
 def grid_shape(text: str) -> tuple[int, int]:
-    """Parse a process grid PxQ."""
+    """Parse a process grid such as 2x4, and return (P, Q)."""
     match = re.fullmatch(r"(\d{1,9})[xX×](\d{1,9})", text)
     if not match or int(match[1]) < 1 or int(match[2]) < 1:
         raise UsageError(f"{quoted(text)} is not a grid; use PxQ with P, Q >= 1, for example 2x4")
@@ -203,7 +206,7 @@ def grid_shape(text: str) -> tuple[int, int]:
 
 
 def listed(parse: Callable[[str], T]) -> ValueParser[tuple[T, ...]]:
-    """Return a parser of comma-separated lists whose items `parse` reads."""
+    """Return a parser of comma-separated lists; `parse` parses each item."""
 
     def parse_list(text: str) -> tuple[T, ...]:
         items = [item for item in re.split(r"[,\s]+", text.strip()) if item]
@@ -216,12 +219,12 @@ def listed(parse: Callable[[str], T]) -> ValueParser[tuple[T, ...]]:
 
 
 def _metavar(parse: Callable[[str], Any]) -> str:
-    """Return the placeholder of a parser, or an empty text if the parser is a plain function."""
+    """Return the placeholder of a parser, or an empty string if the parser is a plain function."""
     return parse.metavar if isinstance(parse, ValueParser) else ""
 
 
 def memory_bytes(text: str, total: int) -> int:
-    """Return a memory budget in bytes; a share such as 80% refers to `total` bytes."""
+    """Parse a memory budget such as 80% or 64GiB, and return it in bytes; a share refers to `total` bytes."""
     units = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*(%|[KMGT]iB|[kMGT]B)", text.strip())
     if not match or float(match[1]) <= 0 or (match[2] == "%" and float(match[1]) > 100):
@@ -231,14 +234,17 @@ def memory_bytes(text: str, total: int) -> int:
 
 
 def duration(text: str) -> str:
-    """Check a time above zero and return its text."""
+    """Check that the text is a time above zero, and return the text."""
     if seconds(text) <= 0:
         raise UsageError(f"{quoted(text)} is not a time above zero; use, for example, 90s, 10m or 1h")
     return text
 
 
 def stall_limits(text: str) -> tuple[float, float] | None:
-    """Parse the limits for stalled ranks, a multiple of the longest step and a time in seconds; return None for off."""
+    """Parse the limits for stalled ranks: a multiple of the longest step, and a time in seconds (default: 60).
+
+    Return None for the text "off".
+    """
     if text == "off":
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)(?:,(\d{1,18}(?:\.\d+)?))?", text.strip())
@@ -251,7 +257,7 @@ def stall_limits(text: str) -> tuple[float, float] | None:
 
 
 def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a parser that checks a text with `parse` and returns it unchanged."""
+    """Return a parser that checks a text with `parse` and returns the text unchanged."""
 
     def check(text: str) -> str:
         parse(text)
@@ -260,7 +266,7 @@ def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
     return check
 
 
-#: The limits for stalled ranks, and a memory budget, a share (80%) or a size with its unit (64GiB), as their text.
+#: Texts that are checked but not converted: the limits for stalled ranks, and a memory budget such as 80% or 64GiB.
 stall_limit = checked(stall_limits)
 memory_budget = checked(lambda text: memory_bytes(text, total=2**40))
 
@@ -275,11 +281,10 @@ def option(
     flags: tuple[str, ...] = (),
     aliases: tuple[str, ...] = (),
 ) -> Any:
-    """Return a dataclass field that is also a flag.
+    """Return a dataclass field that is also a flag, a variable and a file key with the name of the field.
 
-    The flag, the variable and the file key have the name of the field; `flags` replaces the flag. The placeholder in
-    the help is `metavar`, otherwise that of the parser, otherwise the name. `aliases` are former flags, which the help
-    omits.
+    `flags` replaces the name of the flag. The placeholder in the help is `metavar` or, if it is empty, that of the
+    parser or the name of the field. `aliases` are former flags, which the help omits.
     """
     details = {"parse": parse, "help": help, "group": group, "metavar": metavar, "flags": flags, "aliases": aliases}
     return field(default=default, metadata={"option": details})
@@ -287,7 +292,7 @@ def option(
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One field of a config, as the command line, the environment and a TOML file use it."""
+    """A field of a config class, as the command line, the environment variables and TOML files use it."""
 
     name: str
     flags: tuple[str, ...]
@@ -300,7 +305,7 @@ class Option:
 
     @classmethod
     def of(cls, f: dataclasses.Field[Any]) -> Self:
-        """Return the option of a field, with its flag and placeholder derived from its name and its parser."""
+        """Return the option of a dataclass field. Its flag and placeholder follow from the name and the parser."""
         details = f.metadata["option"]
         flags = details["flags"] or ("--" + f.name.replace("_", "-"),)
         metavar = details["metavar"] or _metavar(details["parse"])
@@ -310,18 +315,18 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """Return the environment variable that sets the option."""
+        """Return the name of the environment variable that sets the option."""
         return "MXPEAK_" + self.name.upper()
 
     @property
     def single(self) -> Option:
-        """Return the option with the parser of one value instead of a list."""
+        """Return the option with the parser of a list item; if its value is not a list, return the option itself."""
         item = self.parse.item if isinstance(self.parse, ValueParser) else None
         return self if item is None else replace(self, parse=item, metavar=self.metavar.removesuffix(LIST))
 
     @property
     def users_path(self) -> bool:
-        """Return whether the value names a file or folder that only the user may set."""
+        """Return whether the value is a path that only the user may set."""
         return isinstance(self.parse, ValueParser) and self.parse.users_path
 
 
@@ -331,12 +336,12 @@ def options(config: type) -> list[Option]:
 
 
 def fields_without_flag(config: type) -> list[dataclasses.Field[Any]]:
-    """Return the fields of a config class that only an input file, or a recorded run, can set."""
+    """Return the fields of a config class without a flag. Only an input file or a recorded run can set them."""
     return [f for f in dataclasses.fields(config) if "option" not in f.metadata]
 
 
 def recordable(config: type) -> set[str]:
-    """Return the names of the options that a recorded run may set: all except the paths of the user."""
+    """Return the names of the options that a recorded run may set: all options except paths of the user."""
     return {o.name for o in options(config) if not o.users_path}
 
 
@@ -346,46 +351,46 @@ ORIGINS = ("default", "tuned", "HPL.dat", "file", "variable", "flag")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and its origin: one of ORIGINS."""
+    """A value and its origin, which is one of ORIGINS."""
 
     value: Any
     origin: str
 
     @property
     def strength(self) -> int:
-        """Return the position of the origin in the order of precedence."""
+        """Return the precedence of the origin; a higher number overrides a lower number."""
         return ORIGINS.index(self.origin)
 
 
 @dataclass(frozen=True)
 class Run(Generic[AnyConfig]):
-    """A configuration of a run, with the origin of each of its values."""
+    """The configuration of a run, with the origin of each value."""
 
     config: AnyConfig
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def is_default(self, name: str) -> bool:
-        """Return whether no source has set a value."""
+        """Return whether the value has the origin `default`."""
         return self.origins.get(name, "default") == "default"
 
     def with_values(self, values: Mapping[str, Any], origin: str) -> Self:
-        """Return the run with these values replaced, all of which get this origin."""
+        """Return the run with these values replaced; the new values have the given origin."""
         config: Any = self.config
         return replace(
             self, config=replace(config, **values), origins={**self.origins, **dict.fromkeys(values, origin)}
         )
 
     def with_choices(self, values: Mapping[str, Any]) -> Self:
-        """Return the run with values that mxpeak selected; changed values get the origin `auto`."""
+        """Return the run with values that mxpeak selected. Values that change get the origin `auto`."""
         return self.with_values({k: v for k, v in values.items() if getattr(self.config, k) != v}, "auto")
 
     def section(self) -> dict[str, dict[str, Any]]:
-        """Return the section `config` of a result: each value with its origin."""
+        """Return the section `config` of a result: the value and the origin of each setting."""
         return {name: {"value": getattr(self.config, name), "origin": o} for name, o in self.origins.items()}
 
 
 def run_of(config: type[AnyConfig], settings: Mapping[str, Setting]) -> Run[AnyConfig]:
-    """Return the run with these settings."""
+    """Return the run of a config class with the values and origins of these settings."""
     values = {name: setting.value for name, setting in settings.items()}
     return Run(config(**values), {name: setting.origin for name, setting in settings.items()})
 
@@ -397,10 +402,10 @@ def resolve(
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None = None,
 ) -> dict[str, Setting]:
-    """Return every field's value by precedence: flag > variable > --config file > HPL.dat > default.
+    """Return the setting of every field by precedence: flag > variable > --config file > HPL.dat > default.
 
-    `flags` contains the texts from the command line; the values of `dat` are parsed. An error names its source. Only
-    HPL.dat, or a recorded run, can set fields without a flag.
+    `flags` contains the texts from the command line, and `dat` contains parsed values. An error names the source of
+    the invalid value. Only HPL.dat or a recorded run can set fields without a flag.
     """
     silent = {f.name: f for f in fields_without_flag(config)}
     names = {o.name for o in options(config)}
@@ -427,7 +432,7 @@ def resolve(
 
 
 def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], dat: Mapping[str, Any]) -> Setting:
-    """Return the setting of a field without a flag, from an input file, from a recorded run, or its default."""
+    """Return the setting of a field without a flag from an input file, a recorded run or the default."""
     if f.name in dat:
         return Setting(dat[f.name], "HPL.dat")
     if f.name not in file:
@@ -442,7 +447,7 @@ def _setting_without_flag(f: dataclasses.Field[Any], file: Mapping[str, Any], da
 
 
 def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any:
-    """Parse a text with the given parser, or return None if there is no text; errors name the source of the text."""
+    """Parse a text, or return None if the text is None; errors start with `source`."""
     try:
         return None if text is None else parse(text)
     except UsageError as error:
@@ -450,7 +455,7 @@ def parsed_by(parse: Callable[[str], Any], text: str | None, source: str) -> Any
 
 
 def as_text(value: Any) -> str:
-    """Format a value as the text of its flag, with yes and no for booleans, and commas between the items of a list."""
+    """Format a value as the text of its flag: yes and no for booleans, and commas between list items."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

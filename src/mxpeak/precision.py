@@ -1,4 +1,4 @@
-"""The floating-point formats: bytes, unit roundoff, range, and the format that accumulates their products."""
+"""Floating-point formats: bytes, unit roundoff, range, and the format in which their products are accumulated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from mxpeak.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """One format with p significand bits: unit roundoff u = 2^-p, largest and smallest normal number."""
+    """A floating-point format with p significand bits and unit roundoff u = 2^-p.
+
+    largest, smallest   largest and smallest normal number
+    accumulate          name of the format in which products are accumulated
+    """
 
     name: str
     bytes: int
@@ -20,12 +24,12 @@ class Precision:
 
     @property
     def u(self) -> float:
-        """Return the unit roundoff 2^-p, the largest relative error of one rounding to nearest."""
+        """Return the unit roundoff 2^-p, the largest relative error of rounding to nearest."""
         return 2.0**-self.p
 
     @property
     def spacing(self) -> float:
-        """Return the smallest distance between two numbers, which is the spacing of the subnormal numbers."""
+        """Return the smallest distance between two numbers of the format, the spacing of its subnormal numbers."""
         return self.smallest * 2.0 ** (1 - self.p)
 
 
@@ -43,7 +47,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def precision(name: str) -> Precision:
-    """Return the format with this name; raise a UsageError that lists all formats for an unknown name."""
+    """Return the format with this name; raise a UsageError with the list of formats if the name is unknown."""
     try:
         return PRECISIONS[name]
     except KeyError:
@@ -51,5 +55,5 @@ def precision(name: str) -> Precision:
 
 
 def stored_as(name: str) -> str:
-    """Return the format in which an LU stores A, L and U if the operands of its products have this precision."""
+    """Return the name of the format in which an LU stores A, L and U if the operands of its products are in `name`."""
     return precision(name).accumulate

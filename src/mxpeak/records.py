@@ -1,4 +1,4 @@
-"""Store results as Result and as JSON, and format numbers for people."""
+"""Store results as Result objects and as JSON, and format numbers for users."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from mxpeak.foreign import UNSAFE
 
 SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
-#: SI prefixes of rates above those of G, the largest first.
+#: SI prefixes of rates above G, the largest first.
 PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12))
 
 
 def three_digits(value: float | None) -> str:
-    """Format a number with three significant digits, without an exponent between a thousandth and a million."""
+    """Format a number with three significant digits, without an exponent from 0.001 to 1,000,000.
+
+    None and numbers that are not finite become "none".
+    """
     if value is None or not math.isfinite(value):
         return "none"
     if value and not 1e-3 <= abs(value) < 1e6:
@@ -30,17 +33,17 @@ def three_digits(value: float | None) -> str:
 
 
 def rate_text(rate_flops: float | None) -> str:
-    """Format a rate in GFLOP/s, or in a larger SI unit if it has more than three digits."""
+    """Format a rate in GFLOP/s, TFLOP/s, PFLOP/s or EFLOP/s, with three significant digits."""
     return _scaled(rate_flops, "FLOP/s", PREFIXES)
 
 
 def bytes_rate_text(rate_bytes: float | None) -> str:
-    """Format a rate in GB/s, or in a larger SI unit if it has more than three digits."""
+    """Format a rate in GB/s, TB/s or PB/s, with three significant digits."""
     return _scaled(rate_bytes, "B/s", PREFIXES[1:])
 
 
 def _scaled(rate: float | None, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
-    """Format a rate with the prefix G, or with a larger SI prefix if it has more than three digits."""
+    """Format a rate with the prefix G, or with a larger prefix from 1000 G on."""
     if rate is None:
         return "no rate"
     prefix, size = next((prefix for prefix in prefixes if rate >= 0.9995 * prefix[1]), ("G", 1e9))
@@ -48,7 +51,7 @@ def _scaled(rate: float | None, unit: str, prefixes: Sequence[tuple[str, float]]
 
 
 def figure_text(figures: Mapping[str, Any]) -> str:
-    """Format the rate of a result, or of its limit, in flops or in bytes per second."""
+    """Format the rate of a result or of its limit, in flop/s or bytes/s."""
     if "rate_bytes" in figures:
         return bytes_rate_text(figures["rate_bytes"])
     return rate_text(figures.get("rate_flops"))
@@ -68,8 +71,9 @@ def size_text(size_bytes: float) -> str:
 def read_json(text: str | bytes) -> Any:
     """Parse a JSON text and return its content.
 
-    Raises a ValueError if the text is not JSON, or if other programs read its content differently or cannot represent
-    it. This concerns NaN, Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper than DEEPEST.
+    Raise a ValueError if the text is not JSON, or if other programs could not represent its content or would read
+    different content. This concerns NaN, Infinity, numbers beyond 64 bits or fp64, duplicate keys, and nesting deeper
+    than DEEPEST.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
@@ -85,12 +89,13 @@ def read_json(text: str | bytes) -> Any:
     return content
 
 
-#: The largest numbers of containers in a JSON text, and of items in all containers; these need less than 500 MB.
+#: Maximum numbers of containers in a JSON text, and of items in all containers. A text with these numbers needs less
+#: than 500 MB.
 MOST_CONTAINERS, MOST_ITEMS = 1_000_000, 4_000_000
-#: The deepest nesting of arrays and objects that is read; result files have nine levels.
+#: Maximum nesting depth of arrays and objects; result files have nine levels.
 DEEPEST = 50
 TOO_DEEP = "its brackets are nested too deeply"
-#: The largest integer of an unsigned 64-bit word.
+#: Largest unsigned integer of 64 bits.
 MOST_INTEGER = 2**64 - 1
 
 
@@ -120,7 +125,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """Raise a ValueError if arrays and objects are nested too deeply for recursive functions."""
+    """Raise a ValueError if JSON data is nested deeper than DEEPEST, because recursive functions could fail."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
         level = [
@@ -153,12 +158,12 @@ class Caution:
     hint: str = ""
 
 
-#: The statuses of results whose validation passed.
+#: Statuses of results that passed the validation.
 PASSED = ("valid", "slow")
 
 
 def mark(status: str) -> str:
-    """Return the word that mxpeak prints for a status."""
+    """Return the word that mxpeak prints for a status, such as PASSED for "valid"."""
     return {"valid": "PASSED", "slow": "TOO SLOW", "invalid": "FAILED"}.get(status, "ABORTED")
 
 
@@ -230,7 +235,7 @@ class Result:
         return f"Result({self.benchmark}, {self.status}, {figure_text(self.result)}, {size})"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: rate, share of the limit and residual."""
+        """Return an HTML table for notebooks: rate, share of the limit and residual."""
         share, residual = self.result.get("fraction_of_limit"), self.validation.get("residual")
         rows = {
             "benchmark": self.benchmark,
@@ -251,7 +256,7 @@ class Result:
 
     @property
     def mark(self) -> str:
-        """Return the status that mxpeak prints: PASSED, TOO SLOW, FAILED or ABORTED."""
+        """Return the word that mxpeak prints for the status: PASSED, TOO SLOW, FAILED or ABORTED."""
         return mark(self.status)
 
     @classmethod
@@ -292,7 +297,7 @@ class Result:
 
 
 def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
-    """Return a value that JSON can represent; add a caution for each number that JSON cannot represent."""
+    """Return a value that JSON can represent; append a caution to `lost` for each value that JSON cannot represent."""
     if isinstance(value, float) and not math.isfinite(value):
         lost.append(Caution("not-finite", f"{path} is not a finite number; written as null"))
         return None
@@ -310,9 +315,9 @@ def _plain(value: Any, path: str, lost: list[Caution]) -> Any:
 
 
 def document(results: Sequence[Result], *, several: bool = False) -> dict[str, Any]:
-    """Return the content of a result file: the list of results.
+    """Return the content of a result file for these results.
 
-    In this release, the content of a single case (without `several`) also has the keys of the case at the top level.
+    In this release, the content for a single case (without `several`) also has the keys of the case at the top level.
     These keys are deprecated.
     """
     bodies = [r.as_dict() for r in results]
@@ -321,9 +326,9 @@ def document(results: Sequence[Result], *, several: bool = False) -> dict[str, A
 
 
 def results_of(body: Any) -> list[dict[str, Any]]:
-    """Return the results in the content of a result file; files of an older version contain one result without a list.
+    """Return the results in the content of a result file. Files of an older version contain one result without a list.
 
-    A null key counts as missing. Raises a ValueError if the content is not that of a result file.
+    A null key counts as missing. Raise a ValueError if the content is not that of a result file.
     """
     if not isinstance(body, Mapping) or not str(body.get("schema", "")).startswith("mxpeak.result"):
         raise ValueError("its schema is not that of a result file")
@@ -334,9 +339,9 @@ def results_of(body: Any) -> list[dict[str, Any]]:
 
 
 def to_json(body: Mapping[str, Any]) -> str:
-    r"""Format a result as JSON with all digits and without NaN.
+    r"""Format a dictionary as JSON with all digits and without NaN.
 
-    \u escapes control characters and bytes that are not UTF-8.
+    Control characters and bytes that are not UTF-8 become \u escapes.
     """
     text = json.dumps(body, indent=2, allow_nan=False, ensure_ascii=False)
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

@@ -4,8 +4,8 @@ A solver opens `with spans("update", flops=...)`. The totals of all spans become
 totals after each step become its table of steps. Observers such as the progress line receive each finished step. A
 span costs about one microsecond, and a step about two.
 
-On a device, work runs in the background. A span is then delimited by two events in the device's queue, and its length
-is read later. Phases that overlap are each counted in full.
+On a device, work runs in the background. A span is then delimited by two events in the device's queue, and its
+duration is read later. Phases that overlap are each counted in full.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 @dataclass(slots=True)
 class Phase:
-    """Totals of one kind of work on one rank."""
+    """Totals of one phase on one rank: seconds, flops, bytes and calls."""
 
     time_s: float = 0.0
     flops: float = 0.0
@@ -29,9 +29,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One finished step of a long computation: its index, the flops done, and the time since the start.
+    """A finished step of a computation: its index, the completed flops, and the time since the start.
 
-    phases    totals of each phase, which later steps change
+    phases    totals of each phase so far; later steps change these objects
     """
 
     label: str
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """The state of a computation after a step: total time and time per phase, in seconds, and flops done."""
+    """A row in the table of steps: seconds and completed flops since the start, and seconds per phase."""
 
     index: int
     elapsed_s: float
@@ -54,15 +54,15 @@ class StepRow:
 
     @classmethod
     def of(cls, index: int, elapsed_s: float, done_flops: float, phases: Mapping[str, Phase]) -> StepRow:
-        """Return the row with the times of these phases."""
+        """Return a row with the current time of each phase."""
         return cls(index, elapsed_s, done_flops, {name: phase.time_s for name, phase in phases.items()})
 
 
 class StepRows:
-    """The rows of one computation, at most `MOST_ROWS`.
+    """The rows in the table of steps of one computation, at most `MOST_ROWS`.
 
-    When the table is full, every second row is dropped, and from then on only half as many steps are recorded. A row
-    contains totals, so each row includes the time of the rows that were dropped before it.
+    When the table is full, every second row is dropped, and from then on, half as many steps are recorded. A row
+    contains totals, so each row includes the time of the dropped rows before it.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class StepRows:
         self._stride, self._count = 1, 0
 
     def add(self, step: Step, phases: Mapping[str, Phase]) -> None:
-        """Add the row of a finished step."""
+        """Add the row of every stride-th finished step; if the table is full, drop every second row."""
         if self._count % self._stride == 0:
             self.kept.append(StepRow.of(step.index, step.elapsed_s, step.done_flops, phases))
         self._count += 1
@@ -81,7 +81,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """A span for a timeline: its name, its begin and end by the clock, and its lane."""
+    """A span in a timeline: name, start, end and lane. Times are in seconds of the clock."""
 
     name: str
     begin: float
@@ -92,54 +92,54 @@ class SpanEvent:
 class Stopwatch(Protocol):
     """A clock for work that may run in the background.
 
-    lag    the number of steps that may begin before the first of these steps must have ended
+    lag    number of steps whose work may still be running when the next step begins
     """
 
     lag: int
 
     def mark(self) -> Any:
-        """Return a mark at the current point in the order of the work."""
+        """Record a point in the order of the work, and return it as a mark."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the time between two marks, after waiting for the later one."""
+        """Wait for the later of two marks, and return the seconds between the marks."""
 
 
 class HostClock:
-    """The clock for work that is complete when its call returns."""
+    """The clock for work that is complete when its call returns; a mark is a time in seconds."""
 
     lag = 0
 
     def mark(self) -> float:
-        """Return the current time."""
+        """Return the current time in seconds."""
         return perf_counter()
 
     def seconds(self, begin: float, end: float) -> float:
-        """Return the difference of two times."""
+        """Return the seconds between two times."""
         return end - begin
 
 
 HOST = HostClock()
-#: The maximum number of marks that may be unread.
+#: Maximum number of spans whose marks have not been read.
 MOST_WAITING = 4096
-#: Maximum number of rows of a computation, and default maximum number of events of a timeline.
+#: Maximum number of rows per computation, and default maximum number of events in a timeline.
 MOST_ROWS, MOST_EVENTS = 200, 500_000
 
 
 class Observer(Protocol):
-    """An observer of a run; it is called only on rank 0, and never inside a kernel."""
+    """An observer of the computations in a run. Only rank 0 calls its methods, and never inside a kernel."""
 
     def start(self, label: str, total_flops: float) -> None:
-        """Observe the start of a computation of `total_flops` flops called `label`."""
+        """Observe the start of the computation `label` with `total_flops` flops."""
 
     def step(self, step: Step) -> None:
         """Observe a finished step."""
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Observe the end of the computation."""
+        """Observe the end of the computation `label` after `elapsed_s` seconds."""
 
 
 class Span:
-    """The body of a `with` statement, timed as one call of a phase."""
+    """A context manager that times the body of a `with` statement as one call of a phase."""
 
     __slots__ = ("_around", "_begin", "_bytes", "_flops", "_name", "_spans")
 
@@ -163,18 +163,18 @@ class Span:
 
 @dataclass(slots=True)
 class Spans:
-    """Phase totals of one rank, and the observers; if `events` is a list, single spans are recorded as events.
+    """Times the phases of one rank, and notifies observers. If `events` is a list, single spans are recorded in it.
 
-    look          called at each step, on every rank; it may raise an error to end the computation
+    look          function that is called at each step, on every rank; it may raise an error to end the computation
     running       whether a computation has begun and not ended
     computations  number of computations that have begun
-    beats         number of begins and ends so far, by which a thread can check whether the rank makes progress
-    place         innermost open span; empty between spans
-    longest_s     longest time between two steps of the computation
+    beats         number of starts and ends so far, with which a thread can check whether the rank makes progress
+    place         name of the innermost open span; empty between spans
+    longest_s     longest time in seconds between two steps of the computation
     label         name of the computation
-    total_flops   flops of the whole computation
-    started       time by the clock at which the computation, or `record`, began
-    known_phases  totals of each phase that are known without waiting for running work
+    total_flops   flops of the complete computation
+    started       time at which the computation or `record` began, on the clock
+    known_phases  totals of each phase, without the work that is still running
     """
 
     observers: Sequence[Observer] = ()
@@ -201,13 +201,13 @@ class Spans:
     _start: Any = 0.0
 
     def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Span:
-        """Time the body of a `with` statement as one call of phase `name`."""
+        """Return a context manager that times its body as one call of phase `name`."""
         return Span(self, name, flops, bytes)
 
     def add(self, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, scattered: bool = False) -> None:
-        """Add `time_s` seconds, measured elsewhere, as one call of phase `name`.
+        """Add `time_s` seconds that were measured elsewhere, as one call of phase `name`.
 
-        The measured time ends now, unless it is `scattered` over a longer period, which a timeline cannot show.
+        The interval ends now. If the time is `scattered` over a longer period, it is not recorded in the timeline.
         """
         self._count(name, flops, bytes).time_s += time_s
         if not scattered and self.events is not None:
@@ -215,7 +215,7 @@ class Spans:
             self._note(name, end - time_s, end)
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
-        """Count one more call of a phase, and return the phase."""
+        """Add one call with its flops and bytes to a phase, and return the phase."""
         phase = self.known_phases.get(name)
         if phase is None:
             phase = self.known_phases[name] = Phase()
@@ -225,17 +225,17 @@ class Spans:
         return phase
 
     def _end(self, name: str, begin: Any, end: Any) -> None:
-        """Add a span to its phase, now or as soon as both of its clock readings are available."""
+        """Add the time of a span to its phase, or store its marks if the work may still be running."""
         if not self.stopwatch.lag:
             self._book(name, begin, end)
             return
         self._waiting.append((name, begin, end))
         self._ended += 1
-        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # long past, so reading does not wait
+        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # so old that reading does not wait
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, begin: Any, end: Any) -> None:
-        """Add the time between two marks to the totals of a phase."""
+        """Add the time between two marks to a phase, and record the span as an event if events are recorded."""
         time_s = self.stopwatch.seconds(begin, end)
         self.known_phases[name].time_s += time_s
         if self.events is not None:
@@ -243,24 +243,24 @@ class Spans:
             self._note(name, at, at + time_s)
 
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
-        """Record an event, unless the maximum number of events is reached."""
+        """Append an event to the timeline, unless the maximum number of events is reached."""
         if self.events is not None and len(self.events) < self._most_events:
             self.events.append(SpanEvent(name, begin, end, lane))
 
     def _look_up(self, waiting: int = 0) -> None:
-        """Read the oldest marks and add their spans, until `waiting` spans remain."""
+        """Read the marks of the oldest spans and add their times, until `waiting` spans remain."""
         while len(self._waiting) > waiting:
             self._book(*self._waiting.popleft())
 
     @property
     def phases(self) -> dict[str, Phase]:
-        """Return the totals of each phase so far."""
+        """Return the totals of each phase so far, after waiting for running work."""
         self._look_up()
         return self.known_phases
 
     @property
     def times(self) -> dict[str, float]:
-        """Return the time of each phase so far, in seconds."""
+        """Return the seconds of each phase so far, after waiting for running work."""
         return {name: phase.time_s for name, phase in self.phases.items()}
 
     @property
@@ -270,38 +270,38 @@ class Spans:
 
     @property
     def rows(self) -> list[StepRow]:
-        """Return the rows of the table of steps, including the row of the end."""
+        """Return the rows in the table of steps; after the end, the last row is that of the complete computation."""
         return self._rows.kept
 
     def record(self, most: int = MOST_EVENTS) -> float:
-        """Begin to record at most `most` spans as events; return the current time of the clock."""
+        """Start to record spans as events, at most `most`, and return the current time of the clock."""
         self.events, self._most_events = [], most
         self.started, self._start = self.clock(), self.stopwatch.mark()
         return self.started
 
     def recorded(self) -> list[SpanEvent]:
-        """Return the events since `record`, and stop recording."""
+        """Return the events since `record`, and stop the recording."""
         self._look_up()
         events, self.events = self.events or [], None
         return events
 
     def travelled(self, name: str, begin: float) -> None:
-        """Record a transfer that has overlapped with other work since the time `begin` by the clock."""
+        """Record a transfer in the timeline that overlapped with other work, from the time `begin` until now."""
         if self.events is not None:
             self._note(name, begin, self.clock(), "halo")
 
     def time_of(self, name: str) -> float:
-        """Return the time of a phase in seconds, or 0 if it did not occur."""
+        """Return the seconds of a phase, or 0 if the phase did not occur."""
         phase = self.phases.get(name)
         return phase.time_s if phase else 0.0
 
     @property
     def active_s(self) -> float:
-        """Return the time since `start`, in seconds."""
+        """Return the seconds since the start of the computation."""
         return self.clock() - self.started
 
     def start(self, label: str, total_flops: float) -> None:
-        """Begin a computation of `total_flops`: clear the phases of the previous one, and notify the observers."""
+        """Start the computation `label` with `total_flops` flops: clear phases and rows, and notify observers."""
         self._waiting.clear()
         self._begun.clear()
         self.known_phases.clear()
@@ -315,14 +315,14 @@ class Spans:
             observer.start(label, total_flops)
 
     def expect(self, total_flops: float) -> None:
-        """Replace the total number of flops of the computation."""
+        """Change the total number of flops of the computation."""
         self.total_flops = total_flops
 
     def step(self, index: int, count: int, done_flops: float) -> None:
-        """Record the end of step `index` of `count`, notify the observers of finished steps, and store their times.
+        """Record the end of step `index` of `count`, and notify the observers of steps whose work has finished.
 
-        The call waits for the step that is `lag` steps back, so that observers see finished work and the work does not
-        accumulate.
+        The call waits for the step that is `lag` steps back. Observers therefore see finished work, and the work does
+        not accumulate.
         """
         self._begun.append((self.stopwatch.mark(), self._ended, index, count, done_flops))
         self._notify(self.stopwatch.lag)
@@ -330,7 +330,7 @@ class Spans:
     def _notify(self, lag: int) -> None:
         while len(self._begun) > lag:
             mark, ended, index, count, done_flops = self._begun.pop(0)
-            self.stopwatch.seconds(mark, mark)  # wait for the mark
+            self.stopwatch.seconds(mark, mark)  # wait until the device has reached the mark
             self._look_up(self._ended - ended)
             step = Step(self.label, index, count, done_flops, self.total_flops, self.active_s, self.known_phases)
             self._last = index, done_flops
@@ -344,7 +344,7 @@ class Spans:
                 self.look(step)
 
     def finish(self) -> None:
-        """Wait for all work, and notify the observers that the computation has ended."""
+        """Wait for all work, add the last row, and notify the observers that the computation has ended."""
         self._notify(0)
         end = self.stopwatch.mark()
         self.stopwatch.seconds(end, end)

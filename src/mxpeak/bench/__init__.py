@@ -1,1 +1,3 @@
-"""The benchmarks. Each benchmark states in one short module what it times, generates, verifies and counts."""
+"""The benchmarks. The module `run` of each benchmark documents the timed part, the generated data, the verification
+and the operation count.
+"""

@@ -76,7 +76,7 @@ def _record(result: Result, texts: Sequence[str], wrong: str | None) -> None:
 
 
 def fault_text(fault: Fault, case: LuCase) -> str:
-    """Return a message about a fault of an LU run: when and where it occurred, and whether it was corrected."""
+    """Return a message about a fault of an LU run: its time and place, and whether it was corrected."""
     p, q = fault.process
     where = f"process ({p}, {q})" if q is not None else f"process row {p}"
     if fault.part == "checksum":
@@ -90,7 +90,7 @@ def fault_text(fault: Fault, case: LuCase) -> str:
 
 
 def solve_fault_text(fault: SolveFault) -> str:
-    """Return a message about a fault of an iterative solve."""
+    """Return a message about a fault of an iterative solve: the kind of fault, the rank and the step."""
     when = f"{fault.solve}, by step {fault.step}"
     if fault.part == "matrix":
         return f"a number changed unexpectedly: {fault.array}, on rank {fault.rank}; {when}"
@@ -102,7 +102,7 @@ def solve_fault_text(fault: SolveFault) -> str:
 
 
 def _off_by(fault: SolveFault, what: str) -> str:
-    """Return a text with the deviation of a value and the limit of rounding, or that `what` is not finite."""
+    """Return a text with the deviation and the rounding limit of a fault, or a text that `what` is not finite."""
     difference, limit = fault.difference, fault.limit
     if difference is None or limit is None or not (isfinite(difference) and isfinite(limit)):
         return f"{what} is not finite"

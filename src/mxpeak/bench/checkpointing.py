@@ -54,7 +54,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """The run that checkpoints belong to, as run.json and the header of each part describe it.
+    """The identity and the settings of the run that wrote the checkpoints, as stored in run.json and in each part.
 
     settings   the settings of the run as texts, without paths
     notes      notes for the user about the file that the record was read from
@@ -71,7 +71,7 @@ class RunRecord:
         return {"run": self.name, "benchmark": self.benchmark, "version": self.version, "settings": dict(self.settings)}
 
     def difference(self, part: Part) -> str:
-        """Return the evidence that a checkpoint part belongs to another run or problem; empty if there is none."""
+        """Return a text about the first difference between a checkpoint part and this run, or an empty text."""
         there = part.about.get("settings")
         if not isinstance(there, dict):
             return "a run without settings"
@@ -89,12 +89,12 @@ class RunRecord:
 
 
 def _digest(about: Mapping[str, Any]) -> str:
-    """Return a digest of a record that does not depend on the layout of its file."""
+    """Return a BLAKE2b digest of a run record, independent of the formatting of run.json."""
     return blake2b(json.dumps({"schema": SCHEMA, **about}, sort_keys=True).encode(), digest_size=32).hexdigest()
 
 
 def write_run(folder: Path, record: RunRecord) -> None:
-    """Write run.json."""
+    """Write the run record and its digest to run.json in `folder`."""
     about = record.about()
     text = json.dumps({"schema": SCHEMA, **about, "digest": _digest(about)}, indent=2) + "\n"
     with new_file(folder / f".{RUN}.part", folder / RUN) as file:
@@ -145,7 +145,7 @@ def _intact_heads(folder: Path) -> Iterator[tuple[str, Part]]:
 
 
 def _json_in(path: Path) -> Mapping[str, Any]:
-    """Read a JSON object from a file, and raise an error if the file is too large."""
+    """Read a JSON object from a file; raise a ValueError if the file is too large or contains another JSON type."""
     with regular_file(path) as file:
         text = file.read(MOST_RUN + 1)
     if len(text) > MOST_RUN:
@@ -157,7 +157,10 @@ def _json_in(path: Path) -> Mapping[str, Any]:
 
 
 def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
-    """Raise a UsageError if another version of mxpeak wrote the folder in another format."""
+    """Raise an error if this version of mxpeak cannot read the format of the folder.
+
+    The error is a UsageError for the format of another version, and otherwise a ValueError.
+    """
     schema = content.get("schema")
     if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.rpartition("/")[0] + "/"):
         raise UsageError(
@@ -170,7 +173,10 @@ def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecord:
-    """Return the run record that a JSON object contains, without the settings that only the command line may set."""
+    """Convert a JSON object to a run record; raise a ValueError if the object is not a valid record.
+
+    Settings that only the command line may set are ignored and listed in the notes of the record.
+    """
     name, benchmark, version, settings = (content.get(key) for key in ("run", "benchmark", "version", "settings"))
     if not (isinstance(name, str) and isinstance(benchmark, str) and isinstance(version, str)):
         raise ValueError("it does not contain the names of its run and benchmark and its version")
@@ -186,7 +192,10 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
 
 
 def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
-    """Return the record in the header of the newest intact part; `error` is the error of reading run.json."""
+    """Return the record in the header of the newest intact part, with a note that run.json cannot be used.
+
+    `error` is the error of reading run.json. Raises a UsageError if no part contains a record.
+    """
     records: list[tuple[int, RunRecord]] = []
     for _, part in _intact_heads(folder):
         with suppress(OSError, ValueError):
@@ -293,7 +302,7 @@ def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpo
 
 
 def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, float, Notes | None]:
-    """Check this rank's share of the parts, and return the first defect, the largest times and the largest notes."""
+    """Read and check this rank's share of the parts; return the first defect, and the largest times and notes."""
     elapsed_s, unix, notes = 0.0, 0.0, None
     for index in range(comm.rank, first.P * first.Q, comm.size):
         p, q = divmod(index, first.Q)
@@ -366,12 +375,15 @@ class CheckpointedRun:
         return 0.0 if self.resumed_from is None else self.resumed_from.elapsed_s
 
     def close(self) -> None:
-        """Release the lock on the folder. While a part is still being written, this process keeps the lock."""
+        """Release the lock on the folder, unless a part is still being written."""
         if self.lock is not None and not (self.writer is not None and self.writer.busy):
             self.lock.release()
 
     def about(self, result: Result) -> None:
-        """Record in a result that the run was resumed, with the time of its earlier processes."""
+        """Record in a result that the run was resumed, with the times before, after and between the processes.
+
+        A resumed result is not official.
+        """
         if self.resumed_from is None:
             return
         after_s = result.result["time_s"] - self.before_s
@@ -385,7 +397,7 @@ class CheckpointedRun:
 
 
 def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> CheckpointedRun | None:
-    """Lock the folder of --checkpoint, and begin a run there or find its newest checkpoint. Collective over comm.
+    """Lock the --checkpoint folder, and start a new run or find the newest checkpoint. Collective over comm.
 
     Returns None without --checkpoint.
     """
@@ -433,7 +445,7 @@ def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchma
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise a UsageError if the folder of --checkpoint cannot be written to."""
+    """Raise a UsageError if the body of the `with` statement cannot write to the --checkpoint folder."""
     try:
         yield
     except OSError as error:
@@ -477,7 +489,7 @@ class FolderCheckpointer:
             self._number, self.first, self.notes = first.number, first.steps, run.resumed_from.notes
 
     def load(self, blocks: DiagonalBlocks) -> None:
-        """If the run is resumed, read the matrix and the notes of its diagonal blocks. Collective over the grid."""
+        """Read the matrix and the notes of its diagonal blocks if the run is resumed. Collective over the grid."""
         checkpoint = self._run.resumed_from
         if checkpoint is None:
             return
@@ -488,7 +500,7 @@ class FolderCheckpointer:
             defect = f"{checkpoint.slot}: {_reason(error)}"
         ranks = self._A.grid.all
         defects = ranks.bcast_object(ranks.gather_objects(defect))
-        if any(defects):  # it was intact a moment ago
+        if any(defects):  # `newest` found these parts intact
             text = next(filter(None, defects))
             raise UsageError(f"a checkpoint changed while mxpeak read it: {text}; run mxpeak resume again")
         blocks.recall(self.notes["blocks"])
@@ -497,8 +509,7 @@ class FolderCheckpointer:
         """Return whether all ranks write a checkpoint now.
 
         A checkpoint is due if the interval of --every has elapsed on rank 0 and every rank has written its last part.
-        All ranks wait for the answer of rank 0. They wait for each other only if a checkpoint is due, so other steps
-        do not synchronize the ranks.
+        All ranks wait for a broadcast from rank 0. They synchronize with each other only if a checkpoint is due.
         """
         if (part := LOOKS * (step + 1) // count) == self._seen:
             return False
@@ -517,7 +528,7 @@ class FolderCheckpointer:
         return able
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Copy this rank's part of the matrix and begin to write the copy."""
+        """Copy this rank's part of the matrix and start to write the copy. After the last checkpoint, end this rank."""
         with self._spans("keep"):
             A, grid, elapsed_s = self._A, self._A.grid, self._spans.active_s
             self._number, self._kept_s = self._number + 1, elapsed_s

@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity
 
 
 def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
-    """Return a parser that converts the number of a choice in HPL's file to the choice."""
+    """Return a parser that converts a number in an input file to the choice with this index."""
 
     def parse(text: str) -> Any:
         if not text.isdecimal() or len(text) > DIGITS or int(text) >= len(choices):
@@ -33,7 +33,7 @@ def numbered(choices: Sequence[Any]) -> Callable[[str], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Dat:
-    """The lines of one file, numbered from 1 as in error messages; a complete file has `expected` lines."""
+    """The lines of one input file. Line numbers start at 1. A complete file has `expected` lines."""
 
     source: str
     lines: Sequence[str]
@@ -45,7 +45,7 @@ class Dat:
         return cls(source, re.split(r"\r\n|\n|\r", text), expected)
 
     def word(self, number: int, name: str) -> str:
-        """Return the first word of a line."""
+        """Return the first word of a line; raise a UsageError if the line is empty or missing."""
         words = self._line(number, name).split()
         if not words:
             raise self._error(number, name, "the line is empty; add a value")
@@ -60,7 +60,7 @@ class Dat:
         return self._leading(number, name, count, f"the line needs {count} values", parse)
 
     def many(self, number: int, name: str, parse: Callable[[str], Any], below: int = 1) -> tuple[Any, ...]:
-        """Parse the values of a list.
+        """Parse a list of values from two lines.
 
         Line `number` contains the length of the list, and the line `below` lines later contains its values.
         """
@@ -99,7 +99,7 @@ class Dat:
 
 
 def list_rows(file: str, name: str, values: Sequence[Any], names: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return the line with the length of a list and the line with its values, each with its remark."""
+    """Return the two lines of a list, its length and its values, each as a pair of text and comment."""
     if len(values) > MOST_VALUES:
         raise UsageError(
             f"an {file} file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at most "
@@ -111,5 +111,5 @@ def list_rows(file: str, name: str, values: Sequence[Any], names: Sequence[str] 
 
 
 def dat_text(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Return an input file with these values and remarks."""
+    """Return the text of an input file: a title, and one line per pair of value and comment."""
     return "\n".join([title, "written by mxpeak", *(f"{value:<12} {remark}" for value, remark in rows)]) + "\n"

@@ -1,4 +1,4 @@
-"""Compute the rates that a simulation expects for runs on this machine, from the measurements of `mxpeak tune`."""
+"""Compute the rates that a simulation predicts for runs on this machine, from the measurements of `mxpeak tune`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mxpeak.perf.simulation.sparse import SparseRun, simulate
 from mxpeak.records import Result
 from mxpeak.runtime.tuned import store_folder, this_store
 
-#: Settings that a simulated run has under the same name as a case and a result.
+#: Settings that have the same name in a simulated run, a case and a result.
 OF_RUN = ("n", "nb", "P", "Q", "order", "node_grid")
 
 
 def measured_layouts() -> Mapping[tuple[int, int], Any]:
-    """Return the machine files for this machine, keyed by ranks and threads.
+    """Return the machine files that `mxpeak tune` wrote for this machine, keyed by (ranks, threads).
 
     Call this function before a rank is bound to cores, because the visible cores are part of a machine's fingerprint.
     """
@@ -31,7 +31,7 @@ def measured_layouts() -> Mapping[tuple[int, int], Any]:
 
 
 def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float]]:
-    """Return the source of the expected rates, a description, and the rate of each result of a scaling study.
+    """Return the source and the description of the expected rates of a scaling study, and the rate for each result.
 
     The rates are simulated if `mxpeak tune` measured this machine with the same number of threads per rank. Otherwise
     the rate of the first result is multiplied by the growth in ranks.
@@ -58,7 +58,7 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
 
 
 def rate_of(result: Result, machine: Machine) -> float:
-    """Simulate the run of a result and return its rate."""
+    """Simulate the run of a result and return the simulated rate in flop/s."""
     if kind_of(result.benchmark) == "lu":
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
     return simulate(sparse_run(result), machine).rate_flops
@@ -82,7 +82,7 @@ def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float
 
 
 def lu_run(result: Result) -> LuRun:
-    """Return the simulated run that corresponds to a result of an LU benchmark."""
+    """Return the input of the LU simulator for the run of a result."""
     problem, bcast = result.problem, result.config["bcast"]["value"]
     low, settings = problem["precision"] if result.benchmark != "hpl" else "fp64", {n: problem[n] for n in OF_RUN}
     split = problem.get("split", 0.0)
@@ -90,7 +90,10 @@ def lu_run(result: Result) -> LuRun:
 
 
 def sparse_run(result: Result) -> SparseRun:
-    """Return the simulated run that corresponds to a result of HPG-MxP or HPCG."""
+    """Return the input of the sparse simulator for the run of an HPG-MxP or HPCG result.
+
+    Raises a UsageError if the matrix was read from a file.
+    """
     problem = result.problem
     if "nx" not in problem:
         raise UsageError("a matrix from a file is not the 27-point problem")

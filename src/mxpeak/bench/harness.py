@@ -40,7 +40,8 @@ from mxpeak.runtime.placement import (
 )
 from mxpeak.spans import Observer, Spans
 
-#: Computations of a case whose phases are kept: both solvers with all parts; a soak test creates more and more.
+#: The number of computations of a case whose phases are kept. It covers both solvers with all parts, and bounds the
+#: memory of a soak test.
 MOST_SPANS = 8
 #: The reason that a file of partial results contains until the run replaces it.
 CUT_SHORT = "the run ended without a message, or is still running"
@@ -56,7 +57,7 @@ class RunHooks(TypedDict, total=False):
     observers   observers of the spans, on rank 0
     on_begin    called with each case when it begins, on rank 0
     on_case     called with each case and its result, on rank 0; the result is None if the case did not fit into memory
-    on_note     prints a note about a case at once, on rank 0
+    on_note     prints a note about a case immediately, on rank 0
     on_sample   called after each measurement, on rank 0, with a function that returns the result so far
     follow      called with the spans of each observed computation, on every rank
     stop        returns the reason to stop, or None; called on rank 0
@@ -101,7 +102,7 @@ class Bench(Generic[AnyConfig]):
         self._meter = EnergyMeter(self._packages or [], self._gpu, doing=phase)
 
     def begin(self, case: Any) -> None:
-        """Record the beginning of a case."""
+        """Start a case: clear the spans and the energy of the previous case, and call the on_begin hook on rank 0."""
         self._under_way = CaseInProgress(case)
         self._spans.clear()
         self._meter.clear()
@@ -129,7 +130,7 @@ class Bench(Generic[AnyConfig]):
                 hear(text)
 
     def note(self, text: str) -> None:
-        """Print a note about a case at once, from rank 0."""
+        """Print a note about a case immediately, on rank 0."""
         if self.comm.rank == 0 and (on_note := self._hooks.get("on_note")):
             on_note(text)
 
@@ -139,12 +140,12 @@ class Bench(Generic[AnyConfig]):
         return self._hooks.get("ending", lambda: False)
 
     def stoppable(self, spans: Spans, comm: Communicator) -> Spans:
-        """Make the ranks of comm stop together at a step of the spans if an observer requests it; return the spans."""
+        """Let the `stop` hook of rank 0 stop all ranks of comm at the same step of the spans, and return the spans."""
         spans.look = stop_together(comm, self._hooks.get("stop", lambda: None))
         return spans
 
     def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
-        """Record another measurement of the case, and the partial result of all measurements."""
+        """Record a measured time in seconds and the partial result so far, and call the on_sample hook on rank 0."""
         if (case := self._under_way) is None:
             return
         case.samples_s.append(time_s)
@@ -153,7 +154,7 @@ class Bench(Generic[AnyConfig]):
             on_sample(lambda: aborted(self.name, case, self.facts, CUT_SHORT))
 
     def aborted(self, why: str) -> tuple[Any, Result] | None:
-        """Return the current case with its result so far, without communication; None between cases."""
+        """Return the current case and its aborted result without communication, or None between cases."""
         if self._under_way is None:
             return None
         return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
@@ -198,7 +199,7 @@ class Bench(Generic[AnyConfig]):
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
-    """Return the number of threads per rank: the given number, or an equal share of the cores. Collective."""
+    """Return the number of threads per rank: --threads, or an equal share of the node's cores. Collective."""
     return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).max_ranks)
 
 
@@ -228,9 +229,9 @@ def open_bench(
     comm: Communicator,
     hooks: RunHooks,
 ) -> Iterator[AnyBench]:
-    """Load the kernels, bind the cores, and yield the resources that all cases of a run share.
+    """Bind the cores, load the kernels, and yield the resources that all cases of a run share.
 
-    `check` raises usage errors on every rank, before anything runs. `make` returns the shared bench. Collective.
+    `check` raises usage errors on every rank, before any other step. `make` returns the shared bench. Collective.
     """
     run = on_device(Run(config, hooks.get("origins", {})))
     config = run.config
@@ -256,10 +257,10 @@ def run_cases(
     comm: Communicator,
     **hooks: Unpack[RunHooks],
 ) -> list[Result]:
-    """Run a benchmark and return its cases with their results, on every rank.
+    """Run a benchmark and return the results of its cases on every rank.
 
     `check` and `make` are those of `open_bench`. `results` yields each case with its result, which is complete on rank
-    0. The result is None if the case does not fit into memory. Collective over comm.
+    0. Cases that do not fit into memory have no result. Collective over comm.
     """
     on_case = hooks.get("on_case")
     with open_bench(make, check, config, comm, hooks) as bench:
@@ -296,13 +297,16 @@ def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: floa
 
 
 def peak_rss(comm: Communicator) -> int:
-    """Return the sum of the largest resident sets of the processes, in bytes. Collective over comm."""
+    """Return the sum of the peak resident set sizes of all ranks in bytes. Collective over comm."""
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss
     return int(allreduce_scalar(comm, float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit), "sum"))
 
 
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
-    """Return mean, largest and smallest time of each phase, with flops, bytes and calls, on rank 0. Collective."""
+    """Return the mean, largest and smallest time of each phase over the ranks, with the total flops, bytes and calls.
+
+    The table is complete on rank 0. Collective over comm.
+    """
     ranks = comm.gather_objects({name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()})
     table: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(name for phases in ranks or [] for name in phases):
@@ -314,13 +318,13 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
 
 
 def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int], ...]:
-    """Return every process grid of the config, checked against the number of ranks and the nodes. Collective.
+    """Return every process grid of the configuration; raise an error on every rank if a grid is not possible.
 
-    An error is raised on every rank.
+    Each grid is checked against the number of ranks and the nodes. Collective over comm.
     """
     grids = config.grids(comm.size)
     for P, Q in grids:
-        shape = ProcessGrid(P, Q, config.order, config.node_grid)  # checks that the node grid tiles it
+        shape = ProcessGrid(P, Q, config.order, config.node_grid)  # checks that the node grid tiles the grid
         if config.node_grid is not None:
             _node_grids_a_node(shape, comm)
     return grids
@@ -362,7 +366,7 @@ NO_PHASE: dict[str, Any] = {"time_s": 0.0, "max_s": 0.0, "min_s": 0.0, "flops": 
 
 
 def with_share(phase: dict[str, Any], limit: float | None) -> dict[str, Any]:
-    """Return a phase, with its share of the read bandwidth if the phase moves bytes."""
+    """Return the record of a phase, with its share of the read bandwidth if the phase moves bytes."""
     if not limit or not phase["time_s"] or not phase["bytes"]:
         return phase
     return {**phase, "share_of_limit": phase["bytes"] / phase["time_s"] / limit}

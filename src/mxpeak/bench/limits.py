@@ -21,8 +21,8 @@ from mxpeak.records import Caution
 SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
 #: The fewest samples of a reading. Samples that begin in the first half of its time are ignored, because of the burst.
 LEAST_SAMPLES = 3
-#: The cases of a series share a measurement of the limit until it is this many times as old as it took to measure.
-#: Measurements then take about a tenth of the time of the series.
+#: The cases of a series share a reading of the limit until its age is this many times its duration. Readings then take
+#: about a tenth of the time of the series.
 FRESH = 10.0
 #: The change of speed from which a share is marked as uncertain. The speed during the run is between those of the
 #: readings. A change of 10 % therefore moves the share by up to ±5 %, which is also its repeatability on a quiet
@@ -81,16 +81,19 @@ class Readings:
         self._latest: dict[Hashable, Reading] = {}
 
     def before(self, what: Hashable, comm: Communicator, measure: Callable[[], Reading]) -> Reading:
-        """Return the latest reading if it is recent, otherwise measure a new one. Collective over comm."""
+        """Return the latest reading of the limit `what` if it is recent, otherwise measure a new one.
+
+        Collective over comm.
+        """
         latest = self._fresh(what, comm)
         return self._new(what, measure) if latest is None else latest
 
     def after(
         self, what: Hashable, comm: Communicator, measure: Callable[[], Reading], *, last: bool
     ) -> Reading | None:
-        """Measure again and return the reading, or None if the latest one is recent and the series continues.
+        """Measure the limit `what` again and return the reading. Collective over comm.
 
-        Collective over comm.
+        Returns None if the latest reading is recent and the series continues.
         """
         return self._new(what, measure) if last or self._fresh(what, comm) is None else None
 
@@ -127,13 +130,13 @@ class Limit:
 
     @property
     def rate(self) -> float | None:
-        """Return the largest of the measured and reached rates; None if nothing was measured."""
+        """Return the largest of the measured and reached rates, or None without a reading."""
         rates = [reading.rate for reading in self._readings]
         return max([*rates, *(rate for _, rate in self.reached)]) if rates else None
 
     @property
     def drift(self) -> float | None:
-        """Return the relative difference between the limit's rate and the smallest reading."""
+        """Return the relative excess of the limit's rate over the smallest reading, or None without a reading."""
         least, rate = min((reading.rate for reading in self._readings), default=0.0), self.rate
         return None if rate is None or not least else rate / least - 1.0
 
@@ -148,7 +151,7 @@ class Limit:
         return rate / self.rate if self.rate else None
 
     def section(self) -> dict[str, Any] | None:
-        """Return the section of a result that describes the limit."""
+        """Return the section of a result that describes the limit, or None if the limit was not measured."""
         if self.before is None:
             return None
         fastest = max(self.reached, key=itemgetter(1), default=None)
@@ -176,7 +179,10 @@ class Limit:
 def read_limit(
     before: Reading | None, after: Reading | None, touched: float, machine: Mapping[str, Any], *, on_gpu: bool
 ) -> Limit:
-    """Return the limit for reading `touched` bytes on all nodes, from caches if they can hold the bytes."""
+    """Return the read-bandwidth limit for `touched` bytes on all nodes.
+
+    Its name shows whether caches may hold the bytes.
+    """
     return Limit(READ_IN_CACHE if in_cache(touched, machine, on_gpu=on_gpu) else READ, "rate_bytes", before, after)
 
 
@@ -194,6 +200,9 @@ def node_caches(machine: Mapping[str, Any]) -> int:
 
 
 def uncached_bytes(machine: Mapping[str, Any], available: float, ranks_a_node: int, *, on_gpu: bool) -> int:
-    """Return the bytes per rank of an array that exceeds the caches, but at most a quarter of `available` per node."""
+    """Return the size in bytes of an array per rank that exceeds the caches.
+
+    The arrays of a node take at most a quarter of the `available` bytes of the node.
+    """
     least = GPU_LEAST_BYTES if on_gpu else max(LEAST_BYTES, CACHES * node_caches(machine) // ranks_a_node)
     return min(least, max(int(available) // (SPARE * ranks_a_node), 2**20))

@@ -46,7 +46,7 @@ from mxpeak.spans import Phase, Spans
 
 #: The largest block whose GEMM rate is measured; larger blocks have the same rate.
 GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
-#: Products of a GPU between two readings of the clock, because a single product takes hardly longer than a reading.
+#: Products per timing on a GPU, because a single product takes hardly longer than the timing call.
 GPU_PROBES = 8
 #: The smallest order of a warm-up run on a GPU: for few rows, libraries use other kernels.
 GPU_WARM_N = 24 * 1024
@@ -59,7 +59,7 @@ Probed = tuple[int, int, int, int, str]
 
 
 class LuSolve(Protocol):
-    """One timed solve and its check."""
+    """The attributes that the solves of HPL and HPL-MxP have in common: time, spans and diagnostics."""
 
     @property
     def time_s(self) -> float:
@@ -71,7 +71,7 @@ class LuSolve(Protocol):
 
     @property
     def witness(self) -> GrowthReport:
-        """Return the growth of the diagonal blocks."""
+        """Return the growth of the diagonal blocks of the LU."""
 
     @property
     def bits(self) -> str:
@@ -94,7 +94,7 @@ class Measured:
     phase: float | None
 
     def limit(self, name: str, rate: float) -> Limit:
-        """Return the limit of a case that ran at `rate`, and record `rate` as a reached rate."""
+        """Return the limit of a case, including the rates of the run itself and of its fastest GEMM phase."""
         limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
         return limit if self.phase is None else limit.including("gemm", self.phase)
 
@@ -155,7 +155,7 @@ class LuBench(Bench[LuConfig]):
         return int(self.comm.bcast_object(n))
 
     def keeper(self, A: DistMatrix, spans: Spans) -> FolderCheckpointer | None:
-        """Return the checkpointer of this matrix, or None without --checkpoint. Collective over the grid."""
+        """Create a checkpointer for this matrix, or return None without --checkpoint. Collective over the grid."""
         return None if self.kept is None else FolderCheckpointer(self.kept, A, self.kernels, spans, self.ending)
 
     @property
@@ -217,7 +217,7 @@ class LuBench(Bench[LuConfig]):
             run()
             return None, None
         largest = min(1 << case.n.bit_length(), self.gemm_block * max(case.P, case.Q))
-        probed = (case.P, case.Q, case.nb, largest, precision)  # which cases of similar size share
+        probed = (case.P, case.Q, case.nb, largest, precision)  # cases of similar size have equal keys
 
         def measure() -> Reading:
             return self._gemm_reading(grid, probed, lambda rate: self.config.repeat * hpl_flops(case.n) / rate)
@@ -228,12 +228,15 @@ class LuBench(Bench[LuConfig]):
 
 
 def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of an LU benchmark; usage errors raise on every rank before any case. Collective over comm."""
+    """Run every case of an LU benchmark and return the results. Collective over comm.
+
+    Usage errors are raised on every rank before any case.
+    """
     return run_cases(LuBench, problem.check, partial(_results, problem), config, comm, **hooks)
 
 
 def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
-    """Run the cases and yield each one with its result, or None if it does not fit into memory. Collective."""
+    """Run the cases and yield each case with its result, or with None if it does not fit into memory. Collective."""
     cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
     _check_checkpoint(bench, len(cases))
     check_abft(bench)
@@ -280,7 +283,7 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
 
 
 def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
-    """Return the default order for the largest case of the configuration, or None if the configuration has orders."""
+    """Return a list with the default order, computed for the largest case, or None if the configuration sets orders."""
     if bench.config.n is not None:
         return None
 
@@ -304,7 +307,10 @@ def _quick_machine(
 def _quick_n(
     machine: quick.Machine, budget: Budget, footprint: Footprint, nb: int, case: LuCase
 ) -> tuple[int, list[Caution]]:
-    """Return the order of a quick run, or a smaller one with a caution if it does not fit in the free memory."""
+    """Return the order of a --quick run.
+
+    If it does not fit into the free memory, return a smaller order and a warning.
+    """
     n = machine.order(budget.share_n(machine.share, footprint, nb, case.P, case.Q))
     largest = budget.default_n(footprint, nb, case.P, case.Q)
     if n <= largest:
@@ -321,7 +327,7 @@ def _quick_n(
 def _checkpointed(
     problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
 ) -> Result | None:
-    """Run a case, and lock its folder of checkpoints during the run if it has one. Collective over the grid."""
+    """Run a case. With --checkpoint, lock its folder during the run. Collective over the grid."""
     kept = open_checkpoints(bench.config, case, grid.all, bench.name)
     try:
         for caution in () if kept is None else kept.cautions:
@@ -341,9 +347,9 @@ def _result(
     *,
     last: bool,
 ) -> Result | None:
-    """Warm up and solve `--repeat` times; the best time counts, and all solves must pass.
+    """Run the warm-up and the repeated solves of a case, and build the result. Collective over the grid.
 
-    The result is complete on rank 0 of the grid. Collective over the grid.
+    The fastest solve determines the rate, and all solves must pass. The result is complete on rank 0 of the grid.
     """
     solves: list[AnySolve] = []
     own_gemm: list[Phase] = []
@@ -405,7 +411,7 @@ def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
 
 
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """Return a solve with the spans of the fastest solve so far, so that many solves need little memory."""
+    """Return the solve, with the spans of the fastest solve so far if it was slower, to save memory."""
     best = min(before, key=lambda other: other.time_s, default=solve)
     return solve if solve.time_s <= best.time_s else cast(AnySolve, replace(cast(Any, solve), spans=best.spans))
 
@@ -464,7 +470,7 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
 
 @dataclass(frozen=True, slots=True)
 class GemmProbe:
-    """A product C = C - A B for timing."""
+    """A product C = C - A B whose rate is measured."""
 
     kernels: Kernels
     C: Matrix
@@ -477,9 +483,10 @@ class GemmProbe:
 
 
 def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> GemmProbe:
-    """Return a product C = C - A B for timing, with C = 0 of m×n, k columns in A, and operands in `precision`.
+    """Return a product C = C - A B for timing, in which C is a zero m×n matrix and A has k columns.
 
-    A and B are random, because products of equal numbers need less power and are faster than those of an LU.
+    A and B are random and stored in `precision`. Products of equal numbers need less power and are faster than those
+    of an LU.
     """
     stored = stored_as(precision)
     C = kernels.matrix(m, n, stored)

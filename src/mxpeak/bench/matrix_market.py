@@ -29,7 +29,7 @@ from mxpeak.options import DIGITS, quoted
 
 FIELDS = ("real", "double", "integer", "pattern")
 SYMMETRIES = ("general", "symmetric", "skew-symmetric")
-#: The error if each line is valid by itself.
+#: The error message if each line is valid by itself.
 UNLIKE = "its entries cannot be parsed"
 
 
@@ -45,7 +45,7 @@ class Header:
 
 
 def read_matrix(path: str | Path) -> Any:
-    """Return the matrix in a file (.mtx or .mtx.gz) as a scipy.sparse.csr_array of fp64; duplicates are summed.
+    """Read a matrix file (.mtx or .mtx.gz) and return a scipy.sparse.csr_array of fp64; duplicates are summed.
 
     Raises a UsageError for a matrix that is not square, sparse and real, and for NaN, Inf, empty rows or a zero
     diagonal.
@@ -82,7 +82,7 @@ class Entries:
 
 
 def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
-    """Parse the entries in a file, given by its name, or in some of its lines."""
+    """Parse the entries after the first `skip` lines of a file name or an open stream of lines."""
     index = np.int32 if header.n < 2**31 else np.int64
     kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
     if header.field != "pattern":
@@ -118,7 +118,7 @@ def mirrored(header: Header, entries: Entries) -> Entries:
 
 
 def read_header(path: Path) -> Header:
-    """Return the checked header of a file."""
+    """Read and check the header of a file."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UsageError(f"{path} is a pipe or a device, which mxpeak cannot read twice; use a regular file")
     header: Header = _opened(path, lambda lines: _header(path, lines))
@@ -135,7 +135,7 @@ def raise_mistake(path: Path, header: Header, problem: str) -> NoReturn:
 
 
 def _opened(path: Path, use: Any) -> Any:
-    """Open the file, call `use` with it, and return the result."""
+    """Open the file and return use(file); raise a UsageError if the file cannot be read."""
     open_file = gzip.open if path.suffix == ".gz" else open
     try:
         check_readable(path)
@@ -253,7 +253,10 @@ def _problems(words: list[str], header: Header) -> Iterator[str]:
 
 
 def _is_number(word: str, *, whole: bool) -> bool:
-    """Return whether NumPy reads a word as a number: Python's syntax without 1_000, and integers of 64 bits."""
+    """Return whether NumPy can read a word as a float or, if `whole`, as a 64-bit integer.
+
+    Underscores are not allowed.
+    """
     try:
         return "_" not in word and (-(2**63) <= int(word) < 2**63 if whole else isinstance(float(word), float))
     except ValueError:

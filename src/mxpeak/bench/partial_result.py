@@ -16,7 +16,7 @@ from mxpeak.records import Result
 from mxpeak.runtime.facts import Facts
 from mxpeak.spans import Spans, Step, StepRow
 
-#: The number of times per computation at which all ranks ask rank 0 whether to continue.
+#: The maximum number of times per computation at which all ranks check whether rank 0 stops the run.
 LOOKS = 50
 
 
@@ -73,7 +73,7 @@ def _parameters(case: Any) -> dict[str, Any]:
 
 
 def _phase(phase: Any) -> dict[str, Any]:
-    """Return the record of a phase as results contain it."""
+    """Return the times, flops, bytes and calls of a phase on this rank, in the format of a result."""
     times = {"time_s": phase.time_s, "max_s": phase.time_s, "min_s": phase.time_s}
     return {**times, "flops": phase.flops, "bytes": phase.bytes, "calls": phase.calls}
 

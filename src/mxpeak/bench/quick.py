@@ -20,8 +20,7 @@ HOST_MOST, GPU_MOST = 19968, 79872
 HOST_STEP, GPU_STEP = 1536, 3072
 #: The order for the reference kernels.
 REFERENCE_N = 512
-#: Share of a node's memory that a quick run may fill, and of the memory of a GPU with slow fp64, where time is the
-#: limit.
+#: Share of the memory that a quick run may fill. It is smaller on a GPU with slow fp64, because time is the limit.
 SHARE, SLOW_FP64_SHARE = 1 / 4, 1 / 16
 
 
@@ -62,6 +61,6 @@ class Machine:
         return SLOW_FP64_SHARE if self.slow_fp64 else SHARE
 
     def order(self, largest: int) -> int:
-        """Return the order of a quick run; `largest` is the largest order that fits into the share of the memory."""
+        """Return the order of a quick run: a multiple of the step, at most `max_order` and at most `largest`."""
         n = min(self.max_order, largest)
         return n // self.step * self.step or n

@@ -90,7 +90,7 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def register(benchmark: Benchmark) -> None:
-    """Add a benchmark to the command line and to `mxpeak.run`."""
+    """Register a benchmark for the command line and `mxpeak.run`; raise a ValueError for an invalid or used name."""
     if benchmark.name in BENCHMARKS or benchmark.name == "all":
         raise ValueError(f"the benchmark {benchmark.name} is already registered; use another name")
     if not NAME.fullmatch(benchmark.name):

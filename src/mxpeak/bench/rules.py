@@ -16,7 +16,7 @@ PUBLISHED, OWN = "published", "mxpeak"
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a run breaks, and by how much; `source` shows whether the rule is published or mxpeak's own."""
+    """A rule that a run breaks. `text` explains the violation, and `source` is PUBLISHED or OWN."""
 
     rule: str
     text: str
@@ -24,7 +24,7 @@ class Violation:
 
 
 def ruling(broken: Sequence[Violation]) -> dict[str, Any]:
-    """Return the section `rules`: whether a result is admissible and meaningful, and which rules it breaks."""
+    """Return the section `rules` of a result: whether it is admissible and meaningful, and the rules that it breaks."""
     sources = {violation.source for violation in broken}
     return {
         "admissible": PUBLISHED not in sources,
@@ -34,6 +34,6 @@ def ruling(broken: Sequence[Violation]) -> dict[str, Any]:
 
 
 def break_rule(rules: dict[str, Any], broken: Violation) -> None:
-    """Add a violation to the section `rules` of a result."""
+    """Add a violation to the section `rules` of a result, and mark the result as not admissible or not meaningful."""
     rules["violations"].append(asdict(broken))
     rules["admissible" if broken.source == PUBLISHED else "meaningful"] = False

@@ -23,14 +23,17 @@ from mxpeak.runtime.placement import ranks_here
 
 #: Options that a study does not allow: a process grid, a file of cases, or a comparison of one size.
 REFUSED = ("grid", "node_grid", "npx", "npy", "npz", "min_gflops", "target", "baseline", "submit")
-#: Side of the boxes that multigrid halves.
+#: The sides of all boxes are multiples of this number, because multigrid halves them.
 STEP = 2 ** (LEVELS - 1)
 #: The largest side that the search for a box tries.
 LARGEST_SIDE = 1024
 
 
 def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
-    """Return the checked rank counts of a study and the number of ranks to start; errors are raised on all ranks."""
+    """Check a scaling study, and return its rank counts and the number of ranks to start as settings.
+
+    Errors are raised on all ranks.
+    """
     from mxpeak.runtime.launch import launched, launcher
 
     started = launcher() if launched() else None
@@ -48,7 +51,10 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
 
 def counts(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int, ...]:
-    """Return the given rank counts in ascending order, or `largest` and the powers of two up to it."""
+    """Return the given rank counts in ascending order, or by default `largest` and the powers of two below it.
+
+    Raises a UsageError for repeated counts, or fewer than two.
+    """
     if given is None:
         given = sorted({largest, *(2**k for k in range(largest.bit_length()) if 2**k <= largest)})
     text = ",".join(map(str, given))
@@ -104,7 +110,7 @@ def _check_grid(config: GridConfig, counts: Sequence[int]) -> None:
 
 
 def sized(config: RunConfig, counts: Sequence[int], ranks: int, first: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the sizes of the problem on `ranks` ranks; `first` is the problem on the fewest ranks."""
+    """Return the size options for the run on `ranks` ranks, derived from `first`, the problem on the fewest ranks."""
     if isinstance(config, SparseConfig):
         if getattr(config, "matrix", None) is not None:
             return {}
@@ -123,7 +129,7 @@ def order(n: int, growth: float, multiple: int) -> int:
 
 
 def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
-    """Return a memory limit for the fewest ranks of a weak study for which the largest run also fits."""
+    """Return the option `mem` for the run on the fewest ranks, with which the largest run also fits into memory."""
     if config.study == "strong" or config.on_gpu or config.quick:
         return {}
     share = counts[0] / counts[-1]
@@ -133,7 +139,7 @@ def _open_size(config: RunConfig, counts: Sequence[int]) -> dict[str, Any]:
 
 
 def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
-    """Return the box of a rank for every rank count; raise a UsageError if the global box cannot be divided."""
+    """Return the box per rank for every rank count; raise a UsageError if the global box cannot be divided."""
     if config.shape is not None:
         return _boxes(config, config.shape, counts)
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
@@ -145,7 +151,7 @@ def boxes(config: SparseConfig, counts: Sequence[int]) -> dict[int, Triple]:
 
 
 def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[int, Triple]:
-    """Return the boxes of a study from the box `shape` on the fewest ranks."""
+    """Return the box per rank for every rank count, given the box `shape` per rank on the fewest ranks."""
     if config.study == "weak":
         for ranks in counts:
             check_box(Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official")
@@ -158,13 +164,13 @@ def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[i
 
 
 def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[str]:
-    """Return the reason why the global box cannot be divided, for each rank count; empty if it can."""
+    """Return one text per rank count: the reason why the global box cannot be divided, or an empty text."""
     whole = _whole(shape, counts[0])
     return [_misfit(whole, ranks, process_grid(ranks), rules=config.mode == "official") for ranks in counts]
 
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
-    """Return the reason why a global box cannot be divided among the ranks; empty if it can."""
+    """Return the reason why a global box cannot be divided among the ranks, or an empty text."""
     head = f"a box of {times(whole)} points on {ranks} ranks ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
@@ -180,7 +186,7 @@ def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
 
 
 def _whole(shape: Triple, fewest: int) -> Triple:
-    """Return the global box if each of the fewest ranks has the box `shape`."""
+    """Return the sides of the global box if each of the fewest ranks has the box `shape`."""
     return Box.of(0, shape, process_grid(fewest)).global_shape
 
 

@@ -18,7 +18,7 @@ from mxpeak.records import Caution, Result
 
 #: The largest number of runs of a soak test.
 MOST_RUNS = 10_000
-#: The most runs and ranks with different results that a message lists.
+#: The maximum number of runs and ranks with different results that a message lists.
 LISTED = 8
 
 
@@ -29,7 +29,7 @@ def bits_of(kernels: Kernels, A: Matrix, x: Vector) -> str:
 
 
 class Soak:
-    """Compares the digests of the runs on this rank, and keeps the remaining time."""
+    """Compares the digests of the repeated runs on this rank, and measures the remaining time."""
 
     def __init__(self, length: str, comm: Communicator):
         self._length, self._comm, self._begin = seconds(length), comm, time.monotonic()
@@ -38,7 +38,7 @@ class Soak:
     def goes_on(self, bits: str) -> bool:
         """Record the digest of a run, and return whether another run follows. Collective.
 
-        At least two runs are made. Further runs start until the time has passed, at most MOST_RUNS in total.
+        A soak test has at least two runs. Further runs start until its time has passed, up to MOST_RUNS in total.
         """
         self._bits.append(bits)
         spent = time.monotonic() - self._begin
@@ -46,7 +46,10 @@ class Soak:
         return bool(self._comm.bcast_object(continues))
 
     def about(self, result: Result | None) -> None:
-        """Record in a result the number of runs, and the runs and ranks whose results differ. Collective."""
+        """Record the number of runs in a result, and make the result invalid if a run differs from most runs.
+
+        Collective.
+        """
         usual = Counter(self._bits).most_common(1)[0][0]
         runs_here = [k for k, bits in enumerate(self._bits, 1) if bits != usual]
         ranks = self._comm.gather_objects((socket.gethostname(), runs_here))

@@ -66,7 +66,7 @@ def auto_storages(config: SparseConfig) -> tuple[str, ...]:
 
 
 def check_storage(config: SparseConfig) -> None:
-    """Raise an error if the kernels do not support the storage format."""
+    """Raise a UsageError if the kernels do not support the storage format."""
     if config.storage == "rows" and config.kernels == "torch":
         raise UsageError(
             "--storage rows needs the host kernels, because the torch kernels compute many rows at the "
@@ -113,7 +113,10 @@ def measuring_seconds(config: SparseConfig) -> float:
 def hierarchies_of(
     forms: Iterable[Form], basis: int, order: str | None = None, *, on_gpu: bool = False
 ) -> list[HierarchySize]:
-    """Return the memory layout of each form of the problem; `order` is the sweep order on several levels."""
+    """Return the sizes that determine the memory of each storage form.
+
+    `order` is the row order of the sweeps. It is None for a problem with one level.
+    """
     return [
         HierarchySize(
             tuple(PRECISIONS[values].bytes for values in form.values),
@@ -130,7 +133,7 @@ def hierarchies_of(
 def hierarchies_by_storage(
     config: SparseConfig, forms: Mapping[str, Iterable[Form]], basis: int
 ) -> dict[str, list[HierarchySize]]:
-    """Return the memory layout of the forms of each storage format."""
+    """Return the sizes that determine the memory of the storage forms, keyed by storage format."""
     return {
         storage: hierarchies_of(of_storage, basis, order_of(config, storage), on_gpu=config.on_gpu)
         for storage, of_storage in forms.items()
@@ -138,15 +141,13 @@ def hierarchies_by_storage(
 
 
 def box_lines(box: Box, hierarchies: Mapping[str, Sequence[HierarchySize]], budget: Budget) -> tuple[list[str], bool]:
-    """Return a line with the sizes for each storage format, and whether all formats fit into memory."""
+    """Return one dry-run line per storage format, and whether all formats fit into memory."""
     lines = [f"{storage}: {line(box, of_storage, budget)}" for storage, of_storage in hierarchies.items()]
     return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
 
 
 def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Sequence[str], *, fits: bool) -> DryRun:
-    """Return the dry run of a sparse benchmark with these lines, and with box, ranks and threads as settings.
-    Collective.
-    """
+    """Build the dry run of a sparse benchmark from its text lines, its box, and its ranks and threads. Collective."""
     config: SparseConfig = run.config
     values: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
     if box is not None:
@@ -163,7 +164,7 @@ def mode_violations(config: SparseConfig, storage: str) -> list[Violation]:
 
 
 def memory_violations(used: int, machine: Mapping[str, Any]) -> list[Violation]:
-    """Return the violation of the memory rule, if there is one and the memory of the nodes or GPUs is known."""
+    """Return a violation if the problem uses less than 25 % of the known memory of the nodes or GPUs, otherwise []."""
     if "device_memory_bytes" in machine:
         present = machine["device_memory_bytes"] * machine["device_count"]
     else:
@@ -206,7 +207,7 @@ class SolveProgress:
         self.spans.step(steps, self.expected, steps * self.flops_per_step)
 
     def cycle(self, solve: Solve) -> None:
-        """Report a completed restart cycle."""
+        """Report a completed restart cycle, and estimate the total number of steps from its residual."""
         if 0.0 < self.aim < solve.residual < 1.0:
             self.expected = int((self.before + solve.steps) * log(self.aim) / log(solve.residual))
         self.step(solve.steps)
@@ -229,7 +230,10 @@ class SparseBench(Bench[AnySparse]):
         self.checks = SolveChecks(self.spans) if self.config.abft else None
 
     def begin_solves(self, part: str, problem: StencilProblem | None = None) -> None:
-        """Start the fault checks of a part of the run. From then on, the matrices of `problem` must not change."""
+        """Start the fault checks of --abft for a part of the run.
+
+        From then on, the matrices of `problem` must not change.
+        """
         if self.checks is not None:
             self.checks.begin(part)
             if problem is not None:
@@ -241,19 +245,22 @@ class SparseBench(Bench[AnySparse]):
             self.checks.forget()
 
     def label(self, part: str) -> str:
-        """Return the name of a part of the run with its number, for the observers."""
+        """Return a label with the number and the name of a part of the run, for the observers."""
         if part not in self.parts:
             return part
         return f"phase {self.parts.index(part) + 1} of {len(self.parts)}: {part}"
 
     def progress(self, label: str, steps: int, flops_per_step: float, aim: float = 0.0) -> SolveProgress:
-        """Start to report the progress of a part of the run with this expected number of steps."""
+        """Start to record one part of the run, and return its progress reporter.
+
+        The part is expected to take `steps` iterations.
+        """
         progress = SolveProgress(self.spans, label, steps, flops_per_step, aim=aim)
         self.spans.start(label, steps * flops_per_step)
         return progress
 
     def begin(self, case: Any) -> None:
-        """Start a case, whose parts all record into the same spans."""
+        """Start a case and let all of its parts record into the same spans."""
         super().begin(case)
         if self._under_way is not None:
             self._under_way.spans = self.spans
@@ -264,11 +271,14 @@ class SparseBench(Bench[AnySparse]):
         return measuring_seconds(self.config)
 
     def measured(self, storages: Sequence[str], measure: Callable[[str, float], AnyMeasured]) -> list[AnyMeasured]:
-        """Call `measure` for each storage format; the first format has the whole measuring time. Collective."""
+        """Call `measure` for each storage format and return the measurements. Collective.
+
+        The first format has the whole measuring time, and each of the others a quarter of it.
+        """
         return [measure(storage, self.rt if k == 0 else BESIDE * self.rt) for k, storage in enumerate(storages)]
 
     def finished(self, part: str, start: float, sections: Callable[[int], dict[str, Any]]) -> Result | None:
-        """Return the result with the fault checks of the run on rank 0, None on the other ranks. Collective.
+        """Build the result of the run with its fault checks on rank 0, and return None on the other ranks. Collective.
 
         part      the part of the run that determines the rate
         start     the time at which the run started
@@ -283,7 +293,7 @@ class SparseBench(Bench[AnySparse]):
         return result
 
     def storage_section(self, measured: MeasuredStorage[Any]) -> dict[str, Any]:
-        """Return the levels, the storage format and the set-up times of a result."""
+        """Return the storage settings of a result: levels, format, sweep order, ranks, threads and set-up times."""
         return {
             "levels": measured.levels,
             "storage": measured.storage,
@@ -296,7 +306,7 @@ class SparseBench(Bench[AnySparse]):
         }
 
     def box(self, kinds: Iterable[Sequence[HierarchySize]]) -> Box:
-        """Return this rank's box, reduced if one of the hierarchies does not fit into memory. Collective."""
+        """Choose this rank's box, and reduce it if one of the hierarchies does not fit into memory. Collective."""
         box = box_of(self.config, self.comm.rank, self.comm.size)
         for hierarchies in kinds:
             box, caution = fitted(box, self.config, hierarchies, self.budget)
@@ -305,7 +315,7 @@ class SparseBench(Bench[AnySparse]):
         return box
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> StencilProblem:
-        """Build the problem in all forms on the ranks of `comm`. Collective over comm."""
+        """Build the problem in all storage forms on the ranks of `comm`. Collective over comm."""
         self.forget_problem()
         order = order_of(self.config, forms[0].storage)
         return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
@@ -340,7 +350,7 @@ class SparseBench(Bench[AnySparse]):
         return ", ".join([*names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
-        """Run the kernels that only matrices with entries of other ranks need, without communication."""
+        """Run the kernels for halo entries on this rank, without communication, so that they are compiled."""
         kernels = self.kernels.sparse
         rows = kernels.stencil_rows(box, stencil)
         order = kernels.order(rows, order_of(self.config, form.storage))
@@ -383,7 +393,7 @@ class SparseBench(Bench[AnySparse]):
         return TimedSolves(samples, solves, phase_table(self.comm, self.spans), by_step)
 
     def bandwidth(self, A: SparseMatrix, held: int) -> Reading | None:
-        """Measure the rate at which all ranks read the matrix values; None with --warmup none. Collective.
+        """Measure the rate at which all ranks read the matrix values, or return None with --warmup none. Collective.
 
         If the caches can hold the values but not all `held` bytes of the solver, the ranks read an array larger than
         the caches.
@@ -425,7 +435,7 @@ class SparseBench(Bench[AnySparse]):
         return array
 
     def limit(self, before: Reading | None, after: Reading | None, held: int) -> Limit:
-        """Return the read-bandwidth limit of a solver that holds this number of bytes."""
+        """Return the read-bandwidth limit of a solver that stores `held` bytes over all ranks."""
         return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -436,7 +446,7 @@ class SparseBench(Bench[AnySparse]):
         return timeline(self.comm, self.spans)
 
     def total(self, value: float) -> float:
-        """Return the sum of a value over all ranks. Collective."""
+        """Return the sum of `value` over all ranks. Collective."""
         return allreduce_scalar(self.comm, value, "sum", self.kernels.sparse.xp)
 
     def bytes_of(self, problem: StencilProblem, k: int, basis: int) -> int:

@@ -39,7 +39,7 @@ class TimedSolves(Generic[AnySolve]):
 
     @property
     def finite(self) -> bool:
-        """Return whether no solve broke down."""
+        """Return whether the residuals of all solves are finite."""
         return all(isfinite(solve.residual) for solve in self.solves)  # type: ignore[attr-defined]
 
     def motif(self, name: str) -> dict[str, Any]:
@@ -81,12 +81,12 @@ class MeasuredStorage(Generic[AnySolve]):
 
     @property
     def limit(self) -> Limit:
-        """Return the limit: the read bandwidth, or a higher rate that the solves or their products reached."""
+        """Return the limit: the read bandwidth, or a higher rate that the solves or their SpMVs reached."""
         limit, spmv = self.readings.including(self.solves_name, self.minimum_rate), self.timed.motif("spmv")
         return limit.including("spmv", spmv["bytes"] / spmv["max_s"]) if spmv["max_s"] else limit
 
     def limit_section(self) -> dict[str, Any]:
-        """Return the limit, and the share of it that the solves reach."""
+        """Return the section about the limit, and the fraction of the limit that the solves reached."""
         return {"fraction_of_limit": self.limit.share(self.minimum_rate), "limit": self.limit.section()}
 
     def telemetry(self) -> dict[str, Any]:

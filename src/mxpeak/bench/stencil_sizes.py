@@ -13,14 +13,15 @@ from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, chec
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import MARGIN, Budget
 
-#: The default side of a box, and the side with --quick: that of the reference on the host, and one that fills a GPU.
+#: The default side of a box, and the side with --quick. The default on the host is that of the reference code; the
+#: default on a GPU fills the GPU.
 DEFAULT_NX, QUICK_NX = 104, 64
 GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column index, and of an entry during the set-up: an fp64 value and its column index.
 INDEX_BYTES, SETUP_BYTES = 4, 12
 #: Bytes per entry while a device packs it (sorted keys and their positions), and the number of entries per piece.
 PACKING_BYTES, PIECE = 132, 2**22
-#: Maximum bytes of a column index in packed chunks, because consecutive rows share one.
+#: Maximum bytes of a column index in packed chunks, because consecutive rows share an index.
 PACKED_BYTES = 1
 FP64_BYTES = 8
 #: Entries per row of the copied rows of the next level: 13 of every eighth row, and more at the surface of the box.
@@ -39,7 +40,7 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 
 
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
-    """Return the process grid with the given sides; its other sides make it as close to a cube as possible."""
+    """Return the process grid with the given sides. The other sides make the grid as close to a cube as possible."""
     given = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
     if not given:
         return process_grid(ranks)
@@ -163,7 +164,7 @@ def largest_fitting(box: Box, hierarchies: Sequence[HierarchySize], budget: Budg
 
 
 def line(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> str:
-    """Return a line with the sizes of the problem and its memory for a dry run."""
+    """Return the dry-run line with the sizes and the memory of the problem."""
     parts = memory_need(box, hierarchies)
     text = (
         f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "

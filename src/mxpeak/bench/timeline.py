@@ -17,9 +17,10 @@ DIGITS = 7
 
 
 def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, Any]:
-    """Return the step table of the last computation: mean and largest time of each phase over the ranks, as columns.
+    """Return the mean and largest time of each phase over the ranks for each step of the last computation. Collective.
 
-    All ranks count the same steps. The last row contains the work after the last step. Complete on rank 0. Collective.
+    The table contains one list per column and is complete on rank 0. All ranks count the same steps. The last row
+    contains the work after the last step.
     """
     rows = [StepRow(0, 0.0, 0.0, {}), *spans.rows]
     ranks = comm.gather_objects(list(rows[-1].phases))
@@ -33,7 +34,7 @@ def step_table(kernels: Kernels, comm: Communicator, spans: Spans) -> dict[str, 
 
 
 def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], longest: list[float]) -> dict[str, Any]:
-    """Convert rows to columns; `mean` and `longest` contain the times of all rows in seconds, phase by phase."""
+    """Convert step rows to lists by column; `mean` and `longest` contain the times in seconds, phase by phase."""
     count = len(rows)
     return {
         "index": [row.index for row in rows],
@@ -50,12 +51,12 @@ def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], lo
 
 
 def events_a_rank(comm: Communicator) -> int:
-    """Return the number of spans per rank that a timeline stores."""
+    """Return the maximum number of spans per rank that a timeline stores."""
     return max(1, MOST_EVENTS // comm.size)
 
 
 def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
-    """Return every span since `record` on rank 0, in seconds from the start of the computation. Collective."""
+    """Return the recorded spans of all ranks on rank 0, in seconds from the start of the computation. Collective."""
     begin = spans.started
     here = [(e.name, e.lane, e.begin - begin, e.end - e.begin) for e in spans.recorded()]
     return [
@@ -66,7 +67,7 @@ def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
 
 
 def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
-    """Return the caution that a timeline could not store all spans."""
+    """Return a warning if a timeline could not store all spans, otherwise an empty list."""
     limit = events_a_rank(comm)
     counts = [0] * comm.size
     for event in events:

@@ -20,7 +20,7 @@ SAME = ("n", "precision", "generator", "refine", "scaling")
 
 
 def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, ProgressForecast]:
-    """Return the forecast of every case of a request with --baseline."""
+    """Return the recorded forecast of each case of a request that has --baseline."""
     config: Any = request.config
     if config.n is None:
         raise UsageError("--baseline predicts the time of one problem, but -N is not set; add -N")
@@ -32,9 +32,10 @@ def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, ProgressForecast]
 def simulated(
     request: RunRequest, comm: Communicator, say: Callable[[str], None]
 ) -> Callable[[Any], ProgressForecast | None]:
-    """Return a function that forecasts a case if `mxpeak tune` has measured this machine with these ranks and threads.
+    """Return a function that forecasts the progress of a case from the simulation of an LU factorization.
 
-    Only rank 0 uses the function, and it reports errors in the measurements. Collective.
+    The simulation uses the measurements of `mxpeak tune` for the same number of ranks and threads. Without these
+    measurements, the function returns None. Rank 0 reads the measurements and reports errors in them. Collective.
     """
     from mxpeak.bench.expected import measured_layouts, progress_of
     from mxpeak.perf.simulation.machines import find_machine
@@ -58,7 +59,7 @@ def simulated(
 
 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, ProgressForecast]:
-    """Return the forecast of every case from a file, or from the newest run in mxpeak-out/ (`last`)."""
+    """Return a forecast per case from a result file, or from the newest valid run if `text` is `last`."""
     path: Path | None = Path(text)
     if text == "last":
         path = next((file for file, result in past_results() if _is_valid(result, benchmark)), None)
@@ -77,7 +78,7 @@ def _is_valid(result: Mapping[str, Any], benchmark: str) -> bool:
 
 
 def _results(path: Path) -> list[Mapping[str, Any]]:
-    """Read the results in the file of --baseline."""
+    """Read and return the results in the file of --baseline; raise a UsageError if the file is not a result file."""
     try:
         return recorded(read_text(path))
     except OSError as error:
@@ -89,7 +90,7 @@ def _results(path: Path) -> list[Mapping[str, Any]]:
 
 
 def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: int) -> ProgressForecast:
-    """Return the forecast of a case from the newest result of the same problem."""
+    """Return the forecast of a case from the newest result of the same problem; raise a UsageError if there is none."""
     others = [_differences(result, case, ranks) for result in recorded]
     for result, different in zip(reversed(recorded), reversed(others)):
         if not different:
@@ -112,7 +113,7 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 
 def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
-    """Return the differences between a result and a case, such as: n is 1000 in the file and 2000 in this run."""
+    """Return a text per differing setting, such as "n is 1000 in the file and 2000 in this run"."""
     sections = (result.get(name) for name in ("problem", "launch"))
     problem, launch = (section if isinstance(section, dict) else {} for section in sections)
     there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}

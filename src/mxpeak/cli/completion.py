@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def completion(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Print the script of a shell."""
+    """Print the completion script of the selected shell."""
     if session.rank == 0:
         words = dict(words_after(args.full_parser()))
         cases = "\n".join(f"    '{way}'*) known='{' '.join(followers)}' ;;" for way, followers in words.items())
@@ -65,7 +65,7 @@ def completion(args: argparse.Namespace, argv: list[str], session: Session) -> i
 
 
 def words_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each possible start of a command line with the words that may follow it, the longest starts first."""
+    """Yield each sequence of subcommands and the words that may follow it. The longest sequences come first."""
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():

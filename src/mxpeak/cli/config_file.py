@@ -26,7 +26,10 @@ def values_for(name: str, file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of a --config file: TOML, or a result, which a name such as `last` can also select."""
+    """Return the settings of the file or the recorded run that --config names, by benchmark.
+
+    `path` is a TOML file, a result file, a results folder, or the name of a run such as `last`.
+    """
     if path in NAMES or os.path.isdir(path):
         path = str(run_file(path))
     text = read_text(path, "--config")
@@ -53,12 +56,12 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the user of a recorded run had set, and the size of its problem, without paths.
+    """Return the settings that the user of a recorded run had set, and the problem size, without paths.
 
     The file may come from another person, so it must not decide which files this run writes.
     """
     settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
-    # a value has a source, or an input file under its own name, such as hpcg.dat
+    # the origin of a value may also be the name of an input file, such as hpcg.dat
     sources = [*ORIGINS[1:], *(benchmark.input.name for benchmark in BENCHMARKS.values() if benchmark.input)]
     values = {name: setting["value"] for name, setting in settings.items() if setting["origin"] in sources}
     benchmark = BENCHMARKS.get(result["benchmark"])
@@ -77,9 +80,9 @@ def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size_of(result: Mapping[str, Any], values: Mapping[str, Any], benchmark: Benchmark | None) -> dict[str, Any]:
-    """Return the size that a recorded run chose, so that its repetition has the same problem on any day and machine.
+    """Return the problem size of a recorded run, so that a repetition does not choose another size.
 
-    The result is empty for a scaling study, which derives its sizes from the first run, and for a matrix from a file.
+    The result is empty if the run was a scaling study or read its matrix from a file.
     """
     if benchmark is None or {"study", "matrix", *SIZES} & set(values):
         return {}
@@ -89,14 +92,14 @@ def _size_of(result: Mapping[str, Any], values: Mapping[str, Any], benchmark: Be
 
 
 def _grids(value: Any) -> Any:
-    """Return a grid or a list of grids as the text of its flag; return other values unchanged."""
+    """Return a grid or a list of grids in the notation of the flag, such as "2x4"; return other values unchanged."""
     pairs = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
     whole = all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     return [f"{P}x{Q}" for P, Q in pairs] if whole else value
 
 
 def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
-    """Return the content of a TOML file, whose tables are settings of benchmarks and of `scan`."""
+    """Parse a TOML file of settings; raise a UsageError for invalid TOML or for a table with an unknown name."""
     import tomllib
 
     try:
@@ -111,7 +114,7 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
 
 
 def read_text(path: str, flag: str, *, errors: str = "strict") -> str:
-    """Return the text of the file that a flag names."""
+    """Return the text of a file; raise a UsageError with the name of the flag if the file cannot be read."""
     try:
         return foreign.read_text(path, errors=errors)
     except OSError as error:

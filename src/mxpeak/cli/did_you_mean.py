@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from mxpeak.options import closest
 
-#: Flags of other codes, with those of mxpeak; rocHPL's -p and -q are a node's part of the grid.
+#: Flags of other codes, with the equivalent flags of mxpeak; -p and -q of rocHPL set the grid within a node.
 SPELLINGS = {
     **dict.fromkeys(("-p", "-q"), "-P and -Q (rocHPL's -p and -q are --node-grid PxQ)"),
     "-n": "-N",
@@ -21,7 +21,7 @@ SPELLINGS = {
 
 
 def of_choice(value: str, names: Sequence[str], benchmarks: Sequence[str]) -> str:
-    """Return the error text for an unknown verb or benchmark."""
+    """Return the error text for an unknown verb or benchmark, with the most similar name."""
     if len(names) == 1:
         return f"{value!r} is unknown; use {names[0]}"
     choices = f"(choose from {', '.join(names)})"
@@ -36,9 +36,9 @@ def of_choice(value: str, names: Sequence[str], benchmarks: Sequence[str]) -> st
 def of_flags(
     unknown: Sequence[str], names: Iterable[str], elsewhere: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> str:
-    """Return suggestions for words that no flag matches; empty if there are none.
+    """Return the end of the error text for unknown flags: suggestions, and the benchmarks that have these flags.
 
-    `elsewhere` maps flags to the benchmarks that have them.
+    The text is empty without suggestions. `elsewhere` maps flags to the benchmarks that have them.
     """
     flags, suggestions, foreign = list(names), [], []
     for word in unknown:
@@ -56,7 +56,7 @@ def of_flags(
 
 
 def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, list[str]]:
-    """Return the flags of a verb's benchmarks, each with the names of the benchmarks that have it."""
+    """Return the names of the benchmarks that have a flag, for each flag of the verb in `words`."""
     owners: dict[str, list[str]] = {}
     (verbs,) = _choices(top)
     names = [name for choices in _choices(verbs[words[0]]) for name in choices] if len(words) > 1 else []
@@ -67,12 +67,12 @@ def flags_elsewhere(top: argparse.ArgumentParser, words: Sequence[str]) -> dict[
 
 
 def _choices(parser: argparse.ArgumentParser) -> list[dict[str, argparse.ArgumentParser]]:
-    """Return the subcommands of a parser by name."""
+    """Return the subparsers of a parser by name, one dictionary per group of subcommands."""
     return [dict(a.choices) for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
 
 
 def flags_after(top: argparse.ArgumentParser, words: Iterable[str]) -> list[str]:
-    """Return the flags of the innermost parser that these words of a command line select."""
+    """Return the flags of the subcommand that these words select."""
     parser = top
     for word in words:
         inner = [choices[word] for choices in _choices(parser) if word in choices]

@@ -24,14 +24,14 @@ from mxpeak.watch.step_table import StepTable
 
 
 class PlainProgress(Progress):
-    """Shows the progress of work that is not counted in flops: the completed share and the remaining time."""
+    """Shows the completed share and the remaining time, without a rate, for benchmarks that do not count flops."""
 
     def _parts(self, step: Step) -> list[str]:
         return [*how_far(step), since(step)]
 
 
 def progress_of(benchmark: Benchmark, mode: str) -> Progress:
-    """Return the progress display of a benchmark on stderr; without a flop count, there is no table of steps."""
+    """Return the progress display of a benchmark. A benchmark that does not count flops has no table of steps."""
     if not benchmark.in_flops:
         return PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
     if mode == "table":
@@ -40,7 +40,7 @@ def progress_of(benchmark: Benchmark, mode: str) -> Progress:
 
 
 def judge(result: Result, config: RunConfig) -> None:
-    """Change the status of a valid result to slow, with the reason, if it does not reach a requested rate or share."""
+    """Set the status of a valid result to `slow` and add a warning if its rate is below --min-gflops or --min-share."""
     rate, share = result.result.get("rate_flops") or 0.0, result.result.get("fraction_of_limit")
     lines = []
     if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
@@ -56,7 +56,7 @@ def judge(result: Result, config: RunConfig) -> None:
 
 @dataclass
 class Display:
-    """Shows the run of one benchmark on rank 0; `on_case` is called at the end of each case."""
+    """Shows the results, reports and warnings of one benchmark on rank 0."""
 
     request: RunRequest
     ranks: int
@@ -78,7 +78,7 @@ class Display:
         return self._report.getvalue()
 
     def on_case(self, case: Any, result: Result | None) -> None:
-        """Show a case that has just ended, or a case that was skipped because it did not fit into memory."""
+        """Show and store the result of a case that has ended; `result` is None if the case did not fit into memory."""
         self.progress.close()  # the progress line would overwrite the result on a terminal
         if not self._texts:
             self._open_texts(case)
@@ -95,12 +95,12 @@ class Display:
                 result.telemetry["forecast"] = self.progress.forecast.section()
             judge(result, self.request.config)
             self.results.append(result)
-            for text in self._texts if result.status != "aborted" else ():  # those formats know only whole runs
+            for text in self._texts if result.status != "aborted" else ():  # the formats have no aborted runs
                 text.case(result)
             self._show(result)
 
     def close(self) -> None:
-        """Close the reports."""
+        """Write the footers of the benchmark's own reports."""
         passed, failed = sum(r.passed for r in self.results), sum(r.status == "invalid" for r in self.results)
         for text in self._texts:
             text.footer(passed, failed, self.skipped)
@@ -130,7 +130,7 @@ class Display:
             self.stdout.say(printable(text).replace(result.mark, painted(result.mark, self.color), 1))
         grid = result.launch.get("grid") if result.problem.get("node_grid") else None
         if grid and not output.quiet and not output.verbose and grid not in self._warned:
-            self._warned.add(grid)  # ranks were remapped: show where they went
+            self._warned.add(grid)  # ranks were remapped: show the new placement
             self.stderr.say(printable(grid) + "\n")
         # A quiet run still prints "slow": it explains exit code 4.
         warnings = [warning for warning in result.warnings if not output.quiet or warning.code == "slow"]

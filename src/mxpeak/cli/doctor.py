@@ -31,7 +31,7 @@ LABELS = {
     "governor": "frequency governor",
 }
 
-#: Parts that a run can do without.
+#: Components that a run does not need.
 OPTIONAL = ("16-bit GEMM", "MPI", "GPU", "cores")
 
 EXAMPLE = """\
@@ -73,7 +73,7 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
-    """Return the title of each component, the function that finds its facts, and the fix if that function fails."""
+    """Return the title of each component, the function that returns its properties, and a fix if the function fails."""
     return [
         ("host", _host_facts, "mount /proc and /sys (mxpeak needs Linux)"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
@@ -85,7 +85,7 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
 
 
 def _mpi_facts() -> dict[str, Any]:
-    """Return the facts of MPI."""
+    """Return the MPI library, its version and its launcher."""
     from mxpeak.runtime.launch import mpi_facts
 
     return mpi_facts()
@@ -102,7 +102,7 @@ def _part_text(title: str, facts: Mapping[str, Any]) -> str:
 
 
 def _verdict(sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the verdict as text and in a form for programs; `to_do` lists the fixes that a CPU run needs."""
+    """Return the verdict as text, and whether the CPU, MPI and a GPU can be used; `to_do` lists the necessary fixes."""
     able = {name: "missing" not in sections[name] for name in sections}
     cpu = able["host"] and able["BLAS"]
     where = "on the CPU and on GPUs" if able["GPU"] else "on the CPU"
@@ -145,7 +145,7 @@ def _blas_facts() -> Mapping[str, Any]:
 
 
 def _unit_facts() -> Mapping[str, Any]:
-    """Return the hardware units that multiply 16-bit operands, and those of them that a run does not use."""
+    """Return the hardware unit or emulation that multiplies bf16 and fp16, and the units that are slower than fp32."""
     from mxpeak.kernels.host.engine.matrix_engines import chosen, present, unit_for
 
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
@@ -156,7 +156,7 @@ def _unit_facts() -> Mapping[str, Any]:
 
 
 def _gpu_facts() -> Mapping[str, Any]:
-    """Return the GPUs that torch can use and their NUMA nodes, and the NUMA nodes of the network adapters."""
+    """Return name, memory and NUMA node of each GPU that torch can use, and the NUMA node of each network adapter."""
     from mxpeak.kernels.choose import gpu_driver
     from mxpeak.perf.devices import gpu_location, nics
 

@@ -25,7 +25,7 @@ MOST_RANKS = 16
 
 
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
-    """Describe a run without running it; the exit code is not 0 if the run needs too much memory. Collective."""
+    """Print the plan of a run on rank 0; return a nonzero exit code if it does not fit into memory. Collective."""
     fits = True
     for request, group in turns(wanted, session, lambda: requested_problem(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
@@ -48,7 +48,7 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
 
 
 def _time_line(request: RunRequest, plan: DryRun, ranks: int) -> str:
-    """Return a line with the expected time of the timed part."""
+    """Return a line with the expected time of the timed part, or an empty string if the flop count is unknown."""
     from mxpeak.watch.progress import duration
 
     if plan.time_s is not None:
@@ -66,7 +66,7 @@ def _time_line(request: RunRequest, plan: DryRun, ranks: int) -> str:
 
 
 def print_dat(request: RunRequest, session: Session) -> int:
-    """Print an input file such as HPL.dat with these settings."""
+    """Print these settings as an input file of the benchmark, such as HPL.dat."""
     form = request.benchmark.input
     if form is None or not form.writer:
         raise UsageError(f"{request.benchmark.name} has no input file to print; remove --print-dat")

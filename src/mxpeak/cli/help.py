@@ -55,7 +55,7 @@ class HelpAction(argparse.Action):
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **settings)
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> NoReturn:
-        """Print the help and exit."""
+        """Print the help and end the process."""
         parser._print_message(short_help(parser) if option_string == "-h" else parser.format_help(), sys.stdout)
         raise SystemExit(0)
 
@@ -87,7 +87,7 @@ def short_help(parser: argparse.ArgumentParser) -> str:
 
 
 def _place(action: argparse.Action) -> int:
-    """Return the position of a flag in COMMON; flags outside of COMMON come last."""
+    """Return the index of a flag in COMMON, or the length of COMMON for another flag."""
     places = [COMMON.index(flag) for flag in action.option_strings if flag in COMMON]
     return min(places, default=len(COMMON))
 
@@ -120,7 +120,7 @@ def full_overview(parser: argparse.ArgumentParser, epilog: str) -> str:
 
 
 def _commands(parser: argparse.ArgumentParser, commands: dict[str, str], epilog: str) -> str:
-    """Return the usage, the commands with the verbs of mxpeak in their groups, and the epilog."""
+    """Return the usage, the subcommands with their help, and the epilog. The verbs of mxpeak are listed by group."""
     lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH), ""]
     groups = verbs_by_group() if parser.prog == "mxpeak" else {"": list(commands)}
     for title, names in groups.items():
@@ -147,7 +147,7 @@ def explain(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _topic(top: argparse.ArgumentParser, words: list[str]) -> str:
-    """Return the text of a help topic."""
+    """Return the text of a help topic, or the help of the command that the words name."""
     if words == ["exit-codes"]:
         return EXIT_CODES
     if words == ["submit"]:
@@ -166,7 +166,7 @@ def _topic(top: argparse.ArgumentParser, words: list[str]) -> str:
 
 
 def _settings() -> str:
-    """Return a table of all settings with flag, variable and key of a file."""
+    """Return the table of all settings: flag, environment variable, and key in a --config file."""
     from mxpeak.bench.registry import BENCHMARKS
     from mxpeak.options import options
 

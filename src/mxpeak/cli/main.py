@@ -23,7 +23,7 @@ from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.parent_watch import call_at_end, parent_pid, record_crashes, restore_signals, write_exit_code
 
-#: Values of flags that begin with a dash, such as -5%, -1e9 and -64,128. No flag begins with a digit.
+#: Values of flags that begin with a dash, such as -5%, -1e9 and -64,128. No flag begins with a dash and a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
@@ -71,14 +71,17 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UsageError. If an argument is missing, the error lists its values."""
+        """Raise a UsageError. If an argument with a fixed set of values is missing, the error lists these values."""
         for action in self._actions:
             if action.choices and message == f"the following arguments are required: {action.metavar}":
                 message = f"{action.metavar} is missing; use one of {', '.join(map(str, action.choices))}"
         raise UsageError(_with_help(_shortened(message), self.prog))
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Parse a value, and name the flag in errors, because argparse has only one text for every ValueError."""
+        """Parse the value of a flag; prefix errors with the name of the flag.
+
+        Without this method, argparse replaces the message of every ValueError by the same text.
+        """
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError as error:
@@ -96,13 +99,13 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, message)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help and version on rank 0."""
+        """Print help or the version, on rank 0 only."""
         if Session().rank == 0:
             super()._print_message(message, file)
 
 
 def parser(verb: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line. If `verb` is given, only this verb has its flags."""
+    """Return the parser of the command line. If `verb` is given, only the flags of this verb are added."""
     selected = tuple(VERBS) if verb is None else (verb,) if verb in VERBS else ()
     benchmarks = sys.modules.get("mxpeak.bench.registry")
     return _parser_of(selected, tuple(VERBS.values()), tuple(benchmarks.BENCHMARKS.values()) if benchmarks else ())
@@ -110,7 +113,7 @@ def parser(verb: str | None = None) -> argparse.ArgumentParser:
 
 @cache
 def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> argparse.ArgumentParser:
-    """Build the parser, once for each selection of verbs and benchmarks that are registered."""
+    """Build the parser. The result is cached for each selection and each set of registered verbs and benchmarks."""
     top = Parser(
         prog="mxpeak",
         description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
@@ -146,7 +149,7 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 
 
 def completed(argv: list[str]) -> list[str]:
-    """Return the command line, completed by the arguments that `mxpeak` without a verb implies."""
+    """Return the command line, completed by the default verb and flags if it contains no verb."""
     if not argv:
         return NO_ARGUMENTS
     if argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
@@ -193,12 +196,12 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
 
 
 def entry() -> None:
-    """Run the console script, even if a daemon has closed the standard streams."""
+    """Run `mxpeak` and exit with its exit code. This is the entry point of the console script."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
-        getattr(sys, name).reconfigure(errors="backslashreplace")  # a path that is not UTF-8 must not end a run
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch calls the choice of cuSOLVER experimental in each run
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # the name of a path may not be UTF-8
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns about the choice of cuSOLVER in each run
     session = Session()
     code = main(session=session)
     if code:

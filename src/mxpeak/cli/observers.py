@@ -1,4 +1,4 @@
-"""Observe a run on rank 0: its event file, its metrics file, its progress and its guard."""
+"""Connect a run on rank 0 to its event file, its metrics file, its progress display and its --target guard."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Simulated = Callable[[Any], ProgressForecast | None]
 
 
 class RunObservers:
-    """Writes the event file and the metrics file of a run; only rank 0 has these files."""
+    """Writes the event file and the metrics file of a run on rank 0. Other ranks have no files."""
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
         self.forecasts: Mapping[str, Mapping[Any, ProgressForecast]] = {}
@@ -47,7 +47,7 @@ class RunObservers:
             self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
 
     def of_benchmark(self, request: RunRequest, progress: Progress, simulated: Simulated) -> Watched:
-        """Return the observers of one benchmark; `simulated` forecasts the cases without a --baseline."""
+        """Return the observers of one benchmark; `simulated` forecasts a case that has no forecast from --baseline."""
         target = getattr(request.config, "target", None)
         guard = None if target is None else Guard(1e9 * target)
         return Watched(self, request.benchmark.name, progress, guard, simulated)
@@ -61,7 +61,7 @@ class RunObservers:
             self.metrics.case(result, case_text(result))
 
     def trouble(self, session: Session) -> int:
-        """Print the errors of the event and metrics files and return the exit code."""
+        """Print the write errors of the event and metrics files, and return the exit code."""
         code = ExitCode.VALID
         for flag, file in (("--events", self.log), ("--prometheus", self.metrics)):
             if file and file.error is not None:
@@ -80,7 +80,7 @@ class RunObservers:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The observers of a run of one benchmark."""
+    """The progress display, guard and files that observe one benchmark."""
 
     files: RunObservers
     benchmark: str
@@ -90,12 +90,12 @@ class Watched:
 
     @property
     def observers(self) -> list[Observer]:
-        """Return the observers of each step; the guard comes last, so that the others record its last step."""
+        """Return the observers that are called at each step. The guard is last, so the others record the last step."""
         candidates: tuple[Observer | None, ...] = (self.progress, self.files.log, self.files.metrics, self.guard)
         return [observer for observer in candidates if observer is not None]
 
     def begin(self, case: Any) -> None:
-        """Record the beginning of a case, and select its forecast."""
+        """Set the forecast of a case, and write the start of the case to the event file."""
         recorded = self.files.forecasts.get(self.benchmark, {}).get(case)
         self.progress.forecast = recorded or self.simulated(case)
         if self.guard:
@@ -105,13 +105,13 @@ class Watched:
             self.files.log.write("case started", benchmark=self.benchmark, case=about)
 
     def reason(self) -> str | None:
-        """Return the reason to stop the case; None if it should continue."""
+        """Return the reason to stop the case, or None if the case should continue."""
         return self.guard.reason() if self.guard else None
 
 
 @contextmanager
 def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iterator[Watchdog | None]:
-    """End the run if this rank makes no progress, or if another rank of its node is stopped. Collective."""
+    """Run a watchdog that ends the run if this rank stalls or another rank of the node is stopped. Collective."""
     if limits is None:
         yield None
         return
@@ -127,7 +127,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
 
 
 def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
-    """Return the processes of the other ranks on this node, and whether it is the only node. Collective."""
+    """Return the process ID of each other rank on this node, and whether all ranks are on this node. Collective."""
     comm = session.comm
     if comm is None or comm.size == 1:
         return {}, True
@@ -137,7 +137,7 @@ def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
 
 
 def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
-    """Return the processes that Linux reports as stopped by a signal or a debugger."""
+    """Return the names of the processes that a signal or a debugger has stopped, according to /proc."""
     names = []
     for name, pid in processes.items():
         with suppress(OSError), open(f"{root}/{pid}/stat", encoding="utf-8", errors="replace") as stat:
@@ -148,7 +148,7 @@ def stopped(processes: Mapping[str, int], root: str = "/proc") -> list[str]:
 
 @contextmanager
 def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session) -> Iterator[RunObservers]:
-    """Yield the observers of a run; they also record an error or a signal that ends the run."""
+    """Yield the observers of a run. If an exception or a signal ends the run, record the exit code in their files."""
     observers = RunObservers(output, benchmark, argv, session)
     try:
         yield observers
@@ -167,7 +167,7 @@ def status_of(code: int) -> str:
 
 
 def _finished_event(result: Result) -> dict[str, Any]:
-    """Return the event for the end of a case, with its measurements and its validation."""
+    """Return the measurements and the validation of a result as the event `case finished`."""
     figures = ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")
     checks = ("passed", "residual", "threshold", "iterations")
     return {

@@ -1,4 +1,4 @@
-"""Write the folder of results, in which every file is complete or absent, and streams that tolerate errors."""
+"""Write the files of a run so that each file is complete or absent, and wrap output streams to store errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
 
 
 def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: str | None) -> Folder:
-    """Return the folder of the results; if only --json names a target, the folder stores nothing."""
+    """Return the folder of the results; if it is not writable but --json is given, return a folder without storage."""
     try:
         return new_folder(out, benchmark, names)
     except UsageError as error:
@@ -39,9 +39,10 @@ def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: 
 
 
 def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folder:
-    """Return the folder that a flag names. It must be new or empty, and must not be the folder of the results.
+    """Return the folder that a flag names.
 
-    The folder may contain a file with the name `allowed`.
+    The folder must be new or empty, except for a file named `allowed`, and must not be the results folder. Otherwise,
+    raise a UsageError.
     """
     path = Path(name)
     if path.absolute() == not_in.absolute():
@@ -54,7 +55,7 @@ def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folde
 
 
 def checkpoint_folder(name: str, not_in: Path) -> Folder:
-    """Return the folder of --checkpoint. It must be new, or empty except for an old lock."""
+    """Return the folder of --checkpoint. It must be new, or empty except for a lock that no run holds."""
     path = Path(name)
     if os.path.isdir(name):
         check_unlocked(path)
@@ -88,9 +89,9 @@ def refuse_existing(paths: Iterable[Path], instead: str) -> None:
 
 
 def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
-    """Raise an error if `path` cannot be created, or if another result will be written to the same path.
+    """Raise a UsageError if `path` cannot be created, exists, or is one of the files in `taken`.
 
-    If `replaced`, an existing file is allowed.
+    If `replaced`, the file may exist.
     """
     if not replaced:
         refuse_existing([path], f"{flag} FILE")
@@ -111,7 +112,7 @@ def _try_to_write(folder: Path) -> None:
 
 
 def write_json(body: Mapping[str, Any], target: str) -> None:
-    """Print a text as JSON if the target is `-`; otherwise write a new file."""
+    """Print the body as JSON if the target is `-`; otherwise write it to a new file."""
     if target == "-":
         print(to_json(body), end="")
         return
@@ -122,8 +123,8 @@ def write_json(body: Mapping[str, Any], target: str) -> None:
 def show(body: Mapping[str, Any], text: str, target: str | None, *, checked: bool = False) -> None:
     """Write the body as JSON to the target, then print the text unless the target is `-`.
 
-    The file is first, because printing may fail. If it was `checked` before a measurement, a new name replaces a name
-    that is taken now.
+    The file is written first, because printing may fail. `checked` means that the path was free before a measurement.
+    If another process has created the file since then, the JSON is written under the next free name.
     """
     if target is not None and checked and target != "-":
         write_new(Path(target), to_json(body))
@@ -136,8 +137,7 @@ def show(body: Mapping[str, Any], text: str, target: str | None, *, checked: boo
 def write_new(path: Path, text: str) -> None:
     """Write a new file completely or not at all.
 
-    If a file with this name has been created meanwhile, the next free name is used, such as result-2.json, and a
-    message on stderr shows it.
+    If the file exists, use the next free name, such as result-2.json, and print a warning on stderr.
     """
     part = _part_of(path)
     try:
@@ -153,7 +153,7 @@ def write_new(path: Path, text: str) -> None:
 
 
 def _part_of(path: Path) -> Path:
-    """Return a temporary name for an incomplete file. The name is short because file names have a maximum length."""
+    """Return the path of a temporary file in the same folder. File systems limit the length of its name."""
     return path.with_name(f".mxpeak-{os.getpid()}-{secrets.token_hex(3)}.part")
 
 
@@ -166,7 +166,7 @@ def _write_out(part: Path, text: str) -> None:
 
 
 def _taken(part: Path, name: Path) -> bool:
-    """Rename a file to `name` unless another file has this name, and return whether the rename succeeded."""
+    """Rename `part` to `name` if `name` does not exist. Return False if it exists."""
     try:
         os.link(part, name)  # unlike a rename, a link replaces no file
     except FileExistsError:
@@ -182,7 +182,7 @@ def _taken(part: Path, name: Path) -> bool:
 class Folder:
     """A folder of results, and the parent folders that were created for it.
 
-    missing    the reason why there is no folder; no file is written then
+    missing    the reason why the folder cannot be used, or empty; if it is not empty, no file is written
     """
 
     path: Path
@@ -211,7 +211,7 @@ class Folder:
             (self.path / name).unlink(missing_ok=True)
 
     def location(self, json: str) -> str:
-        """Return a line with the folder of the results; its text depends on the target of --json."""
+        """Return a message that names the folder of the results, or the target of --json if the folder is not used."""
         if not self.missing:
             return f"results in {self.path}/"
         return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"

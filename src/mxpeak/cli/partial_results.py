@@ -19,9 +19,9 @@ EVERY_S = 10.0
 
 
 class PartialResultsFile:
-    """Writes the completed cases and the completed solves of the current case, as `aborted`, to a file on rank 0.
+    """Writes the completed cases, and the completed solves of the current case, to a file on rank 0.
 
-    The file is in the results folder until the results are written.
+    The current case has the status `aborted`. The file is removed when the final results have been written.
     """
 
     def __init__(self, folder: Folder, session: Session):
@@ -29,7 +29,10 @@ class PartialResultsFile:
         self._written_s, self._able = time.monotonic(), True
 
     def keep(self, ended: Sequence[Result], under_way: Callable[[], Result] | None = None) -> None:
-        """Write the results so far, unless the previous write was less than EVERY_S ago."""
+        """Write the results so far, unless the previous write was less than EVERY_S ago.
+
+        `under_way` returns the result of the completed solves of the current case.
+        """
         now = time.monotonic()
         if not self._able or now - self._written_s < EVERY_S:
             return
@@ -45,6 +48,6 @@ class PartialResultsFile:
         self._written_s = now
 
     def clear(self) -> None:
-        """Remove the file, because the results have been written or shown."""
+        """Remove the file of partial results."""
         with suppress(OSError):  # `keep` has reported a folder that is not writable
             self._folder.remove(PARTIAL)

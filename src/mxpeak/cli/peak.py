@@ -34,14 +34,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def peak(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Measure the rates on all ranks, and return the exit code. Collective."""
+    """Measure the rates on all ranks, print or write them on rank 0, and return the exit code. Collective."""
     config = read_on_root(args, session, lambda: _config(args))
     code = join_ranks(config, argv, session)
     return _measure(config, args, argv, session) if code is None else code
 
 
 def _config(args: argparse.Namespace) -> RunConfig:
-    """Return the configuration from the command line, after a check of the file of --json."""
+    """Return the configuration from flags and variables; raise a UsageError if the --json file cannot be created."""
     from mxpeak.cli.output import check_file
 
     if args.json not in (None, "-"):
@@ -51,7 +51,7 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 
 def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Measure the rates, and print or write them on rank 0."""
+    """Measure the rates on the joined ranks, and print or write them on rank 0."""
     from mxpeak.bench.peak.run import run
     from mxpeak.cli.output import show
 
@@ -63,7 +63,7 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """Return the sustained rates and their bursts, one per line, and the balance as text."""
+    """Return the sustained rate and the burst rate per kernel, and the flops per byte of memory traffic, as text."""
     lines = []
     for rate in body["rates"]:
         burst = {"rate_bytes" if "rate_bytes" in rate else "rate_flops": rate["burst"]}

@@ -1,4 +1,4 @@
-"""Set up the ranks of a command line: ranks of a launcher, ranks that mxpeak starts, or this process alone."""
+"""Set up the ranks of a command line: those of a launcher, those that mxpeak starts, or this process alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ WHY: dict[int, str] = {
 
 
 def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], T]) -> T:
-    """Join the ranks if a launcher started them, and read on rank 0; errors are raised on all ranks."""
+    """Connect the ranks if a launcher started them, and return the result of `read` on rank 0 to all ranks.
+
+    If `read` raises an error, all ranks raise it.
+    """
     from mxpeak.runtime.launch import launched, start
 
     if not launched():
@@ -43,7 +46,7 @@ def join_ranks(
     local_ranks: Callable[[PlaceConfig], int] | None = None,
     dry_ranks: int = 0,
 ) -> int | None:
-    """Join the ranks of a run and return None, or start the ranks on this host and return their exit code.
+    """Connect this process to the ranks of a run and return None, or start local ranks and return their exit code.
 
     `local_ranks` returns the number of ranks to start if neither a launcher nor --ranks sets it (default: 1).
     `dry_ranks` is the number of ranks that a dry run plans, or 0 without a dry run. A dry run starts no ranks and
@@ -67,7 +70,7 @@ def join_ranks(
 
 
 def _start(ranks: int, argv: list[str], config: PlaceConfig, session: Session) -> int:
-    """Run the command line on ranks on this host and return their exit code."""
+    """Run the command line on local ranks, and return their exit code; if a signal has ended a rank, print its name."""
     from mxpeak.runtime.launch import respawn
 
     try:

@@ -32,7 +32,7 @@ class Verb:
     configs: tuple[str, ...] = ()
 
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Import the module of the verb and let it complete the parser."""
+        """Import the module of the verb, and add the flags of the verb to the parser."""
         import_module(self.module).add_flags(parser)
 
 

@@ -30,7 +30,7 @@ examples:
 FILE is a results folder, a result file, or a report from another program (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
 It can also be 'last' or 'previous' (in mxpeak-out/), or 'baseline' (see mxpeak baseline).
 """
-#: The file that is written without --out.
+#: The output file without --out, by format; - is stdout.
 TARGETS = {"html": "report.html", "markdown": "-", "csv": "-"}
 
 
@@ -55,7 +55,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Write one report on the results of several runs; all ranks read the results, and rank 0 writes the report."""
+    """Write a report on one or several runs; all ranks read the results, and rank 0 prints or writes the report."""
     from mxpeak.cli.output import check_file, write_new
 
     target = args.out or TARGETS.get(args.format, "-")
@@ -87,7 +87,7 @@ def _text(form: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
 
 
 def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Return the native report of these results of one benchmark, as `mxpeak run --format` would print it."""
+    """Return the results of one benchmark in its own report format; raise a UsageError for another format."""
     names = dict.fromkeys(str(result.get("benchmark")) for result in results)
     benchmark = BENCHMARKS.get(next(iter(names), ""))
     if benchmark is None or benchmark.report is None or len(names) > 1 or benchmark.report.format != form:
@@ -116,10 +116,10 @@ def _written(benchmark: Benchmark, own: ReportFormat, cases: Sequence[Result]) -
 
 
 def _frozen(value: Any) -> Any:
-    """Return a JSON value in which lists are replaced by tuples, as in a configuration."""
+    """Return a JSON value with tuples instead of lists, as in a configuration."""
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _name(path: Path) -> str:
-    """Return the name of a run: the name of its folder, or of its file if the file has a name of its own."""
+    """Return the name of a run: the name of its folder, or the path if the file is not named result.json."""
     return path.parent.name if path.name == "result.json" and path.parent.name else str(path)

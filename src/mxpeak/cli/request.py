@@ -27,13 +27,13 @@ OTHER_VARIABLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(Run[RunConfig]):
-    """A benchmark to run, with its configuration and its output.
+    """A benchmark to run, with its configuration and its output options.
 
     from_dat   whether an input file was read
-    begun      the time at which the command line was read
+    begun      time at which the command line was read
     among      whether the command line runs all benchmarks
     notes      notes that are printed before the run
-    of_ranks   the number of ranks in a scaling study; None otherwise
+    of_ranks   number of ranks of this run in a scaling study; None without a study
     """
 
     benchmark: Benchmark
@@ -67,7 +67,7 @@ class RunRequest(Run[RunConfig]):
 
 
 def add_options(parser: argparse.ArgumentParser, config: type, metavars: Mapping[str, str] | None = None) -> None:
-    """Add a flag for each option of a config class to its group in the help; `metavars` replaces placeholders."""
+    """Add a flag for each option of a config class to the help group of the option; `metavars` sets placeholders."""
     groups: dict[str, Any] = {str(group.title): group for group in parser._action_groups}
     for o in options(config):
         group = groups.setdefault(o.group, parser.add_argument_group(o.group))
@@ -90,7 +90,7 @@ def _help(o: Option) -> str:
 
 
 def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRequest]:
-    """Read the files that a command line names, and return its requests, one per benchmark."""
+    """Return one request per benchmark from the flags, the variables and the files that the command line names."""
     names = list(BENCHMARKS) if args.benchmark == "all" else [args.benchmark]
     check_variables(environ)
     config_file = args.config or environ.get("MXPEAK_CONFIG")
@@ -102,7 +102,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
     if len(names) > 1 and wanted[0].config.study is not None:
         raise UsageError(f"--scaling-study runs only one benchmark; use one of {', '.join(names)} instead of all")
     wanted = [_with_tuned(_with_counts(request), alone=len(names) == 1) for request in wanted]
-    if len(names) > 1:  # --min-gflops applies to the other benchmarks
+    if len(names) > 1:  # --min-gflops applies only to benchmarks that count flops
         floorless = {"min_gflops": None}
         wanted = [each if each.benchmark.in_flops else each.with_values(floorless, "default") for each in wanted]
     _check(args.benchmark, wanted)
@@ -110,7 +110,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
 
 
 def check_variables(environ: Mapping[str, str]) -> None:
-    """Raise a UsageError for an MXPEAK_* variable that mxpeak does not use."""
+    """Raise a UsageError if an MXPEAK_* environment variable is unknown."""
     configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
     configs += [load(name) for verb in VERBS.values() for name in verb.configs]
     variables = {o.variable for config in configs for o in options(config)}
@@ -127,7 +127,7 @@ def _request(
     file: Mapping[str, Any],
     dat: Mapping[str, Any] | None,
 ) -> RunRequest:
-    """Return the request of one benchmark."""
+    """Return the request of one benchmark from the flags, the variables, the --config file and the input file."""
     values = values_for(benchmark.name, file)
     shown = {o.name for o in options(OutputConfig)}
     output = resolve(OutputConfig, typed, environ, {k: v for k, v in values.items() if k in shown})
@@ -148,7 +148,7 @@ def _request(
 
 
 def _with_counts(request: RunRequest) -> RunRequest:
-    """Return the request with the rank counts of its scaling study, after a check of the study."""
+    """Return the request with the rank counts of its scaling study; without a study, reject --ranks-list."""
     config = request.config
     if config.study is None:
         if config.ranks_list is not None:
@@ -161,9 +161,9 @@ def _with_counts(request: RunRequest) -> RunRequest:
 
 
 def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
-    """Return the request with tuned values instead of defaults.
+    """Return the request with values of `mxpeak tune` in place of defaults.
 
-    If `alone`, the ranks and threads may also be tuned values if both are unset.
+    If `alone`, the ranks and threads may also be tuned values, provided that both are unset.
     """
     if request.output.tuned == "no":
         return request
@@ -175,7 +175,7 @@ def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
 
 
 def _check(name: str, wanted: Sequence[RunRequest]) -> None:
-    """Raise a UsageError for outputs and limits that conflict, or that a benchmark does not support."""
+    """Raise a UsageError for conflicting output flags, an unsupported --format, or --min-share with --warmup none."""
     output = wanted[0].output
     if output.dry_run and output.json is not None:
         raise UsageError("--dry-run does not produce a result to write; remove --json")
@@ -194,7 +194,7 @@ def _check(name: str, wanted: Sequence[RunRequest]) -> None:
 
 
 def settings_table(run: Run[Any]) -> str:
-    """Return a table of the values that were set or chosen, each with its origin."""
+    """Return a table of the values that are not defaults, each with its origin."""
     rows = [
         (name, "-" if getattr(run.config, name) is None else _shown(getattr(run.config, name)), origin)
         for name, origin in run.origins.items()

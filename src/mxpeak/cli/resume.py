@@ -49,24 +49,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _with_checkpoints() -> list[Benchmark]:
-    """Return the benchmarks that can write checkpoints."""
+    """Return the benchmarks that have the option --checkpoint."""
     return [each for each in BENCHMARKS.values() if any(o.name == "checkpoint" for o in options(each.config))]
 
 
 def _paths(benchmark: Benchmark) -> list[Option]:
-    """Return the options of a benchmark that name user files, which its checkpoints do not record."""
+    """Return the options whose values are paths of user files. A checkpoint does not record these options."""
     return [o for o in options(benchmark.config) if o.users_path and o.name != "checkpoint"]
 
 
 def resume(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Continue a run on all ranks. Collective."""
+    """Read the settings of an interrupted run and continue the run from its checkpoint. Collective."""
     request = read_on_root(args, session, lambda: wanted(args))
     code = join_ranks(request.config, argv, session)
     return run_requests(request.benchmark.name, [request], argv, session) if code is None else code
 
 
 def wanted(args: argparse.Namespace) -> RunRequest:
-    """Return the request of the run that a folder of checkpoints describes; the command line names its user files."""
+    """Return the request of the run that wrote a folder of checkpoints; raise a UsageError if it cannot be resumed.
+
+    The command line sets the process grid and the output options, and names the user files again.
+    """
     from mxpeak.bench.checkpointing import check_resumable, read_run
     from mxpeak.runtime.folder_lock import check_unlocked
     from mxpeak.runtime.launch import launched

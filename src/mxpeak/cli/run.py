@@ -46,7 +46,7 @@ PAGE = "report.html"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the benchmarks to `run`, each with its flags."""
+    """Add one subcommand per benchmark, with its flags, to `run`."""
     parser.description = "Run a benchmark and validate its result."
     parser.epilog = EXAMPLES
     choices = parser.add_subparsers(dest="benchmark", metavar="BENCHMARK", required=True)
@@ -74,7 +74,7 @@ def _add_benchmark(choices: Any, benchmark: Benchmark) -> None:
 
 
 def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the benchmarks that the command line names on its ranks, and return the exit code. Collective."""
+    """Read the settings, join or start the ranks, run the benchmarks, and return the exit code. Collective."""
     if getattr(args, "print_dat", False):
         from mxpeak.cli.dry_run import print_dat
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], session: Session) -> int:
-    """Run the requests on the joined ranks, and return the exit code. Collective."""
+    """Run the requests on the joined ranks, write the results, and return the exit code. Collective."""
     from mxpeak.cli.observers import observing, stalls_noticed
     from mxpeak.options import stall_limits
 
@@ -109,7 +109,7 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
 
 
 def _forecasts(wanted: list[RunRequest], session: Session) -> dict[str, Any]:
-    """Return the expected progress of every case by benchmark, if --baseline is given."""
+    """Return the forecast of each case from --baseline, by benchmark and case."""
     compared = [request for request in wanted if getattr(request.config, "baseline", None) is not None]
     if not compared:
         return {}
@@ -120,7 +120,7 @@ def _forecasts(wanted: list[RunRequest], session: Session) -> dict[str, Any]:
 
 
 def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
-    """Create the folders of the results and of a submission, and check that every file of the run can be written."""
+    """Create the folders for results and submission; raise a UsageError if a file of the run cannot be written."""
     from mxpeak.cli.output import check_file, checkpoint_folder, empty_folder, results_folder
 
     output = wanted[0].output
@@ -156,7 +156,7 @@ def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
 
 
 def _remove_if_empty(folders: list[Folder]) -> None:
-    """Remove those of the folders that are empty."""
+    """Remove the empty folders."""
     for folder in reversed(folders):  # a folder may contain the next one
         folder.remove_if_empty()
 
@@ -183,7 +183,7 @@ class Execution:
         self.so_far = PartialResultsFile(folders[0], session) if session.rank == 0 else None
 
     def run(self, wanted: list[RunRequest]) -> int:
-        """Run all benchmarks, write the files and return the exit code. Collective."""
+        """Run all benchmarks, write the files and return the worst exit code. Collective."""
         from mxpeak.watch.watchdog import WRITING
 
         codes: list[int] = []
@@ -216,8 +216,9 @@ class Execution:
         return [result for display in self.displays for result in display.results]
 
     def _run_benchmark(self, request: RunRequest, comm: Communicator) -> int:
-        """Run one benchmark with its own display and return its exit code; an error on all ranks ends only this
-        benchmark.
+        """Run and display one benchmark and return its exit code.
+
+        An error that all ranks raise ends only this benchmark.
         """
         display, progress = self._new_display(request, comm.size)
         watched = self.observers.of_benchmark(request, progress, self._simulated(request, comm))
@@ -283,7 +284,7 @@ class Execution:
         return simulated(request, comm, self.session.log)
 
     def _log_notes(self, request: RunRequest, module: ModuleType, comm: Communicator) -> None:
-        """Print notes about the settings and about rules that the run will break. Collective."""
+        """Print notes about the settings, and about list rules that the run will break. Collective."""
         if request.output.quiet:
             return
         for line in request.notes:
@@ -293,7 +294,7 @@ class Execution:
                 self.session.log(f"note: {line}")
 
     def _finish(self) -> int:
-        """Show all results and write the files. If the files cannot be written, print the result on stdout."""
+        """Print the overview of the results, write the files of the run on rank 0, and return the exit code."""
         from mxpeak.report.html import html_report
 
         displays, results = self.displays, self.results
@@ -324,7 +325,7 @@ class Execution:
         return code
 
     def _study(self) -> dict[str, Any]:
-        """Return the section about a scaling study; empty if there is none."""
+        """Return the section `study` of the results; empty without a scaling study."""
         request = self.displays[0].request
         if request.of_ranks is None:
             return {}
@@ -332,7 +333,7 @@ class Execution:
         return {"study": section(request, runs)}
 
     def _overview(self, body: dict[str, Any]) -> str:
-        """Return an overview of all results: a scoreboard of benchmarks, or the table of a study or a sweep."""
+        """Return the scoreboard of all benchmarks, the table of a scaling study, or the table of a sweep."""
         from mxpeak.report.scaling import study_table
         from mxpeak.report.scoreboard import scoreboard, sweep
         from mxpeak.watch.progress import duration
@@ -356,7 +357,7 @@ class Execution:
         )
 
     def _traces(self) -> dict[str, list[tuple[str, list[Any]]]]:
-        """Move the timelines of the cases out of the results, and return them by file."""
+        """Remove the timelines from the results, and return titles and timelines by output file."""
         from mxpeak.report.summaries import case_text
 
         traces: dict[str, list[tuple[str, list[Any]]]] = {}
@@ -369,7 +370,7 @@ class Execution:
         return traces
 
     def _write_traces(self, traces: dict[str, list[tuple[str, list[Any]]]]) -> int:
-        """Write the timelines and return the exit code."""
+        """Write the timelines as Chrome traces and return the exit code."""
         from mxpeak.cli.output import write_new
         from mxpeak.report.trace import chrome_trace
 
@@ -382,7 +383,7 @@ class Execution:
         return ExitCode.VALID
 
     def _submit(self, folder: Folder, files: dict[str, str]) -> int:
-        """Write the fields of the submission form with the files of the run, and return the exit code."""
+        """Write the files of a run and the submission form to the --submit folder, and return the exit code."""
         display = next(display for display in self.displays if display.request.config.submission_folder is not None)
         if all(result.status == "aborted" for result in display.results):  # no list accepts aborted results
             return ExitCode.VALID
@@ -400,7 +401,10 @@ class Execution:
         return ExitCode.VALID
 
     def _write(self, files: dict[str, str], result: str, error: OSError | None, output: OutputConfig) -> int:
-        """Write the other files of a run, print their paths, or report `error` or an error of the writes."""
+        """Write the reports and the --json file, print their folder, and return the exit code.
+
+        `error` is the error from writing result.json. This error and new write errors are printed.
+        """
         from mxpeak.cli.output import write_new
 
         folder, log = self.folders[0], self.session.log
@@ -429,7 +433,7 @@ class Execution:
 
 
 def _verdict_code(results: list[Result], skipped: int) -> int:
-    """Return the exit code of a benchmark from the results on rank 0. One case that is fast enough suffices."""
+    """Return the exit code of a benchmark from its results. The code is BELOW_TARGET only if all cases are slow."""
     if any(r.status == "invalid" for r in results):
         return ExitCode.FAILED
     if any(r.status == "aborted" for r in results):
@@ -440,6 +444,6 @@ def _verdict_code(results: list[Result], skipped: int) -> int:
 
 
 def _worst(codes: list[int]) -> int:
-    """Return the most severe exit code: a bug or a usage error, a failed check, a slow run, a valid run."""
+    """Return the most severe exit code; a failed check is more severe than a slow run, for example."""
     order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
     return next((code for code in order if code in codes), ExitCode.VALID)

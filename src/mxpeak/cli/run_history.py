@@ -23,7 +23,7 @@ OUT = Path("mxpeak-out")
 #: File of the run that `mxpeak baseline set` stores.
 KEPT = OUT / "baseline.json"
 
-#: Names that may be given instead of the path of a run.
+#: Names that can replace the path of a run.
 NAMES = ("last", "previous", "baseline")
 
 
@@ -38,7 +38,7 @@ def result_files() -> list[Path]:
 
 
 def read_results(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results of a file in mxpeak-out/; if it is not a result file, warn and return none."""
+    """Return the results of a file in mxpeak-out/. If the file is invalid, print a warning and return an empty list."""
     try:
         return recorded(read_text(path))
     except FileNotFoundError:  # its run has just removed the file
@@ -49,7 +49,7 @@ def read_results(path: Path) -> list[Mapping[str, Any]]:
 
 
 def recorded(text: str) -> list[Mapping[str, Any]]:
-    """Return the results in the text of a result file, checked against the schema, with printable texts.
+    """Parse the text of a result file, check the results against the schema, and escape control characters in them.
 
     Keys may be absent, as in the files of older versions. Raise a ValueError with the first mismatch.
     """
@@ -70,14 +70,14 @@ def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield every result of past runs with its file, newest file first."""
+    """Yield the file and the content of each result of past runs, newest file first."""
     for path in result_files():
         for result in read_results(path):
             yield path, result
 
 
 def run_file(name: str) -> Path:
-    """Return the result file for the name or the path of a run."""
+    """Return the result file of a run, given its path, its folder in mxpeak-out/, or a name such as `last`."""
     if name == "last":
         return _last()
     if name == "previous":
@@ -91,13 +91,13 @@ def run_file(name: str) -> Path:
 
 
 def _in_folder(folder: Path) -> Path:
-    """Return the result file in a folder, or the file with the results so far if the run was interrupted."""
+    """Return the result file in a folder, or the file of partial results if the run was interrupted."""
     whole, so_far = folder / RESULT, folder / PARTIAL
     return so_far if os.path.exists(so_far) and not os.path.exists(whole) else whole
 
 
 def _last() -> Path:
-    """Return the file of the newest run that has ended, otherwise of the newest interrupted run."""
+    """Return the result file of the newest complete run, or of the newest interrupted run if no run is complete."""
     files = result_files()
     if not files:
         raise UsageError(
@@ -107,7 +107,7 @@ def _last() -> Path:
 
 
 def _previous(last: Path) -> Path:
-    """Return the file of the newest earlier run that has a case in common with the last run."""
+    """Return the result file of the newest earlier run that has a case in common with the last run."""
     from mxpeak.report.compare import pairs
 
     own = read_results(last)
@@ -121,7 +121,7 @@ def _previous(last: Path) -> Path:
 
 
 def results_in(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results in a result file, or in a report of another program."""
+    """Return the results in a result file, or in an output file of another program such as HPL."""
     from mxpeak.report.importers import results_of_log
 
     try:
@@ -140,7 +140,10 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
 
 
 def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
-    """Return the rate of the newest valid result with the same number of ranks and an order of at least n/4."""
+    """Return the rate in flop/s of the newest valid result with the same number of ranks and an order of at least n/4.
+
+    Return None if there is no such result.
+    """
     for _, result in past_results():
         if result.get("benchmark") == benchmark and result.get("status") in PASSED:
             rate = result.get("result", {}).get("rate_flops")

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def parts(request: RunRequest, session: Session) -> list[RunRequest]:
-    """Return a request per rank count of a scaling study, all with the same number of threads per rank. Collective."""
+    """Return one request per rank count of a scaling study, or the request itself without a study. Collective.
+
+    All requests of a study have the same number of threads per rank.
+    """
     from mxpeak.runtime.placement import on_device, threads_of
 
     if request.config.study is None:
@@ -33,9 +36,10 @@ def parts(request: RunRequest, session: Session) -> list[RunRequest]:
 def turns(
     requests: Sequence[RunRequest], session: Session, first: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[RunRequest, Communicator]]:
-    """Yield each request, with the communicator of its ranks, on these ranks. The other ranks sleep. Collective.
+    """Yield each request with the communicator of its ranks. Ranks outside of this communicator sleep. Collective.
 
-    `first` returns the problem on the fewest ranks on rank 0 after its run, or None if the result is not valid.
+    `first` is called on rank 0 after the run on the fewest ranks. It returns the problem of this run, or None if the
+    result is not valid.
     """
     assert session.comm is not None
     counts = [request.of_ranks for request in requests if request.of_ranks is not None]
@@ -53,9 +57,9 @@ def turns(
 def _turn(
     request: RunRequest, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
 ) -> Iterator[tuple[RunRequest, Communicator]]:
-    """Yield the request with its problem size and the communicator of the participating ranks, on these ranks only.
+    """Yield the request, with its problem size, and the communicator of the participating ranks.
 
-    The first `request.of_ranks` ranks participate. The other ranks sleep until the run has ended.
+    The first `request.of_ranks` ranks participate. The other ranks yield nothing and sleep until the run has ended.
     """
     from mxpeak.bench import scaling
     from mxpeak.comm.base import meet_asleep
@@ -79,7 +83,7 @@ def _ranks(count: int) -> str:
 
 
 def requested_problem(request: RunRequest) -> dict[str, Any]:
-    """Return the settings of the problem on the fewest ranks that the request determines, for a dry run."""
+    """Return N and NB of the run on the fewest ranks of a study, for a dry run; empty if the size is a local grid."""
     config: Any = request.config
     if hasattr(config, "nx"):
         return {}
@@ -92,7 +96,7 @@ def requested_problem(request: RunRequest) -> dict[str, Any]:
 
 
 def section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
-    """Return the section `study` of a result file."""
+    """Return the section `study` of a result file: the settings, the measured rates and the efficiencies."""
     from mxpeak.bench import scaling
     from mxpeak.bench.expected import curve
 

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 T = TypeVar("T")
-#: Seconds that rank 0 has to write the results after a run was ended, and seconds after which a rank must have ended.
+#: Seconds that rank 0 has to write the results after an interruption, and seconds until a rank is forced to end.
 LEAVE_S, LAST_S = 5.0, 10.0
-#: Seconds that a last checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
+#: Seconds that a final checkpoint may take: batch systems grant half a minute between SIGTERM and SIGKILL.
 GRACE_S = 12.0
 #: Seconds after which a signal is sent again because Python has dropped its exception.
 AGAIN_S = 0.05
 
 
 class Interrupted(BaseException):
-    """A signal that ends this process; a BaseException, so that no handler treats it as an error."""
+    """A signal that ends this process. The base class is BaseException, so that no handler treats it as an error."""
 
     def __init__(self, number: int):
         super().__init__(f"ended by signal {number}")
@@ -61,17 +61,17 @@ class StalledError(Interrupted):
 
 @contextmanager
 def interruptible(session: Session) -> Iterator[None]:
-    """Raise Interrupted for the signals that end a process, so that `finally` blocks run.
+    """Raise Interrupted in the block when a signal arrives, so that `finally` blocks run.
 
     A main thread that waits inside a library does not notice a signal. Another thread therefore ends the process after
-    LAST_S. Python drops an exception that is raised while it deletes an object; the signal is then sent again. Inside
-    an import or __set_name__, Python or a library may replace the exception with another one. Therefore, every
-    exception that leaves the block after a signal counts as that signal.
+    LAST_S. Python drops an exception that is raised in a destructor; the signal is then sent again. Inside an import
+    or __set_name__, Python or a library may replace the exception with another one. Therefore, every exception that
+    leaves the block after a signal counts as that signal.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         if session.grace_s and number == signal.SIGTERM and not session.ending and session.stalled is None:
-            session.ending = True  # a run with checkpoints writes one more, and then checks the signal again
+            session.ending = True  # write a final checkpoint before the run ends
             return
         raised.append(Interrupted(first_signal(number)) if session.stalled is None else StalledError(session.stalled))
         raise raised[-1]
@@ -116,7 +116,7 @@ def interruptible(session: Session) -> Iterator[None]:
 
 
 def _insist(session: Session, heard: int) -> None:
-    """End the process after a signal if the main thread does not end it in time."""
+    """Read signal numbers from the pipe `heard`, and end the process LAST_S after a signal if it is still running."""
     while number := os.read(heard, 1):
         if number[0] not in ENDING:
             continue
@@ -130,7 +130,7 @@ def _insist(session: Session, heard: int) -> None:
 
 
 def flush() -> None:
-    """Flush the standard streams, and ignore closed ones."""
+    """Flush stdout and stderr; ignore closed streams."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
@@ -140,11 +140,11 @@ class Session:
     """The session of this process, before and after it has a communicator.
 
     stalled   message of the watchdog
-    ending    whether a signal has requested the end, and a last checkpoint may be written before
-    grace_s   seconds that the last checkpoint may take
-    heard     event that is set when the process must end
-    failed    error from the time before the ranks have connected, which this rank still has to print
-    alone     whether the parent process has ended; another process may then have its number
+    ending    whether a signal has requested the end; a final checkpoint may still be written
+    grace_s   seconds that the final checkpoint may take
+    heard     event that is set when the process is about to end
+    failed    error from the time before the ranks were connected, which this rank still has to print
+    alone     whether the parent process has ended; its process ID may then belong to another process
     """
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """Return the rank in the communicator. If there is none yet, return the rank in the launcher's variables."""
+        """Return the rank in the communicator, or the launcher's rank if there is no communicator yet."""
         if self.comm is not None:
             return self.comm.rank
         from mxpeak.runtime.launch import launcher
@@ -184,7 +184,7 @@ class Session:
         return run_on_root(self.comm, action)
 
     def end(self, code: int) -> int:
-        """End all ranks with `code`, without a message to the other ranks.
+        """Abort all ranks with this exit code.
 
         The other ranks may be anywhere in the program, so they might never receive a message.
         """
@@ -198,9 +198,9 @@ class Session:
         return code
 
     def refuse(self, text: str, code: int) -> int:
-        """Print an error that all ranks have, and return the exit code.
+        """Print an error that all ranks raise, on rank 0 only, and return the exit code.
 
-        `abort_unjoined` handles a rank that fails before it has connected.
+        Before the ranks are connected, the other ranks store the error, and `abort_unjoined` prints it.
         """
         self.log(text)
         if self.comm is None:
@@ -208,10 +208,10 @@ class Session:
         return code
 
     def abort_unjoined(self, code: int) -> None:
-        """End the ranks that wait for this rank, if this rank has failed before the ranks have connected.
+        """End the other ranks if this rank has failed before the ranks were connected.
 
-        Usually all ranks fail with the same error, which rank 0 prints. Another rank prints its own error only after a
-        pause.
+        Usually all ranks fail with the same error, which rank 0 prints. Another rank waits before it prints its own
+        error, so that the launcher can end it first.
         """
         if self.failed is None or mpiexec_socket() is None:
             return
@@ -222,8 +222,7 @@ class Session:
         abort_mpiexec(code)
 
     def end_with_grace(self, code: int) -> int:
-        """End all ranks like `end`, but give rank 0 time to write results and all ranks time to print where they
-        stall.
+        """Abort all ranks, after a pause in which rank 0 writes results and stalled ranks print messages.
 
         Before MPI has started, the launcher notices the end of a rank only if a signal ended that rank.
         """
@@ -239,11 +238,11 @@ class Session:
                 sleep(LEAVE_S)  # the first process that ends makes the launcher end all ranks
         try:
             return self.end(code)
-        finally:  # until then another thread may end a rank that hangs
+        finally:  # until this event is set, another thread may end a rank that hangs
             self.heard.set()
 
     def abort_stalled(self, text: str) -> None:
-        """Print why this rank makes no progress, and end the rank. The watchdog thread calls this method."""
+        """Print the reason of a stall and interrupt the main thread of this rank. The watchdog calls this method."""
         with suppress(OSError):
             print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         self.stalled = f"{self.name}{text}"
@@ -253,7 +252,7 @@ class Session:
             os._exit(ExitCode.GUARD)
 
     def parent_died(self, pid: int) -> None:
-        """End this rank because its parent process has ended. The thread that waits for the parent calls it."""
+        """Send SIGTERM to this rank because its parent process has ended. The parent watch calls this method."""
         self.alone = True
         self.log(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)
@@ -265,9 +264,9 @@ class Session:
         return self.end(code)
 
     def crash(self) -> int:
-        """Print the traceback of this rank and end all ranks.
+        """Print the traceback of the current exception and abort all ranks.
 
-        After an MPI error, which usually means that another rank has ended, this rank first pauses, so that the
+        An MPI error usually means that another rank has ended. After such an error, this rank waits first, so that the
         launcher can end it.
         """
         if type(sys.exception()).__module__.startswith("mpi4py"):

@@ -1,8 +1,8 @@
 """Define the protocol of a communicator, and tasks: communication that overlaps computation.
 
 A communication algorithm is a generator that yields requests and continues when the yielded request is complete.
-`Task` runs the generator: call `test()` during a long update, and `wait()` when the data is needed. A broadcast over a
-ring is therefore two lines long and works with MPI, threads and torch.distributed.
+`Task` runs the generator: call `test()` during a long update, and `wait()` when the data is needed. Therefore, a
+broadcast over a ring needs only a few lines, and works with MPI, threads and torch.distributed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,29 @@ Landing = Callable[[], None]
 class Transport(Protocol):
     """A conversion between a backend's buffers and the memory that message passing reads and writes.
 
-    Buffers of another backend (such as NumPy arrays with a transport for tensors) are passed through unchanged.
+    A transport returns buffers of another backend unchanged, for example NumPy arrays with a transport for tensors.
     """
 
     name: str
 
     def outgoing(self, buffer: Buffer) -> Any:
-        """Return the buffer's content in a form that message passing may read."""
+        """Return the buffer's content as an array, device memory or an `AsyncBuffer`, for a message to be sent."""
 
     def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return the memory that message passing may write, and a function that then copies it to the buffer."""
+        """Return the memory into which a message is received, and a function that then copies it to the buffer.
+
+        The function is None if no copy is necessary.
+        """
 
     def numbers(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return a host array with the buffer's fp64 numbers, and a function that copies the array back to the buffer.
+        """Return a host array with the buffer's fp64 numbers for a reduction, which overwrites the array.
 
-        A reduction overwrites the array.
+        Also return a function that copies the reduced array back to the buffer, or None if no copy is necessary.
         """
 
 
 class Arrays:
-    """Buffers that message passing reads and writes in place: NumPy arrays."""
+    """The transport of NumPy arrays, which message passing reads and writes in place."""
 
     name = "arrays"
 
@@ -59,7 +62,7 @@ class Arrays:
         return buffer
 
     def incoming(self, buffer: Buffer) -> tuple[Any, Landing | None]:
-        """Return the buffer itself, and no function, because nothing must be copied."""
+        """Return the buffer itself, and None because no copy is necessary."""
         return buffer, None
 
     numbers = incoming
@@ -72,27 +75,27 @@ class DeviceTransport(Transport, Protocol):
     """A transport that passes device memory to message passing.
 
     kind        cuda or hip, the vendor interface of the device
-    device_id   identifies the device on its host
+    device_id   an identifier that is unique among the devices of a host
     """
 
     kind: str
     device_id: str
 
     def staged(self) -> Transport:
-        """Return the transport of the same buffers through host memory."""
+        """Return the transport that copies the same buffers through host memory."""
 
     def pattern(self, number: int) -> Buffer:
         """Return a new device buffer with a test pattern that depends on `number`."""
 
     def blank(self) -> Buffer:
-        """Return a new device buffer of the same size with other content."""
+        """Return a new device buffer with the size of a test pattern but other content."""
 
     def equal(self, a: Buffer, b: Buffer) -> bool:
         """Return whether two test buffers have the same content."""
 
 
 class Request(Protocol):
-    """A non-blocking operation, such as a send or a receive."""
+    """A non-blocking operation, such as a send, a receive or a communication algorithm."""
 
     def test(self) -> bool:
         """Advance the request and return whether it is complete."""
@@ -101,7 +104,7 @@ class Request(Protocol):
         """Wait until the request is complete."""
 
 
-#: Interval at which a sleeping rank tests its request, after it has waited for a while.
+#: Longest interval in seconds at which a sleeping rank tests its request.
 LOOK_S = 0.02
 #: If yielding the core takes longer than this, another process has used it: there are more ranks than cores.
 SHARED_S = 1e-4
@@ -112,7 +115,7 @@ WAITED_FOR: list[Request] = []
 
 
 class Idling:
-    """Yields the core between two tests of one wait, and sleeps if other processes need the core.
+    """A callable that yields the core between two tests of a wait, or sleeps if other processes need the core.
 
     Linux shares a core fairly among all runnable processes, including those that only poll. Without sleeping, one rank
     that computes while n - 1 ranks poll would get 1/n of the core.
@@ -124,7 +127,7 @@ class Idling:
         self._begun_s = perf_counter()
 
     def __call__(self) -> None:
-        """Yield the core or sleep before the next test."""
+        """Yield the core, and sleep for a short time if another process has used it."""
         before_s = perf_counter()
         sched_yield()
         now_s = perf_counter()
@@ -134,14 +137,14 @@ class Idling:
 
 
 class Repeated(Request, Protocol):
-    """Messages that are sent and received repeatedly, with the same buffers."""
+    """Persistent messages that are sent and received repeatedly, with the same buffers."""
 
     def start(self) -> None:
-        """Start the messages again; the messages of the previous start must be complete."""
+        """Start all messages; the messages of the previous start must be complete."""
 
 
 def about(request: Request | None) -> str:
-    """Return a description of a request, such as `a message from rank 3`, or an empty text.
+    """Return the description of a request, such as `a message from rank 3`, or '' if the request has none.
 
     Ranks are numbered as in the whole program.
     """
@@ -150,19 +153,25 @@ def about(request: Request | None) -> str:
 
 
 def awaited() -> Request | None:
-    """Return the request that this process waits for, or None; other threads may call this function."""
+    """Return the innermost request that this process waits for, or None if it does not wait.
+
+    Other threads may call this function.
+    """
     return next(reversed(WAITED_FOR[:]), None)
 
 
 def waits_for() -> str:
-    """Return a description of the request that this process waits for; other threads may call this function."""
+    """Return the description of the request that this process waits for, or '' if it does not wait.
+
+    Other threads may call this function.
+    """
     return next((text for request in reversed(WAITED_FOR[:]) if (text := about(request))), "")
 
 
 class Communicator(Protocol):
     """A group of ranks 0 … size-1. All methods except isend, irecv and with_transport are collective.
 
-    name         the message passing library: solo, threads, mpi or torch
+    name         the message passing library: solo, threads, mpi, torch or sockets
     transport    the conversion of buffers to messages, which groups inherit when they are split off
     """
 
@@ -172,19 +181,19 @@ class Communicator(Protocol):
     transport: Transport
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """Return this group with another transport."""
+        """Return a communicator of the same ranks with another transport."""
         other = copy(self)
         other.transport = transport
         return other
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return this group with messages in device memory, or None if the library reports no support."""
+        """Return a communicator of the same ranks that sends device memory, or None if the library cannot."""
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Start to send `buffer`, which must not change until the request is complete."""
+        """Start to send `buffer` to rank `dest`; the buffer must not change until the request is complete."""
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Start to receive into `buffer`."""
+        """Start to receive a message from rank `source` into `buffer`."""
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
         """Return persistent messages in host memory, or None if the library has nothing faster than isend and irecv."""
@@ -194,22 +203,22 @@ class Communicator(Protocol):
         """Start the library's broadcast of `buffer` from `root`."""
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Reduce `buffer` in place over all ranks by op: sum or max."""
+        """Reduce the fp64 numbers of `buffer` in place over all ranks; `op` is sum or max."""
 
     def barrier(self) -> None:
         """Wait until all ranks have called `barrier`."""
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Return a small Python object of `root` on all ranks; do not use this in timed loops."""
+        """Return the small Python object `obj` of rank `root` on all ranks; do not use this in timed loops."""
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Return the small Python objects of all ranks in rank order on `root`, and None elsewhere."""
+        """Return the small Python objects of all ranks on rank `root`, in rank order, and None on the other ranks."""
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Return the group of the ranks with the same color, ordered by key, or None for color None."""
+        """Return a communicator of the ranks with the same color, ordered by key; return None if color is None."""
 
     def free(self) -> None:
-        """Release a group that `split` created, because libraries limit the number of groups."""
+        """Release a communicator that `split` created, because libraries limit the number of communicators."""
 
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks."""
@@ -219,7 +228,7 @@ class Communicator(Protocol):
 
 
 class Arrival:
-    """A receive whose message must be copied to its buffer after its arrival."""
+    """A receive whose message is copied to its buffer after its arrival."""
 
     __slots__ = ("_land", "_request")
 
@@ -241,11 +250,11 @@ class Arrival:
 
     @property
     def in_stream(self) -> bool:
-        """Return whether a device's stream waits for the receive."""
+        """Return whether a device's stream, instead of the host, waits for the receive."""
         return waits_in_stream(self._request)
 
     def about(self) -> str:
-        """Return the description of the receive."""
+        """Return the description of the receive, such as `a message from rank 3`."""
         return about(self._request)
 
     def _bring(self) -> None:
@@ -255,16 +264,16 @@ class Arrival:
 
 
 def arrival(request: Request, land: Landing | None) -> Request:
-    """Return a receive that copies its message after its arrival, if `land` is given."""
+    """Return a receive that calls `land` after its message has arrived, or the request itself if `land` is None."""
     return request if land is None else Arrival(request, land)
 
 
-#: A communication algorithm: yields each request that it waits for.
+#: A communication algorithm, a generator that yields each request that it waits for.
 Steps = Generator[Request, None, None]
 
 
 class Task:
-    """A running communication algorithm. It is also a request: `test` and `wait` continue the algorithm."""
+    """A running communication algorithm. A task is also a request: `test` and `wait` continue the algorithm."""
 
     __slots__ = ("_pending", "_steps")
 
@@ -291,7 +300,7 @@ class Task:
         return self._steps is None
 
     def about(self) -> str:
-        """Return the description of the pending request."""
+        """Return the description of the pending request, or '' if the algorithm has ended."""
         return about(self._pending) if self._pending is not None else ""
 
     def test(self) -> bool:
@@ -302,13 +311,13 @@ class Task:
 
     @property
     def in_stream(self) -> bool:
-        """Return whether a device's stream waits for the pending request."""
+        """Return whether a device's stream, instead of the host, waits for the pending request."""
         return waits_in_stream(self._pending)
 
     def wait_beside(self, look: Callable[[], object]) -> None:
-        """Run the algorithm to its end, and call `look` repeatedly during the wait.
+        """Run the algorithm to its end, and call `look` between the tests of pending requests.
 
-        If a device's stream waits for the request, `look` is not called.
+        If a device's stream waits for the pending request, the host does not wait and `look` is not called.
         """
         WAITED_FOR.append(self)
         idle = Idling()
@@ -319,13 +328,13 @@ class Task:
         self.wait()
 
     def rest(self) -> Steps:
-        """Return the remaining steps of the algorithm."""
+        """Yield the remaining requests of the algorithm, so that another algorithm can continue it."""
         while self._pending is not None:
             yield self._pending
             self._advance()
 
     def wait(self, waiting: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Run the algorithm to its end; only its waits are inside the context `waiting()`."""
+        """Run the algorithm to its end; each wait for a request is inside a context `waiting()`."""
         while self._pending is not None:
             with waiting():
                 self._pending.wait()
@@ -333,7 +342,7 @@ class Task:
 
 
 def waits_in_stream(request: Any) -> bool:
-    """Return whether a device's stream waits for a request, so that the host continues immediately."""
+    """Return whether a device's stream waits for a request instead of the host, which continues immediately."""
     return bool(getattr(request, "in_stream", False))
 
 
@@ -352,7 +361,7 @@ class _FirstOf:
     def wait(self) -> None:
         """Test all requests until one is complete, and yield the core between tests.
 
-        If a device's stream waits for all requests, the host continues immediately.
+        If device streams wait for all requests, the host continues immediately.
         """
         if self.in_stream:
             for request in self._requests:
@@ -366,11 +375,11 @@ class _FirstOf:
 
     @property
     def in_stream(self) -> bool:
-        """Return whether a device's stream waits for each of the requests."""
+        """Return whether device streams, instead of the host, wait for all of the requests."""
         return all(map(waits_in_stream, self._requests))
 
     def about(self) -> str:
-        """Return the descriptions of all requests."""
+        """Return the different descriptions of the requests, separated by commas."""
         return ", ".join(dict.fromkeys(filter(None, map(about, self._requests))))
 
 
@@ -405,9 +414,9 @@ def passing_on(
 ) -> Steps:
     """Return an algorithm that forwards messages and copies each buffer to or from the device only once.
 
-    `own` are the indices of the buffers whose content comes from this rank; these buffers are read now, not when the
-    steps start. Received buffers are forwarded from the memory in which they arrived, without a second copy from the
-    device.
+    `own` contains the indices of the buffers whose content comes from this rank. These buffers are read by this call,
+    not when the algorithm starts. Received buffers are forwarded from the memory in which they arrived, without a
+    second copy from the device.
     """
     here = set(own)
     crossed = [
@@ -426,7 +435,7 @@ def _landing(steps: Steps, landings: list[Landing]) -> Steps:
 
 
 def meet_asleep(comm: Communicator) -> None:
-    """Sleep until rank 0 arrives, without a time limit. Collective over comm."""
+    """Sleep until rank 0 calls this function, without a time limit. Collective over comm."""
     request, pause_s = comm.ibcast(bytearray(1), 0), LOOK_S / 512
     while not request.test():
         sleep(pause_s)

@@ -1,7 +1,7 @@
 """HPL's six broadcasts and the MPI library's own, as communication algorithms over point-to-point messages.
 
-Ranks are numbered from the root: r = (rank - root) mod size, so the root is r = 0. The "modified" forms send to r = 1
-first and separately, because that process column factors the next panel and must not forward messages.
+Ranks are numbered from the root: r = (rank - root) mod size, so the root is r = 0. The "modified" forms first send a
+separate message to r = 1, because that process column factors the next panel and must not forward messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IN_ORDER = ("torch",)
 
 
 def cut(buffer: Buffer, count: int) -> list[Buffer]:
-    """Divide the buffer into `count` consecutive pieces."""
+    """Divide a one-dimensional buffer into `count` consecutive views of nearly equal size."""
     ends = [buffer.shape[0] * i // count for i in range(count + 1)]
     return [buffer[begin:end] for begin, end in pairwise(ends)]
 
@@ -32,8 +32,8 @@ def cut(buffer: Buffer, count: int) -> list[Buffer]:
 def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: int = TAG) -> Steps:
     """Forward the buffer along `order`, whose ranks are counted from the root; other ranks do nothing.
 
-    The buffer is forwarded in pieces so that hops overlap. All receives are posted at once, so that a piece can arrive
-    before the previous piece is tested.
+    The buffer is forwarded in pieces so that hops overlap. The receives of all pieces are posted first, so that a
+    piece can arrive before the previous piece is tested.
     """
     r = (comm.rank - root) % comm.size
     if r not in order:
@@ -52,31 +52,31 @@ def chain(comm: Communicator, buffer: Buffer, root: int, order: list[int], tag: 
 
 
 def one_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast along one ring, 0 → 1 → 2 → … → Q-1."""
+    """Broadcast the buffer along one ring, 0 → 1 → 2 → … → Q-1."""
     yield from chain(comm, buffer, root, list(range(comm.size)))
 
 
 def one_ring_modified(comm: Communicator, buffer: Buffer, root: int, tag: int = TAG) -> Steps:
-    """Send from 0 to 1, then broadcast along the ring 0 → 2 → 3 → … → Q-1."""
+    """Send the buffer from 0 to 1, then broadcast it along the ring 0 → 2 → 3 → … → Q-1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0], tag)
     yield from chain(comm, buffer, root, [0, *range(2, comm.size)], tag)
 
 
 def two_ring(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast over two concurrent half rings, 0 → 1 → … → Q/2-1 and 0 → Q/2 → … → Q-1."""
+    """Broadcast the buffer over two concurrent half rings, 0 → 1 → … → Q/2-1 and 0 → Q/2 → … → Q-1."""
     middle = (comm.size + 1) // 2
     yield from _both(comm, buffer, root, [0, *range(1, middle)], [0, *range(middle, comm.size)])
 
 
 def two_ring_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Send from 0 to 1, then broadcast over two half rings of the ranks 2 … Q-1."""
+    """Send the buffer from 0 to 1, then broadcast it over two half rings of the ranks 2 … Q-1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
     middle = 2 + (comm.size - 2 + 1) // 2 if comm.size > 2 else comm.size
     yield from _both(comm, buffer, root, [0, *range(2, middle)], [0, *range(middle, comm.size)])
 
 
 def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], second: list[int]) -> Steps:
-    """Broadcast over two concurrent chains that start at the root; every other rank belongs to one of the chains."""
+    """Broadcast the buffer over two concurrent chains of ranks, `first` and `second`, which both start at the root."""
     if comm.rank != root:
         yield from chain(comm, buffer, root, first)
         yield from chain(comm, buffer, root, second)
@@ -85,23 +85,24 @@ def _both(comm: Communicator, buffer: Buffer, root: int, first: list[int], secon
 
 
 def long(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast by spread and roll: the root scatters Q pieces, then all ranks forward pieces around the ring.
+    """Broadcast the buffer by spread and roll, which is bandwidth-optimal.
 
-    The algorithm is bandwidth-optimal.
+    The root scatters Q pieces, then all ranks forward pieces around the ring.
     """
     yield from _spread_and_roll(comm, buffer, root, list(range(comm.size)))
 
 
 def long_modified(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Send the whole buffer from 0 to 1, then broadcast by spread and roll among all other ranks."""
+    """Send the whole buffer from 0 to 1, then broadcast it by spread and roll among all ranks except 1."""
     yield from chain(comm, buffer, root, [0, 1] if comm.size > 1 else [0])
     yield from _spread_and_roll(comm, buffer, root, [r for r in range(comm.size) if r != 1])
 
 
 def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[int]) -> Steps:
-    """Send piece i from the root to order[i], and complete all buffers by len(order)-1 rolls to the right.
+    """Broadcast the buffer among the ranks of `order` by spread and roll.
 
-    The next receive is always posted in advance, because a long message starts only after its receive is posted.
+    The root sends piece i to order[i], then len(order)-1 rolls to the right complete all buffers. The next receive is
+    always posted in advance, because a long message starts only after its receive is posted.
     """
     r = (comm.rank - root) % comm.size
     ranks = [(number + root) % comm.size for number in order]
@@ -125,13 +126,13 @@ def _spread_and_roll(comm: Communicator, buffer: Buffer, root: int, order: list[
 
 
 def library(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast with the message passing library, and wait for it immediately."""
+    """Broadcast the buffer with the message passing library, and wait until the broadcast is complete."""
     comm.ibcast(buffer, root).wait()
     yield from ()
 
 
 def library_nonblocking(comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast with the message passing library in the background."""
+    """Broadcast the buffer with the message passing library, without waiting."""
     yield comm.ibcast(buffer, root)
 
 
@@ -148,7 +149,7 @@ BROADCASTS: dict[str, Callable[[Communicator, Buffer, int], Steps]] = {
 
 
 def register(name: str, algorithm: Callable[[Communicator, Buffer, int], Steps]) -> None:
-    """Register a broadcast under a name, for `broadcast` and --bcast."""
+    """Register a broadcast algorithm for `broadcast` and the option --bcast; raise ValueError if the name is taken."""
     if name in BROADCASTS:
         raise ValueError(f"the broadcast {name} is already registered; use another name")
     BROADCASTS[name] = algorithm
@@ -156,7 +157,7 @@ def register(name: str, algorithm: Callable[[Communicator, Buffer, int], Steps])
 
 
 def broadcast(name: str, comm: Communicator, buffer: Buffer, root: int) -> Steps:
-    """Broadcast a one-dimensional contiguous buffer with the algorithm `name` (on one rank, do nothing). Collective."""
+    """Broadcast a one-dimensional contiguous buffer from `root` with the algorithm `name`. Collective over comm."""
 
     def algorithm(bare: Communicator, memory: list[Buffer]) -> Steps:
         return BROADCASTS[name](bare, memory[0], root)

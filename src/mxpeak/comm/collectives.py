@@ -1,4 +1,4 @@
-"""Collectives of scalars, labels and outcomes, which return the same result on every rank."""
+"""Collectives of scalars, labels and errors, which return the same result on every rank."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ T = TypeVar("T")
 
 
 def allreduce_scalars(comm: Communicator, values: list[float], op: str, xp: Any = None) -> list[float]:
-    """Return the sum or the maximum of each value over all ranks; a NaN on one rank is returned on all.
+    """Return the sum or the maximum of each value over all ranks; a NaN on one rank makes the result NaN on all ranks.
 
-    `xp` is the array namespace of the device whose memory the communicator reduces; None is the host's memory.
+    `xp` is the array namespace of the device whose memory the communicator reduces, or None for host memory.
+    Collective.
     """
     if comm.size == 1:
         return values
@@ -30,14 +31,14 @@ def allreduce_scalars(comm: Communicator, values: list[float], op: str, xp: Any 
 
 
 def allreduce_scalar(comm: Communicator, value: float, op: str, xp: Any = None) -> float:
-    """Return the sum or the maximum of one value over all ranks; see `allreduce_scalars`."""
+    """Return the sum or the maximum of one value over all ranks; see `allreduce_scalars`. Collective."""
     return allreduce_scalars(comm, [value], op, xp)[0]
 
 
 def split_by_label(comm: Communicator, label: str) -> Communicator:
-    """Return the communicator of the ranks with the same label.
+    """Return the communicator of the ranks with the same label. Collective.
 
-    Ranks are grouped by the checksum of the label first, so that no rank gathers the labels of all ranks.
+    Ranks are first grouped by the checksum of the label, so that no rank gathers the labels of all ranks.
     """
     likely = comm.split(crc32(label.encode()) >> 1, comm.rank)
     assert likely is not None
@@ -51,7 +52,7 @@ def split_by_label(comm: Communicator, label: str) -> Communicator:
 
 
 def is_leader(comm: Communicator, label: str) -> bool:
-    """Return whether this rank is the first of the ranks with the same label."""
+    """Return whether this rank is the first of the ranks with the same label. Collective."""
     group = split_by_label(comm, label)
     first = group.rank == 0
     group.free()
@@ -59,7 +60,7 @@ def is_leader(comm: Communicator, label: str) -> bool:
 
 
 def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
-    """Run `action` on rank 0; return its result on all ranks, or raise its error on all ranks.
+    """Run `action` on rank 0, and return its result or raise its error on all ranks. Collective.
 
     The other ranks sleep until rank 0 has finished.
     """
@@ -82,7 +83,10 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
 
 
 def raise_first_error(comm: Communicator, error: MxpeakError | None) -> None:
-    """Raise the error of the first rank that failed on all ranks, with the number of this rank."""
+    """Raise the error of the lowest rank with an error on all ranks, prefixed by its rank number. Collective.
+
+    Return if `error` is None on all ranks.
+    """
     if comm.agree(error is None):
         return
     for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
@@ -93,8 +97,8 @@ def raise_first_error(comm: Communicator, error: MxpeakError | None) -> None:
 def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Callable[[T], Any] | None = None) -> T:
     """Run `work` on each rank and return its result; if it fails on a rank, raise the same error on all ranks.
 
-    The error is that of the first rank on which `work` failed. `work` must not communicate. `must_match` returns the
-    part of a result that must be equal on all ranks.
+    The error is that of the lowest rank on which `work` failed. `work` must not communicate. `must_match` returns the
+    part of a result that must be equal on all ranks. Collective.
     """
     if comm.size == 1:
         return work()
@@ -117,7 +121,7 @@ def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Calla
 
 
 def require_same(comm: Communicator, text: str) -> None:
-    """Raise an error on all ranks if the text of one rank differs from that of rank 0."""
+    """Raise UsageError on all ranks if the text of any rank differs from that of rank 0. Collective."""
     first = comm.bcast_object(text)
     mistake = UsageError(f"this rank uses {text}, but rank 0 uses {first}; use the same values on all ranks")
     raise_first_error(comm, mistake if text != first else None)

@@ -21,7 +21,7 @@ from mxpeak.comm.base import WAITED_FOR, Request, about
 
 
 class _Later:
-    """A posted message, which becomes a request of the library when the message starts."""
+    """A posted message; its `request` is None until the message starts."""
 
     __slots__ = ("_begin", "_memory", "_posts", "request")
 
@@ -31,20 +31,20 @@ class _Later:
 
     @property
     def ready(self) -> bool:
-        """Return whether the message can be started."""
+        """Return whether the message's memory is ready, so that the message can be started."""
         return self._memory.ready.query()
 
     def begin(self) -> None:
-        """Start the message."""
+        """Start the message with the message passing library."""
         self.request = self._begin(self._memory.fulfilled())
 
     def test(self) -> bool:
-        """Return whether the message is started and complete."""
+        """Start all ready messages, and return whether this message is started and complete."""
         self._posts.drive()
         return self.request is not None and self.request.test()
 
     def wait(self) -> None:
-        """Start the message after the earlier messages of its channel, and wait until it is complete."""
+        """Wait until the message can be started and is complete."""
         WAITED_FOR.append(self)
         while self.request is None:
             self._posts.drive()
@@ -53,18 +53,21 @@ class _Later:
         self.request.wait()
 
     def about(self) -> str:
-        """Return the description of the message."""
+        """Return the description of the started message, or of this rank's device if the message waits for it."""
         return "this rank's device" if self.request is None else about(self.request)
 
 
 class Posts:
-    """The posted messages of a process that have not been started, by channel."""
+    """The messages of a process that are posted but not started, by channel."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, deque[_Later]] = {}
 
     def post(self, memory: Any, begin: Callable[[Any], Request], channel: Hashable) -> Request:
-        """Post a message, and start it immediately if its memory is ready and its channel is empty."""
+        """Post a message, and return its request.
+
+        The message starts when its memory is ready and it is first in its channel.
+        """
         self.drive()
         if not isinstance(memory, AsyncBuffer):
             if channel not in self._waiting:
@@ -76,7 +79,7 @@ class Posts:
         return later
 
     def drive(self) -> None:
-        """Start all messages that are ready."""
+        """Start all messages that are ready and not preceded by another message of their channel."""
         for channel, queue in list(self._waiting.items()):
             while queue and queue[0].ready:
                 queue.popleft().begin()
@@ -84,7 +87,7 @@ class Posts:
                 del self._waiting[channel]
 
     def flush(self) -> None:
-        """Start all messages in posting order, and wait for the device if their buffers are not ready."""
+        """Start all posted messages channel by channel, and wait for the device if their memory is not ready."""
         while self._waiting:
             channel = next(iter(self._waiting))
             for later in self._waiting.pop(channel):
@@ -95,8 +98,8 @@ class _Past:
     """An event that has already occurred."""
 
     def query(self) -> bool:
-        """Return True."""
+        """Return True, because the event has occurred."""
         return True
 
     def synchronize(self) -> None:
-        """Return immediately."""
+        """Return immediately, because the event has occurred."""

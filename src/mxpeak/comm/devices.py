@@ -22,8 +22,8 @@ def check_device_messages(
 ) -> Communicator:
     """Return the group with messages in device memory, or with messages staged through host memory if the test fails.
 
-    If the library reports support, neighbors in a ring exchange a test pattern in both directions. Rank 0 prints one
-    sentence if messages are staged. Collective over comm.
+    If the library reports support, neighbors in a ring exchange a test pattern in both directions. If messages are
+    staged, rank 0 prints the reason. Collective over comm.
     """
     staged = comm.with_transport(transport.staged())
     if comm.size == 1:
@@ -47,7 +47,7 @@ def _say(comm: Communicator, transport: DeviceTransport, why: str) -> None:
 
 
 def _works(comm: Communicator, transport: DeviceTransport, patience_s: float) -> bool:
-    """Exchange test patterns with both neighbors and return whether both arrived.
+    """Exchange test patterns with both neighbors, and return whether both patterns arrived unchanged in time.
 
     An error of the library counts as a failure.
     """

@@ -16,8 +16,9 @@ TAG = 7101  # a multiple of FAMILY
 def allreduce_by(comm: Communicator, own: Buffer, theirs: Buffer, combine: Callable[[Buffer, Buffer], None]) -> None:
     """Reduce `own` in place over all ranks by combine(own, theirs), in log2 P exchanges of the whole buffer.
 
-    The exchange is a butterfly over the largest power of two. The remaining ranks contribute before it and receive the
-    result after it. `combine` must not depend on the order. Collective over comm; blocking.
+    The exchange is a butterfly over the largest power of two. The remaining ranks send their buffers before the
+    exchange and receive the result after it. `theirs` is workspace. The result of `combine` must not depend on the
+    order of its arguments. Collective over comm; blocking.
     """
     rank, size = comm.rank, comm.size
     full = 1 << (size.bit_length() - 1)
@@ -41,7 +42,10 @@ def allreduce_by(comm: Communicator, own: Buffer, theirs: Buffer, combine: Calla
 
 
 def scatter(comm: Communicator, pieces: Sequence[Buffer], own: Buffer, root: int, tag: int) -> Steps:
-    """Send piece i of the root to rank i; skip the root's own piece and empty pieces."""
+    """Scatter the root's pieces: send piece i to rank i, which receives it into `own`.
+
+    The root's own piece and empty pieces are not sent.
+    """
     if comm.rank == root:
         going = [i for i, piece in enumerate(pieces) if i != root and piece.shape[0]]
         sent = [pieces[i] for i in going]
@@ -56,9 +60,10 @@ def scatter(comm: Communicator, pieces: Sequence[Buffer], own: Buffer, root: int
 
 
 def gather_everywhere_ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
-    """Gather all pieces on all ranks by spread and roll: P-1 rolls to the right, starting with piece i on rank i.
+    """Gather all pieces on all ranks by P-1 rolls to the right around the ring, starting with piece i on rank i.
 
-    For any P, every rank sends and receives each byte about once. This is HPL's "long" swap.
+    For any P, every rank sends and receives each byte about once. This is the second half of HPL's "long" swap, spread
+    and roll.
     """
     return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _ring(bare, memory, tag))
 
@@ -79,8 +84,8 @@ def _ring(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
 def gather_everywhere_binary(comm: Communicator, pieces: Sequence[Buffer], tag: int) -> Steps:
     """Gather all pieces on all ranks by binary exchange: in log2 P rounds, partners exchange all their pieces.
 
-    Ranks beyond a power of two contribute before the exchange and receive the result after it. The algorithm sends few
-    messages, which suits narrow swaps. This is HPL's "binary-exchange".
+    Ranks beyond the largest power of two send their pieces before the exchange and receive the result after it. The
+    algorithm sends few messages, which suits narrow swaps. This is HPL's "binary-exchange".
     """
     return passing_on(comm, pieces, [comm.rank], lambda bare, memory: _binary(bare, memory, tag))
 

@@ -1,7 +1,7 @@
-"""Build process grids: this rank's coordinates, and the groups of its row and its column.
+"""Build process grids: this rank's coordinates, and the communicators of its process row and process column.
 
 row      the Q ranks of this rank's process row, numbered by process column
-column   the P ranks of its process column, numbered by process row
+column   the P ranks of this rank's process column, numbered by process row
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mxpeak.layout.grid import ProcessGrid
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The position (p, q) of this rank in a P×Q grid, with the communicators of its row and column."""
+    """The position (p, q) of this rank in a P×Q grid, with the communicators of its process row and process column."""
 
     P: int
     Q: int
@@ -26,7 +26,7 @@ class Grid:
 
 
 def make_grid(shape: ProcessGrid, comm: Communicator) -> Grid | None:
-    """Build the grid from the first P·Q ranks; return None on the other ranks. Collective over comm."""
+    """Return the grid of the first P·Q ranks, or None on the other ranks. Collective over comm."""
     inside = comm.rank < shape.size
     group = comm.split(0 if inside else None, comm.rank)
     p, q = shape.coords(comm.rank) if inside else (-1, -1)

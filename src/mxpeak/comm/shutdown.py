@@ -10,9 +10,9 @@ from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NoReturn
 
-#: Interval at which a rank checks whether another one has ended the program.
+#: Interval in seconds at which a rank checks whether another rank has ended the program.
 POLL_S = 0.5
-#: Seconds that ranks wait for each other: until all have noticed the end of the program, and at their own end.
+#: Seconds that a rank waits for the other ranks: to detect the end of the program, and before its own exit.
 NOTICE_S, END_S = 2.0, 5.0
 #: Seconds that a rank waits for its own signal after it detects another rank's signal, so that rank 0 can report
 #: first.
@@ -24,7 +24,7 @@ ABORT_SEEN = threading.Event()
 
 
 def torchrun_ends_all(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun started this rank.
+    """Return whether torchrun started this rank, according to the environment.
 
     If one rank ends, torchrun sends SIGTERM to the other ranks and waits for them.
     """
@@ -32,16 +32,16 @@ def torchrun_ends_all(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def exit_now(code: int) -> NoReturn:
-    """End this process after flushing its output."""
+    """Flush the output of this process and exit with `code`."""
     _flush()
     os._exit(code)
 
 
 def abort(store: Any, code: int) -> NoReturn:
-    """Store the exit code for all ranks, unless another rank has stored one; the Watch of each rank finds it.
+    """Write the exit code to the store, so that the `Watch` of each rank finds it, and exit.
 
-    If a signal ends a rank under torchrun, the rank does not wait, because torchrun signals the other ranks of this
-    host and keeps the store.
+    If another rank has already written a code, this rank exits with that code. If a signal ends a rank under torchrun,
+    the rank does not wait, because torchrun signals the other ranks of this host and keeps the store.
     """
     with suppress(RuntimeError):  # the store ended with its rank, so all ranks will notice
         code = int(store.compare_set(ABORTED, "", str(code)))
@@ -51,7 +51,7 @@ def abort(store: Any, code: int) -> NoReturn:
 
 
 def _meet(store: Any, size: int, key: str, limit_s: float) -> None:
-    """Wait until all ranks have arrived at a key of the store, for at most `limit_s` seconds."""
+    """Wait until `size` ranks have called this function with the same key, for at most `limit_s` seconds."""
     until = monotonic() + limit_s
     with suppress(RuntimeError):  # the rank with the store has left, because all had arrived or after its own wait
         store.add(key, 1)
@@ -60,7 +60,7 @@ def _meet(store: Any, size: int, key: str, limit_s: float) -> None:
 
 
 class Watch:
-    """Ends this process when another rank has ended the program."""
+    """A thread that ends this process when another rank has ended the program."""
 
     def __init__(self, store: Any, size: int):
         self._store, self._size = store, size  # a separate store, because the others may block
@@ -80,7 +80,7 @@ class Watch:
                     exit_now(code)
 
     def stop(self) -> None:
-        """Stop the watch before Python exits.
+        """Stop the thread of the watch before Python exits.
 
         A thread that returns from the library during the exit of Python would cause a signal.
         """
@@ -89,7 +89,7 @@ class Watch:
 
 
 def leave(store: Any, size: int, watch: Watch) -> None:
-    """Flush all output, and wait briefly for the other ranks before this rank ends.
+    """Flush the output, wait briefly for the other ranks, and stop the watch, before this rank exits.
 
     torchrun ends all ranks as soon as one of them ends with a code other than 0.
     """

@@ -17,7 +17,7 @@ ORDERS = ("row", "column")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridCase:
-    """One case on a P×Q process grid: one value from each list of its config."""
+    """One case of a benchmark on a P×Q process grid, with one value from each list of the config."""
 
     n: int
     nb: int
@@ -28,7 +28,7 @@ class GridCase:
 
     @property
     def size(self) -> str:
-        """Return the size of the problem as text."""
+        """Return the size of the case as text, such as `N=1000 NB=64 2x2`."""
         return f"N={self.n} NB={self.nb} {self.P}x{self.Q}"
 
 
@@ -52,7 +52,10 @@ class GridConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Resolve --grid and -P, -Q, which set the same values: the source with the higher precedence wins."""
+        """Resolve a conflict between --grid and -P, -Q: of these, keep the settings with the higher precedence.
+
+        The other settings return to their defaults.
+        """
         settled = dict(settings)
         by_grid, by_sides = settled["grid"].strength, max(settled["P"].strength, settled["Q"].strength)
         if by_grid > by_sides:
@@ -65,7 +68,10 @@ class GridConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """Return the number of ranks that the largest given process grid needs, or the given side or node grid."""
+        """Return the number of ranks that the given process grids need.
+
+        If only sides of a grid or a node grid are given, return the least common multiple of their sizes.
+        """
         if self.grid is not None:
             return max(P * Q for P, Q in self.grid)
         if self.P is not None and self.Q is not None:
@@ -74,14 +80,14 @@ class GridConfig(RunConfig):
         return math.lcm(*sides)
 
     def grid_choices(self, ranks: int) -> list[dict[str, Any]]:
-        """Return the process grids to run on `ranks` ranks, as choices for `cases_of`."""
+        """Return the process grids to run on `ranks` ranks, as one choice per grid for `cases_of`."""
         return [{"P": P, "Q": Q} for P, Q in self.grids(ranks)]
 
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
         """Return the process grids on `ranks` ranks: the given grids with missing sides added, or the squarest grid.
 
-        The squarest grid has P <= Q. An explicit grid must use all ranks; only the grids of an HPL.dat file may leave
-        ranks idle.
+        The squarest grid has P <= Q. An explicit grid must use all ranks, otherwise the function raises a UsageError.
+        Only the grids of an HPL.dat file may leave ranks idle.
         """
         shapes = self._shapes(ranks)
         for P, Q in shapes:
@@ -95,7 +101,7 @@ class GridConfig(RunConfig):
         return shapes
 
     def _shapes(self, ranks: int) -> tuple[tuple[int, int], ...]:
-        """Return the given process grids, without a check against the number of ranks."""
+        """Return the given process grids with missing sides added, without a check against the number of ranks."""
         if self.grid is not None:
             if self.P is not None or self.Q is not None:
                 raise UsageError(
@@ -119,12 +125,15 @@ AnyCase = TypeVar("AnyCase", bound=GridCase)
 
 
 def each(name: str, values: Iterable[Any]) -> list[dict[str, Any]]:
-    """Return one choice per value of a field, as arguments for `cases_of`."""
+    """Return one choice per value of the case field `name`, as an argument for `cases_of`."""
     return [{name: value} for value in values]
 
 
 def cases_of(case: type[AnyCase], config: GridConfig, *choices: Iterable[Mapping[str, Any]]) -> Iterator[AnyCase]:
-    """Yield a case for each combination of the choices, the last varying fastest; config sets the other fields."""
+    """Yield a case for each combination of the choices; the last choice varies fastest.
+
+    The fields that no choice sets have the values of `config`.
+    """
     for combination in product(*choices):
         chosen = {name: value for choice in combination for name, value in choice.items()}
         shared = {f.name: getattr(config, f.name) for f in fields(case) if f.name not in chosen}
@@ -132,18 +141,18 @@ def cases_of(case: type[AnyCase], config: GridConfig, *choices: Iterable[Mapping
 
 
 def squarest(ranks: int) -> tuple[int, int]:
-    """Return the grid of all ranks with P <= Q whose sides differ least."""
+    """Return the sides P <= Q of the process grid with P·Q = ranks whose sides differ least."""
     P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
     return P, ranks // P
 
 
 def _are(ranks: int) -> str:
-    """Return "is 1" or "are n" as the end of a clause about a number of ranks."""
+    """Return "is 1" or "are n", the end of an error message about a number of ranks."""
     return "is 1" if ranks == 1 else f"are {ranks}"
 
 
 def _cofactor(flag: str, part: int, ranks: int) -> int:
-    """Return ranks / part, the other side of a grid with all ranks; raise a UsageError if there is a remainder."""
+    """Return ranks / part, the other side of a grid with all ranks; raise UsageError if there is a remainder."""
     if ranks % part:
         raise UsageError(
             f"{flag} {part} does not divide the number of ranks: {ranks} / {part} leaves a remainder of "

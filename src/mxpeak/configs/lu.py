@@ -10,7 +10,7 @@ from mxpeak.configs.grid import GridCase, GridConfig, cases_of, each, squarest
 from mxpeak.errors import UsageError
 from mxpeak.options import boolean, count, duration, integer, listed, name_in, option, real, users_file, users_folder
 
-#: The panel broadcasts, by HPL's numbers; `comm.broadcast.register` appends others.
+#: The panel broadcasts, in the order of HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
 #: The generated matrices; `layout.generators.register` appends others.
 GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "hpl"]
@@ -18,13 +18,13 @@ GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "
 
 #: The order in a printed input file if -N is not set.
 SAMPLE_N = 10_000
-#: The fewest blocks along an edge of a matrix with a GPU's default NB, and the smallest NB that halving reaches.
+#: The minimum number of blocks along an edge of a matrix with a GPU's default NB, and the minimum NB after halving.
 GPU_BLOCKS, LEAST_GPU_NB = 16, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LuCase(GridCase):
-    """One case of an LU benchmark."""
+    """One case of an LU benchmark: a process grid, an order N, and one value of each other option."""
 
     bcast: str = "1ringM"
     depth: int = 1
@@ -33,7 +33,7 @@ class LuCase(GridCase):
 
     @property
     def tag(self) -> str:
-        """Return the variant in HPL's notation, rank order and broadcast, such as WR1."""
+        """Return HPL's code for the variant of this case, from the rank order and the broadcast, such as WR1."""
         return f"W{'R' if self.order == 'row' else 'C'}{BCASTS.index(self.bcast)}"
 
 
@@ -79,12 +79,12 @@ class LuConfig(GridConfig):
     # Set by `mxpeak resume`.
     resumed: bool = False
 
-    # Set only by lines 3 and 4 of the benchmark's .dat file.
+    # Only lines 3 and 4 of the benchmark's .dat file set these fields.
     output_file: str = ""
     device_out: int = 6
 
     def on_chip(self, chip: str) -> dict[str, Any]:
-        """Return the defaults on a GPU with this name; NB is halved if the given N has too few blocks."""
+        """Return the default settings on a GPU with this name; NB is halved if the given N has too few blocks."""
         defaults = super().on_chip(chip)
         for nb in defaults.get("nb", ()):
             while nb // 2 >= LEAST_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
@@ -93,29 +93,32 @@ class LuConfig(GridConfig):
         return defaults
 
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
-        """Return the orders to run: those of the config, or `n` if the config does not set N."""
+        """Return the matrix orders to run: those of the config, or `n` if the config does not set N."""
         orders = self.n if self.n is not None else n
         if orders is None:
             raise UsageError("the order of the matrix is missing; add -N")
         return orders
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[Any]:
-        """Yield every combination of the lists, in HPL's loop order; `n` is used if the config does not set N."""
+        """Yield a case for every combination of the listed options, in HPL's loop order.
+
+        `n` contains the matrix orders to use if the config does not set N.
+        """
         defaults = {f.name: f.default for f in fields(self.case)}
         lists = [each(name, getattr(self, name) or (defaults[name],)) for name in self.loops]
         return cases_of(self.case, self, self.grid_choices(ranks), each("n", self.orders(n)), *lists)
 
     def with_sample(self) -> Self:
-        """Return the config with an order and a process grid, which an input file needs."""
+        """Return the config with a matrix order and a process grid, which an input file needs."""
         n = (SAMPLE_N,) if self.n is None else self.n
         has_grid = self.grid is not None or (self.P is not None and self.Q is not None)
         return replace(self, n=n, grid=self.grid if has_grid else (squarest(self.ranks or 1),))
 
     @property
     def report_to(self) -> str:
-        """Return the target of the report: stdout, stderr or a file, as in lines 3 and 4 of a .dat file."""
+        """Return the target of the report: stdout, stderr or a file name, from lines 3 and 4 of a .dat file."""
         return {6: "stdout", 7: "stderr"}.get(self.device_out, self.output_file)
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """Return the settings by name, with the orders and the grids of the run."""
+        """Return the settings by name, with the matrix orders and process grids that the run uses."""
         return {**vars(self), "n": self.n if self.n is not None else (case.n,), "grids": self.grids(ranks)}

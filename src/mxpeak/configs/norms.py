@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class NormKind(NamedTuple):
-    """A kind of norm.
+    """A kind of norm, such as max, one, inf or fro.
 
     terms       dimensions of the matrix whose product is the number of added terms
     aliases     other names, as in NumPy and LAPACK
@@ -23,10 +23,10 @@ KINDS = {
     "inf": NormKind(("n",), ("infinity",)),
     "fro": NormKind(("m", "n"), ("frobenius",)),
 }
-#: All names of the kinds.
+#: The kinds of norms by all of their names.
 KIND_NAMES = {name: name for name in KINDS} | {alias: name for name, kind in KINDS.items() for alias in kind.aliases}
 
-#: The structures of matrices, and the options of each (their meaning: `layout.structure`).
+#: The structures of matrices, and the options that each structure accepts (see `layout.structure`).
 STRUCTURES: dict[str, tuple[str, ...]] = {
     "general": (),
     "trapezoid": ("uplo", "diag"),
@@ -40,7 +40,7 @@ STRUCTURES: dict[str, tuple[str, ...]] = {
 UPLOS = ("lower", "upper")
 DIAGS = ("nonunit", "unit")
 
-#: The types of entries by NumPy's names, with the format of their real part, and the short names of the types.
+#: The types of entries: NumPy's names with the format of the real part, and then all names of the types.
 DTYPES = {
     "float64": "fp64",
     "float32": "fp32",

@@ -49,17 +49,17 @@ class PlaceConfig:
     CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {}
 
     def on_chip(self, chip: str) -> dict[str, Any]:
-        """Return the defaults on a GPU with this name."""
+        """Return the default settings on a GPU with this name, including the best known NB."""
         nb = next((nb for word, (nb, _) in self.CHIP_NB.items() if word in chip), None)
         return {**self.GPU_DEFAULTS, **({} if nb is None else {"nb": (nb,)})}
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return the defaults for a processor with instructions that multiply these low precisions."""
+        """Return the default settings for a processor that multiplies the low precisions in `native` in hardware."""
         return {}
 
     @property
     def least_ranks(self) -> int:
-        """Return the number of ranks that the given process grid needs; 1 if no grid is given."""
+        """Return the minimum number of ranks for the given process grid, or 1 if no grid is given."""
         return 1
 
     @property
@@ -107,20 +107,20 @@ class RunConfig(PlaceConfig):
 
     @property
     def report_to(self) -> str:
-        """Return the target of the benchmark's own report: stdout, stderr, or a file name."""
+        """Return the target of the benchmark's report: stdout, stderr, or a file name."""
         return "stdout"
 
     @property
     def submission_folder(self) -> str | None:
-        """Return the folder to which the fields of a submission form are written."""
+        """Return the folder to which the fields of a submission form are written, or None if there is no submission."""
         return None
 
     def with_sample(self) -> Self:
-        """Return the config with values for settings that an input file needs and this config does not set."""
+        """Return the config with values for the settings that an input file needs and that this config does not set."""
         return self
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """Return the settings by name; settings without a value get that of the first `case`."""
+        """Return the settings of a run by name; `case`, the first case of the run, provides values that are not set."""
         return dict(vars(self))
 
     @staticmethod

@@ -19,7 +19,7 @@ OFFICIAL_S = 1800
 class SparseConfig(RunConfig):
     """The options of a benchmark of the 27-point problem, which runs one case.
 
-    both_ways   whether the sweeps go forward and backward
+    both_ways   whether the sweeps go forward and backward (symmetric Gauss–Seidel)
     """
 
     both_ways: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class SparseConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Drop values that a source of higher precedence replaces: --nx replaces ny and nz, --npx the grid."""
+        """Reset values that a stronger setting replaces: --nx replaces ny and nz, and --npx replaces npy and npz."""
         settled = dict(settings)
         x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
         for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
@@ -84,12 +84,15 @@ class SparseConfig(RunConfig):
 
     @property
     def least_ranks(self) -> int:
-        """Return the number of ranks that the given sides of the process grid need."""
+        """Return the number of ranks that the given sides of the process grid need, at least 1."""
         return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)
 
     @property
     def shape(self) -> tuple[int, int, int] | None:
-        """Return the points of a rank's box in x, y and z; None if the user set none."""
+        """Return (nx, ny, nz), the points of a rank's box, or None if the user set no size.
+
+        Raises UsageError if ny or nz is set without nx.
+        """
         if self.nx is not None:
             return self.nx, self.ny or self.nx, self.nz or self.nx
         for flag, n in (("--ny", self.ny), ("--nz", self.nz)):

@@ -43,7 +43,7 @@ def pattern(A: Csr) -> Csr:
 
 
 def stacked(parts: Sequence[Csr]) -> Csr:
-    """Return all rows of a square matrix with ascending 32-bit columns; return a single part unchanged."""
+    """Return the parts joined to one square matrix with ascending 32-bit column indices, or a single part unchanged."""
     if len(parts) == 1:
         return parts[0]
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part.indptr) for part in parts]))])

@@ -25,7 +25,8 @@ from mxpeak.layout.stencil import Box
 class Partner:
     """A rank that exchanges halo entries with this rank.
 
-    It has the local rows that the rank needs, and the offset and length of its part of the halo.
+    rows               this rank's rows that the partner needs
+    offset, received   the position and the number of the partner's entries in this rank's halo
     """
 
     rank: int
@@ -35,7 +36,7 @@ class Partner:
 
 
 class Exchange:
-    """The halo exchange of vectors of one type whose rows are in `order`."""
+    """The halo exchange for vectors of one precision, with rows ordered by `order`."""
 
     def __init__(
         self, kernels: SparseKernels, comm: Communicator, partners: Sequence[Partner], order: Order, precision: str
@@ -49,9 +50,9 @@ class Exchange:
         self._repeated = comm.repeated(*messages) if partners else None
 
     def begin(self, own: Vector, halo: Vector) -> Request | None:
-        """Start to send entries of x to the other ranks and to receive the halo of x. Collective.
+        """Start to send entries of `own` to the other ranks and to receive `halo` from them. Collective.
 
-        Return None if there are no neighbors.
+        Return the pending exchange, or None if there are no neighbors.
         """
         if not self._partners:
             return None
@@ -64,7 +65,7 @@ class Exchange:
         return travel
 
     def complete(self, own: Vector, halo: Vector) -> None:
-        """Exchange the halo and wait for the end of the exchange. Collective."""
+        """Exchange entries of `own` for `halo`, and wait until the exchange is complete. Collective."""
         travel = self.begin(own, halo)
         if travel is not None:
             travel.wait()
@@ -86,7 +87,10 @@ class Exchange:
 
 
 def localized(kernels: SparseKernels, comm: Communicator, block: RowBlock) -> tuple[Rows, list[Partner]]:
-    """Return the rows in local columns with a symmetric local pattern, and the partners of this rank. Collective."""
+    """Convert a row block to local column numbers and a symmetric local pattern. Collective.
+
+    Return the converted rows, and the partners of this rank.
+    """
     columns, halo = numbered(block)
     rows = kernels.rows_of(block.indptr, columns, block.data, block.n, halo.size)
     if not kernels.is_symmetric_pattern(rows):  # colors and sweep orders need a symmetric pattern

@@ -53,11 +53,11 @@ class RankGroup:
         return sum(partner.received for partner in self.partners)
 
     def sum(self, value: float) -> float:
-        """Return the sum over all ranks."""
+        """Return the sum of `value` over all ranks."""
         return value if self.is_serial else allreduce_scalar(self.comm, value, "sum")
 
     def largest(self, value: float) -> float:
-        """Return the maximum over all ranks, or NaN if any value is NaN."""
+        """Return the maximum of `value` over all ranks, or NaN if any value is NaN."""
         return value if self.is_serial else allreduce_scalar(self.comm, value, "max")
 
     def all(self, holds: Any) -> bool:
@@ -85,7 +85,7 @@ class RankGroup:
         return run_on_root(self.comm, work)
 
     def add_up(self, v: Any) -> None:
-        """Add up v, which every rank stores completely, over the ranks, and overwrite v with the sum."""
+        """Add v over the ranks, and overwrite v with the sum; every rank stores all entries of v."""
         total = np.asarray(v, dtype=np.float64)
         self.comm.allreduce(total, "sum")
         v[:] = total
@@ -105,7 +105,9 @@ class RankGroup:
         return full
 
     def combined(self, columns: Array, combine: np.ufunc) -> Array:
-        """Combine the values of all ranks that have the same column, and return the values of all local columns."""
+        """Combine the values that different ranks have for the same column, and return the values of all local
+        columns.
+        """
         if self.is_serial:
             return columns
         n = columns.size - self.halo
@@ -146,7 +148,7 @@ class RankGroup:
         return self.on_root(lambda: work(stacked(parts)))
 
     def _send_and_receive(self, sent: Sequence[Array], received: Sequence[Array]) -> None:
-        """Exchange one message with each partner; skip empty messages."""
+        """Send one message to each partner and receive one from each; skip empty messages."""
         requests = [self.comm.irecv(v, partner.rank) for partner, v in zip(self.partners, received) if v.size]
         requests += [self.comm.isend(v, partner.rank) for partner, v in zip(self.partners, sent) if v.size]
         Task(all_of(requests)).wait()

@@ -78,7 +78,7 @@ def distribute(comm: Communicator, whole: Any, starts: Sequence[int] | None = No
 
 
 def _part(whole: Any, starts: list[int], firsts: list[int], rank: int) -> RowBlock:
-    """Return the rows of one rank, whose entries begin at firsts[rank]."""
+    """Return the row block of one rank; firsts[rank] is the index of its first entry in the whole matrix."""
     rows, entries = slice(starts[rank], starts[rank + 1] + 1), slice(firsts[rank], firsts[rank + 1])
     indptr = whole.indptr[rows].astype(np.int64) - firsts[rank]
     return RowBlock(starts, rank, indptr, whole.indices[entries].astype(np.int64), whole.data[entries])

@@ -37,7 +37,10 @@ class GeneratedSystem:
         return self._generator.entries.kind != "unit-factors"
 
     def _make_diagonal(self) -> Vector | None:
-        """Return the diagonal over the rows: a constant, theta · Σ_{j≠i} |a_ij|, or None if the diagonal is random."""
+        """Return the diagonal entries of this rank's rows, or None if they are random.
+
+        The entries are a constant, or theta · Σ_{j≠i} |a_ij|.
+        """
         xp, m, generator = self._kernels.xp, self.rows.local_size, self._generator
         if generator.row_sum is not None:
             return xp.multiply(self._row_sums(xp.zeros(m)), generator.row_sum)
@@ -48,21 +51,24 @@ class GeneratedSystem:
         self._kernels.generate(A.local, self.rows, self.cols, self._generator.entries, self._diagonal)
 
     def store_with_sums(self, A: DistMatrix, W: Matrix) -> Matrix:
-        """Store the generated matrix in A; return the products of this rank's columns with the two rows w of W."""
+        """Store the generated matrix in A, and return this rank's part of the products A w for the two rows w of W."""
         sums = self._kernels.xp.zeros((2, self.rows.local_size))
         entries, diagonal = self._generator.entries, self._diagonal
         self._kernels.generate_with_sums(A.local, self.rows, self.cols, entries, diagonal, sums, W)
         return sums
 
     def multiply(self, x: Vector) -> Vector:
-        """Return A x over the rows in fp64, for x over the columns, with one reduction. Collective."""
+        """Return A x in fp64, distributed like the rows of A, for x distributed like the columns. Collective.
+
+        The product takes one reduction.
+        """
         y = self._kernels.xp.zeros(self.rows.local_size)
         self._kernels.generated_matvec(y, self.rows, self.cols, self._generator.entries, self._diagonal, x)
         self.grid.row.allreduce(y, "sum")
         return y
 
     def row_sums(self) -> Vector:
-        """Return Σ_j |a_ij| over the rows. Collective."""
+        """Return Σ_j |a_ij| for each of this rank's rows. Collective."""
         return self._row_sums(self._diagonal)
 
     def _row_sums(self, diagonal: Vector | None) -> Vector:
@@ -72,7 +78,9 @@ class GeneratedSystem:
         return sums
 
     def on_columns(self, r: Vector) -> Vector:
-        """Return a vector over the rows as a vector over the columns, using 8·N bytes per rank. Collective."""
+        """Redistribute r from the rows to the columns of A, using 8·N bytes per rank, and return the result.
+        Collective.
+        """
         xp = self._kernels.xp
         whole, x = xp.zeros(self.n), xp.zeros(self.cols.local_size)
         if self.grid.q == 0:
@@ -85,10 +93,10 @@ class GeneratedSystem:
 
 
 class Strips(Protocol):
-    """Interface of a function that returns some rows of this rank's part of a matrix."""
+    """Interface of a function that returns local rows of a matrix."""
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Matrix:
-        """Return these local rows in fp64, row-major or column-major; the first of the rows begins a block.
+        """Return the rows `local` in fp64, row-major or column-major; the first of these rows begins a block.
 
         The function never raises an error: missing entries are NaN.
         """
@@ -108,9 +116,9 @@ class UserMatrix:
             A.local[local] = self._strips(self.rows, self.cols, local)
 
     def multiply(self, x: Vector) -> Vector:
-        """Return A x over the rows in fp64, for one vector x over the columns, or several vectors as columns.
+        """Return A x in fp64, distributed like the rows of A, for x distributed like the columns. Collective.
 
-        Every entry is computed or read once. Collective.
+        x is one vector, or several vectors as columns. Every entry of A is computed or read once.
         """
         y = self._kernels.xp.zeros((self.rows.local_size, *x.shape[1:]))
         for local in self._parts():
@@ -119,7 +127,10 @@ class UserMatrix:
         return y
 
     def multiply_transposed(self, x: Vector) -> Vector:
-        """Return A^T x over the columns, for x over the rows, in the same way as `multiply`. Collective."""
+        """Return A^T x, distributed like the columns of A, for x distributed like the rows. Collective.
+
+        x is one vector, or several vectors as columns. Every entry of A is computed or read once.
+        """
         y = self._kernels.xp.zeros((self.cols.local_size, *x.shape[1:]))
         for local in self._parts():
             self._add_product(y, self._strips(self.rows, self.cols, local), x[local], transposed=True)
@@ -127,7 +138,7 @@ class UserMatrix:
         return y
 
     def _add_product(self, y: Vector, strip: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """Compute y += S x or y += S^T x; a column-major S is treated as a row-major S^T."""
+        """Compute y += S x or y += S^T x for a strip S; a column-major S is treated as a row-major S^T."""
         down, right = strip.strides
         if down < right:
             strip, transposed = strip.T, not transposed

@@ -24,17 +24,17 @@ def max_abs(kernels: Kernels, w: Vector) -> float:
 
 
 def vector_type(kernels: SparseKernels, precision: str) -> Any:
-    """Return the array type of a precision."""
+    """Return the array type for a precision."""
     return {"fp64": kernels.xp.float64, "fp32": kernels.xp.float32}[precision]
 
 
 def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
-    """Return a vector of zeros."""
+    """Return a vector of n zeros in a precision."""
     return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
 
 
 class VectorSpace(Protocol):
-    """Interface of vectors of one length and distribution; a matrix Q has such vectors as rows."""
+    """Interface for vectors of one length and distribution, and for matrices Q whose rows are these vectors."""
 
     xp: Any
 
@@ -75,7 +75,7 @@ class Basis:
         self._k += 1
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w by CGS2, with three reductions and four reads of Q; return the coefficients and the norm of w."""
+        """Append w by CGS2 with three reductions and four reads of Q, and return the coefficients and the norm of w."""
         space, Q = self._space, self._Q[: self._k]
         h = space.project(Q, w)
         space.add_product(w, Q, -h)
@@ -87,14 +87,14 @@ class Basis:
         return list((h + correction).tolist()), norm
 
     def combine(self, t: list[Any]) -> Vector:
-        """Return Q t, for the first len(t) vectors."""
+        """Return Q t, the sum of t_k q_k over the first len(t) vectors."""
         Q, d = self._Q[: len(t)], self._space.zeros()
         self._space.add_product(d, Q, self._space.xp.asarray(t, dtype=Q.dtype))
         return d
 
 
 class DistSpace(VectorSpace):
-    """Vectors over the rows or over the columns, with `size` entries on this rank.
+    """Vectors distributed like the rows or the columns of a matrix on a grid, with `size` entries on this rank.
 
     A vector over the columns is replicated along a process column but must be counted once in sums: `counts` is True
     on the rank whose copy is counted. Sums and maxima run over the whole grid, so that every rank takes the same
@@ -128,7 +128,7 @@ class DistSpace(VectorSpace):
         return allreduce_scalars(self.ranks, largest, "max", self.kernels.xp)
 
     def sum_of(self, parts: list[float]) -> list[float]:
-        """Return sums over the ranks whose copies are counted. Collective."""
+        """Return the sum of each number in `parts` over the ranks whose copies are counted. Collective."""
         total = self.xp.asarray(parts if self.counts else [0.0] * len(parts), dtype=self.xp.float64)
         self.ranks.allreduce(total, "sum")
         return list(total.tolist())

@@ -55,7 +55,7 @@ class SparseMatrix:
         return self.A.n
 
     def extra_bytes(self, other: SparseMatrix) -> int:
-        """Return the bytes that this form of a matrix needs in addition to another form."""
+        """Return the bytes that this form of the matrix needs in addition to the form `other`."""
         return self.A.extra_bytes(other.A)
 
     def of_entries(self, A: Stored) -> SparseMatrix:
@@ -63,7 +63,7 @@ class SparseMatrix:
         return SparseMatrix(self._kernels, A, self._exchange, self._spans)
 
     def timed_by(self, spans: Spans) -> SparseMatrix:
-        """Return the same matrix, with its operations measured by `spans`."""
+        """Return the same matrix with `spans` as the timer of its operations."""
         return SparseMatrix(self._kernels, self.A, self._exchange, spans)
 
     def halo_vector(self) -> Vector:
@@ -90,14 +90,17 @@ class SparseMatrix:
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
     ) -> Request | None:
-        """Solve (D + L) x = b by a forward sweep from zero, which needs no halo; see `_sweep_and_send` for `send`."""
+        """Solve (D + L) x = b by a forward sweep from zero, which needs no halo.
+
+        If `send`, start the halo exchange of x and return its request.
+        """
         work = self._from_zero[keep is not None]
         with self._spans("gs", flops=work.flops, bytes=work.bytes):
             sweep = partial(self._kernels.sweep_from_zero, self.A, b, x, keep=keep)
             return self._sweep_and_send(sweep, x, send=send)
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
-        """Sweep forward on A x = b, starting from x."""
+        """Improve x by a forward Gauss–Seidel sweep on A x = b."""
         k = self._kernels
         with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
             travel = self._begin(x)
@@ -106,15 +109,19 @@ class SparseMatrix:
                 k.sweep_forward(self.A, b, x, keep=keep, part=Part.BOUNDARY)
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
-        """Sweep backward to make a forward sweep symmetric; this needs no halo, because `keep` includes H x."""
+        """Complete a symmetric sweep on A x = b by a backward sweep, (D + U) x = keep.
+
+        The sweep reads no halo, because `keep` contains the products with the halo entries. If `send`, start the halo
+        exchange of x and return its request.
+        """
         with self._spans("gs", flops=self._backward.flops, bytes=self._backward.bytes):
             return self._sweep_and_send(partial(self._kernels.sweep_backward, self.A, keep, x), x, send=send)
 
     def _sweep_and_send(self, sweep: Callable[..., None], x: Vector, *, send: bool) -> Request | None:
-        """Run a sweep that reads no halo; if `send`, start the halo exchange of x after the boundary rows.
+        """Run a sweep that reads no halo; if `send`, start the halo exchange of x and return its request.
 
-        `send` requires a pattern that is symmetric across ranks, such as that of a stencil, because otherwise the
-        other ranks need more rows.
+        The exchange starts after the sweep over the boundary rows. It requires a pattern that is symmetric across
+        ranks, such as that of a stencil, because otherwise the other ranks need more rows.
         """
         if not send:
             sweep()
@@ -135,7 +142,8 @@ class SparseMatrix:
         keep: Vector | None = None,
         travel: Request | None = None,
     ) -> None:
-        """Compute r = (b - A x) at some rows, after a forward sweep from zero (`swept`) or a symmetric one (`keep`).
+        """Compute r = (b - A x) at the given rows, after a forward sweep from zero (`swept`) or a symmetric one
+        (`keep`).
 
         `travel` is the pending halo exchange of x, if it has started.
         """
@@ -148,7 +156,7 @@ class SparseMatrix:
                 k.residual_at(A, b, x, rows, r, swept=swept, keep=keep, part=Part.BOUNDARY)
 
     def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
-        """Compute x += y at some rows."""
+        """Add y to x at the given rows."""
         moved = counts.prolongation_bytes(len(rows), PRECISIONS[self.A.vectors].bytes)
         with self._spans("prolongation", flops=float(len(rows)), bytes=moved):
             self._kernels.scatter_add(x, rows, y)
@@ -164,7 +172,9 @@ class SparseMatrix:
         return work
 
     def _share(self, part: int) -> float:
-        """Return the number of entries in one part, not counting the zeros that pad slots."""
+        """Estimate the number of entries in one triangle from its number `part` of stored values, which includes
+        padding.
+        """
         stored = self._lower + self._upper
         return (self.A.nnz - self.A.halo_nnz - self.A.n) * part / stored if stored else 0.0
 
@@ -173,7 +183,7 @@ class SparseMatrix:
         return self._exchange.begin(self.own(x), self.halo(x))
 
     def _wait(self, travel: Request | None) -> bool:
-        """Wait for the pending halo exchange, if there is one; return whether there was one."""
+        """Wait for the halo exchange `travel` if one is pending, and return whether one was pending."""
         if travel is None:
             return False
         with self._spans("halo"):
@@ -211,7 +221,7 @@ class Level:
             self.travel = self.A.relax_backward(b, self.x, self.keep, send=send)
 
     def restrict(self, b: Vector) -> None:
-        """Compute r = (b - A x) at the points of the coarser level only: injection (paper, eq. 6)."""
+        """Compute r = (b - A x) only at the points of the coarser level, which is injection (paper, eq. 6)."""
         travel, self.travel = self.travel, None
         self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep, travel=travel)
 
@@ -220,7 +230,7 @@ class Level:
         self.A.scatter_add(self.x, self.points, coarse.A.own(coarse.x))
 
     def postsmooth(self, b: Vector) -> None:
-        """Improve x by another sweep, which starts from x."""
+        """Improve x by another sweep, which starts from the current x."""
         self.A.relax(b, self.x, self.keep)
         if self.keep is not None:
             self.A.relax_backward(b, self.x, self.keep)

@@ -22,7 +22,7 @@ CENTER, OFF_DIAGONAL, SKEW = 26.0, -1.0, 0.5
 
 
 def weights(*, nonsymmetric: bool = False) -> list[float]:
-    """Return the stencil, in which entry (dx+1) + 3(dy+1) + 9(dz+1) belongs to the neighbor at (dx, dy, dz)."""
+    """Return the 27 weights of the stencil: (dx+1) + 3(dy+1) + 9(dz+1) is the index of the neighbor at (dx, dy, dz)."""
     stencil = [OFF_DIAGONAL] * 27
     stencil[13] = CENTER
     if nonsymmetric:
@@ -52,7 +52,7 @@ class Form:
     tolerance: float = 0.0
 
     def vectors_of(self, values: str) -> str:
-        """Return the format of vectors for a format of values."""
+        """Return the format of the vectors of a level with values in the format `values`."""
         return "fp64" if values == "fp64" else self.vectors
 
 
@@ -73,7 +73,7 @@ class Hierarchy:
 
 @dataclass(slots=True)
 class StencilProblem:
-    """The problem in all its forms, with b = A·1, and the time of its set-up.
+    """A benchmark problem in all its storage forms, with b = A·1, and the time of its set-up.
 
     generate_s   seconds to generate compressed rows, in the form in which a user would pass them
     optimize_s   seconds to order and store the rows
@@ -88,7 +88,9 @@ class StencilProblem:
     setup_bytes: int
 
     def described(self, box: Box, k: int) -> list[dict[str, Any]]:
-        """Return a section of the result for each level of a hierarchy: global sizes, and the bytes on this rank."""
+        """Return one section of the JSON result per level of hierarchy k: global sizes, formats, and bytes on this
+        rank.
+        """
         boxes = box.levels(len(self.colors))
         return [
             {
@@ -109,7 +111,7 @@ class StencilProblem:
         ]
 
     def levels(self, k: int) -> list[Level]:
-        """Return all levels of a hierarchy, the finest first."""
+        """Return all levels of hierarchy k, the finest first."""
         levels = [self.hierarchies[k].top]
         while (coarser := levels[-1].coarser) is not None:
             levels.append(coarser)
@@ -125,7 +127,7 @@ def make_stencil(
     stencil: Sequence[float],
     spans: Spans,
 ) -> StencilProblem:
-    """Build the levels on `boxes`, the finest first, in every form. Collective."""
+    """Build the levels on `boxes`, the finest first, in every form, and return the problem. Collective."""
     levels: list[list[Level]] = [[] for _ in forms]
     outers: list[SparseMatrix] = []
     generate_s = optimize_s = 0.0
@@ -189,7 +191,10 @@ class _LevelStore:
 def value_format(
     kernels: SparseKernels, comm: Communicator, rows: Rows, requested: str, tolerance: float
 ) -> tuple[str, bool]:
-    """Return the narrowest format, from `requested` on, within the tolerance, and whether it is exact. Collective."""
+    """Return the narrowest format, at least as wide as `requested`, whose rounding error is at most `tolerance`.
+
+    Also return whether this format is exact. Collective.
+    """
     for name in WIDER[WIDER.index(requested) : -1]:
         error = allreduce_scalar(comm, kernels.rounding(rows, name), "max", kernels.xp)
         if error <= tolerance:

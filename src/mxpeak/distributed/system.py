@@ -22,7 +22,7 @@ Preconditioner = Callable[[Vector], Vector]
 
 
 def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: float) -> float:
-    """Return max |x_i - value|, or NaN if x contains NaN. Collective."""
+    """Return max |x_i - value| over all ranks, or NaN if x contains NaN. Collective."""
     return allreduce_scalar(comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max", kernels.xp)
 
 
@@ -70,7 +70,10 @@ class SparseBasis:
         self._kernels.scale(self._Z[self._k - 1], 1.0, z)
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w, which must be `next`, by CGS2, with three reductions and three reads of the basis."""
+        """Append w, which must be `next`, by CGS2, and return the coefficients and the norm of w.
+
+        The orthogonalization takes three reductions and three reads of the basis.
+        """
         kernels, k = self._kernels, self._k
         flops = self._n * (8.0 * k + 3.0)
         with self._spans("ortho", flops=flops, bytes=counts.cgs2_bytes(self._n, k, self._bytes)):
@@ -118,7 +121,7 @@ class InnerIteration:
 
 
 class DistributedSystem:
-    """A system A x = b, and x in a halo vector."""
+    """A system A x = b, with x stored in a halo vector."""
 
     def __init__(self, kernels: SparseKernels, comm: Communicator, A: SparseMatrix, b: Vector, spans: Spans):
         self._kernels, self._comm, self._A, self._b, self._spans = kernels, comm, A, b, spans
@@ -134,10 +137,10 @@ class DistributedSystem:
         self.x[:] = 0.0
 
     def ended(self) -> None:
-        """Do nothing after a solve."""
+        """Do nothing; subclasses override this method to finish a solve."""
 
     def max_error(self, value: float) -> float:
-        """Return max |x_i - value|. Collective."""
+        """Return max |x_i - value| over all ranks. Collective."""
         return max_error(self._kernels, self._comm, self.solution, value)
 
 
@@ -166,11 +169,11 @@ class MixedSystem(DistributedSystem):
         return SparseBasis(self._kernels, self._comm, n, restart + 1, precision, self._spans, flexible=self._flexible)
 
     def norm_of_b(self) -> float:
-        """Return ||b||."""
+        """Return ||b||. Collective."""
         return sqrt(self._sum(self._kernels.dot(self._b, self._b)))
 
     def residual(self) -> float:
-        """Compute and store the residual b - A x; return its norm."""
+        """Compute and store the residual r = b - A x, and return ||r||."""
         self._A.multiply(self.x, self._r)
         with self._spans("update", flops=3.0 * self._A.n, bytes=24.0 * self._A.n):
             self._rho = sqrt(self._sum(self._kernels.subtract_from(self._r, self._b)))
@@ -240,7 +243,7 @@ class CgSystem(DistributedSystem):
         return self._A.own(self._p)
 
     def residual(self) -> float:
-        """Compute r = b - A x; return ||r||, which needs no further pass over r."""
+        """Compute r = b - A x and return ||r||, without a further pass over r."""
         self._A.multiply(self.x, self._r)
         with self._waxpby(also=2.0 * self._A.n):
             square = self._kernels.subtract_from(self._r, self._b)

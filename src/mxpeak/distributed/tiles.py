@@ -51,7 +51,7 @@ class TileMatrix:
         return TileMatrix(tiles, self.column_map, self.row_map, self.comm, self.stored.transposed)
 
     def mapped(self, change: Callable[[Matrix], Matrix]) -> TileMatrix:
-        """Return the matrix with each array replaced by change(array)."""
+        """Return the matrix in which each array is replaced by change(array)."""
         return replace(self, tiles=[replace(tile, A=change(tile.A)) for tile in self.tiles])
 
     def with_transport(self, transport: Transport) -> TileMatrix:
@@ -59,11 +59,11 @@ class TileMatrix:
         return replace(self, comm=self.comm.with_transport(transport))
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Add up a vector over all ranks. Collective."""
+        """Add the row sums of all ranks, in place. Collective."""
         self.comm.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Add up a vector over all ranks. Collective."""
+        """Add the column sums of all ranks, in place. Collective."""
         self.comm.allreduce(by_column, "sum")
 
 
@@ -103,11 +103,11 @@ class BlockCyclicMatrix:
         return self.grid.all
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Add up a vector over the process row. Collective."""
+        """Add the row sums of the ranks of a process row, in place. Collective."""
         self.grid.row.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Add up a vector over the process column. Collective."""
+        """Add the column sums of the ranks of a process column, in place. Collective."""
         self.grid.column.allreduce(by_column, "sum")
 
 
@@ -129,7 +129,7 @@ class CyclicMatrix(BlockCyclicMatrix):
         return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
 
     def mapped(self, change: Callable[[Matrix], Matrix]) -> CyclicMatrix:
-        """Return the matrix with the local array replaced by change(array)."""
+        """Return the matrix in which the local array is replaced by change(array)."""
         return replace(self, local=change(self.local))
 
     def with_transport(self, transport: Transport) -> CyclicMatrix:
@@ -140,7 +140,7 @@ class CyclicMatrix(BlockCyclicMatrix):
 
 
 def whole(A: Matrix) -> TileMatrix:
-    """Return a tile matrix that consists of one array of this process."""
+    """Return a tile matrix that consists of one array on this process."""
     rows, columns = consecutive(A.shape[0]), consecutive(A.shape[1])
     return TileMatrix([Tile(A, rows, columns, 0, 0)], rows, columns, Solo())
 
@@ -153,7 +153,7 @@ def cyclic(A: DistMatrix) -> CyclicMatrix:
 def tile_matrix(
     tiles: Mapping[tuple[int, int], Matrix], heights: Sequence[int], widths: Sequence[int], comm: Communicator
 ) -> TileMatrix:
-    """Return a tile matrix in which this rank has the given tiles[I, J]; see `TileMatrix`."""
+    """Return a tile matrix with the given tiles[I, J] on this rank; see `TileMatrix`."""
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
     local = []
     for (I, J), A in tiles.items():
@@ -177,7 +177,10 @@ DESCRIPTOR = ("DTYPE", "CTXT", "M", "N", "MB", "NB", "RSRC", "CSRC", "LLD")
 
 
 def scalapack_parts(desc: Sequence[int], grid: Grid) -> tuple[BlockCyclic, BlockCyclic, int]:
-    """Return this rank's distributions of rows and columns for a descriptor, and the leading dimension of its array."""
+    """Return this rank's distributions of rows and columns for a descriptor, and the leading dimension of its array.
+
+    Raise a UsageError if the descriptor is not valid.
+    """
     if len(desc) != len(DESCRIPTOR) or desc[0] != 1:
         raise UsageError(
             f"{list(desc)} is not a descriptor of a dense matrix; use the {len(DESCRIPTOR)} integers "

@@ -1,1 +1,1 @@
-"""Kernels: the same operations in every backend. `contract` defines what each operation computes and overwrites."""
+"""Kernels: the same operations in every backend. `contract` defines their results and overwritten arguments."""

@@ -1,4 +1,4 @@
-"""NumPy as an array namespace, and the random vectors with which solvers test factors.
+"""NumPy as an array namespace, and random vectors that solvers use to test factors.
 
 NumPy 2.1 and later follow the array API. For earlier versions, array-api-compat wraps NumPy. The wrapper takes longer
 to load than NumPy itself, because it reads all attributes that NumPy loads lazily.
@@ -23,15 +23,15 @@ PROBE_SEED = 1961
 
 @lru_cache(maxsize=64)
 def probe_vector(n: int) -> Any:
-    """Return n random numbers with random signs and magnitudes from 1 to 2.
+    """Return a vector of n random numbers with random signs and magnitudes from 1 to 2.
 
-    A vector of ±1 would not be sufficient: with as many positive as negative entries, it is orthogonal to (1, ..., 1),
-    the null vector of a Laplacian.
+    A vector of ±1 would not be sufficient: if half of its entries are negative, it is orthogonal to (1, ..., 1), the
+    null vector of a Laplacian.
     """
     rng = np.random.default_rng(PROBE_SEED)
     return rng.choice((-1.0, 1.0), n) * rng.uniform(1.0, 2.0, n)
 
 
 def random_signs(n: int, columns: int) -> Any:
-    """Return an n×columns array of random signs."""
+    """Return an n×columns array of random signs, +1 or -1."""
     return np.random.default_rng(PROBE_SEED).choice((-1.0, 1.0), (n, columns))

@@ -1,4 +1,4 @@
-"""Choose the backend that computes, and its device."""
+"""Choose the backend that computes, and the device on which it runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd", "/proc/driv
 def resolve(name: str, device: str) -> tuple[str, str]:
     """Resolve `auto` kernels and an `auto` device to names, before any timing starts.
 
-    The device is a GPU if torch can use one; the kernels are the fastest ones for the device.
+    For an `auto` device, the result is a GPU if torch can use one. For `auto` kernels, the result is the fastest
+    backend for the device.
     """
     if name not in BACKENDS:
         raise UsageError(f"unknown kernels {name!r}; use one of {', '.join(BACKENDS)}")
@@ -40,7 +41,7 @@ def resolve(name: str, device: str) -> tuple[str, str]:
 
 
 def gpu_driver() -> bool:
-    """Return whether the driver of a GPU is loaded."""
+    """Return whether a GPU driver is loaded on this host."""
     return any(Path(path).exists() for path in DRIVERS)
 
 
@@ -55,7 +56,10 @@ def has_gpu() -> bool:
 
 
 def gpu_count(device: str) -> int:
-    """Return the number of GPUs that the ranks of a host may use: all for `cuda`, one for `cuda:N`."""
+    """Return the number of GPUs that the ranks of a host may use: all GPUs for `cuda`, one for `cuda:N`.
+
+    The function opens the device, and raises an error if it does not exist.
+    """
     open_device(device)  # raises an error with the reason if there is none
     from mxpeak.kernels.torch.engine.device import count
 
@@ -63,9 +67,9 @@ def gpu_count(device: str) -> int:
 
 
 def gpu_buses(device: str) -> list[str]:
-    """Return the PCI addresses of the GPUs among which ranks choose.
+    """Return the PCI addresses of the GPUs that ranks can choose from.
 
-    The list is empty if there are no GPUs, or if `device` names one GPU.
+    The list is empty if the host has no GPUs, or if `device` names one GPU.
     """
     if device != GPUS or not has_gpu():
         return []
@@ -75,7 +79,10 @@ def gpu_buses(device: str) -> list[str]:
 
 
 def open_device(device: str, number: int = 0) -> Any:
-    """Open the torch device cpu, cuda or cuda:N; `number` selects one of several GPUs."""
+    """Open the torch device cpu, cuda or cuda:N; `number` selects one of several GPUs.
+
+    The function raises ResourceError if PyTorch is not installed.
+    """
     if find_spec("torch") is None:
         what, instead = (
             (f"device {device}", "--device cpu") if device != "cpu" else ("--kernels torch", "--kernels host")
@@ -87,9 +94,9 @@ def open_device(device: str, number: int = 0) -> Any:
 
 
 def chip_name(device: str) -> str:
-    """Return the name of a GPU, or "" if there is none.
+    """Return the name of the GPU, or "" if torch can use none, without opening the GPU.
 
-    The GPU is not opened: each rank opens its own, and some systems let only one process open a GPU.
+    Each rank opens its own GPU later, and some systems let only one process open a GPU.
     """
     if not has_gpu():
         return ""
@@ -109,7 +116,7 @@ def choose(
     alone: bool = False,
     panels: bool = False,
 ) -> Kernels:
-    """Return the backend `name` on `device`; use the names that `resolve` returns.
+    """Create the backend `name` on `device`. Both are names that `resolve` returned.
 
     threads   threads on the host; thread t runs on core cores[t] if cores are given
     alone     whether no other rank uses these cores
@@ -135,7 +142,7 @@ def choose(
 
 
 def dense(device: Any) -> DenseKernels:
-    """Return the dense kernels of a `kernels.torch.engine.device.Device`, or those of the host for None.
+    """Return the dense kernels of a `kernels.torch.engine.device.Device`, or those of the host if `device` is None.
 
     The dense kernels of the host use BLAS's threads.
     """
@@ -149,7 +156,7 @@ def dense(device: Any) -> DenseKernels:
 
 
 def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
-    """Return the sparse kernels of a `kernels.torch.engine.device.Device`, or those of the host for None.
+    """Return the sparse kernels of a `kernels.torch.engine.device.Device`, or those of the host if `device` is None.
 
     own     whether the kernels get their own threads, because several callers compute at the same time
     """
@@ -171,7 +178,7 @@ def _host_sparse(threads: int) -> HostSparse:
 
 @cache
 def host_norms(threads: int) -> NormKernels:
-    """Return the norm kernels on a number of threads of the host."""
+    """Return the host's norm kernels, which run on `threads` threads."""
     from mxpeak.kernels.host.engine.team import Team
     from mxpeak.kernels.host.norms.norms import HostNorms
 
@@ -179,7 +186,7 @@ def host_norms(threads: int) -> NormKernels:
 
 
 def device_norms(devices: Sequence[Any]) -> NormKernels:
-    """Return the norm kernels of several torch devices.
+    """Return norm kernels that run on several torch devices.
 
     Each device reads the tiles in its own memory. The vectors are in the memory of the first device.
     """
@@ -189,7 +196,7 @@ def device_norms(devices: Sequence[Any]) -> NormKernels:
 
 
 def device_failure(error: BaseException) -> str | None:
-    """Return a message if an error means that a device ran out of memory or failed, otherwise None."""
+    """Return an error message if `error` means that a device ran out of memory or failed, otherwise None."""
     text = " ".join(str(error).split())
     if type(error).__name__ == "OutOfMemoryError":
         return f"the device ran out of memory: {text}; use a smaller problem, or a smaller --mem"

@@ -15,7 +15,7 @@ from mxpeak.spans import HOST
 
 
 class QuietNumPy:
-    """NumPy as an array namespace in which overflow gives inf, and undefined operations NaN, without a warning."""
+    """NumPy as an array namespace without floating-point warnings: operations return inf and NaN silently."""
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(arrays.xp, name)
@@ -31,7 +31,7 @@ class QuietNumPy:
 
 
 class Synchronous:
-    """The parts of `kernels.contract.Kernels` that are trivial on the host; operands of products are row-major."""
+    """The methods of `kernels.contract.Kernels` that are trivial on the host. Operands of products are row-major."""
 
     background = False
     stopwatch = HOST

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 
 def numroc(n: int, nb: int, p: int, P: int) -> int:
-    """Return how many of n entries process p owns: full rounds of NB, plus its part of the last round.
+    """Return the number of entries of process p, if n entries are distributed over P processes in blocks of NB.
 
-    The name is that of the ScaLAPACK routine: NUMber of Rows Or Columns.
+    Process p owns NB entries per full round of P blocks, plus its part of the last round. The name is that of the
+    ScaLAPACK routine: NUMber of Rows Or Columns.
     """
     blocks, ragged = divmod(n, nb)
     rounds, extra = divmod(blocks, P)
@@ -22,7 +23,7 @@ def numroc(n: int, nb: int, p: int, P: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BlockCyclic:
-    """The distribution of n entries in blocks of NB over P processes, with the part of process p."""
+    """The block-cyclic distribution of n entries over P processes in blocks of NB, from the viewpoint of process p."""
 
     n: int
     nb: int
@@ -35,15 +36,15 @@ class BlockCyclic:
         return numroc(self.n, self.nb, self.p, self.P)
 
     def owner(self, ig: int) -> int:
-        """Return the process that owns global index ig."""
+        """Return the process that owns the entry with global index ig."""
         return ig // self.nb % self.P
 
     def to_local(self, ig: int) -> int:
-        """Return the local index of global index ig on its owner."""
+        """Return the local index that the entry with global index ig has on its owner."""
         return ig // self.nb // self.P * self.nb + ig % self.nb
 
     def to_global(self, il: int) -> int:
-        """Return the global index of local index il of process p."""
+        """Return the global index of the entry with local index il on process p."""
         return (il // self.nb * self.P + self.p) * self.nb + il % self.nb
 
     def local_start(self, ig: int) -> int:
@@ -51,7 +52,7 @@ class BlockCyclic:
         return numroc(ig, self.nb, self.p, self.P)
 
     def local_range(self, begin: int, end: int) -> slice:
-        """Return the local indices of process p that correspond to global begin:end; they are contiguous."""
+        """Return the range of process p's local indices whose global indices are in begin:end."""
         return slice(self.local_start(begin), self.local_start(end))
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:

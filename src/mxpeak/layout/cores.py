@@ -11,7 +11,7 @@ from mxpeak.errors import UsageError
 
 
 def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
-    """Return the cores of each local rank as contiguous parts.
+    """Divide the cores of a node among its ranks in contiguous parts, and return the cores of each local rank.
 
     The first len(cores) mod ranks parts have one core more. If there are more ranks than cores, each rank has one core
     and some cores have several ranks (see `oversubscribed`). Cores are then assigned cyclically, with a shift by one
@@ -32,10 +32,11 @@ def core_masks(cores: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list[int]] | None:
-    """Return the cores of each local rank near its device; `core_masks` divides cores that are near several ranks.
+    """Return the cores of each local rank near its device, or None if the cores cannot be divided in this way.
 
-    near[rank] are the cores near a rank's device, whether or not this process may use them. Return None if a rank
-    would have no core of its own, or if the sets of cores near two devices overlap partly.
+    near[rank] are the cores near a rank's device, whether or not this process may use them. Cores near several ranks
+    are divided by `core_masks`. The function returns None if a rank would have no core of its own, or if the sets of
+    cores near two devices overlap partly.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, beside in enumerate(near):
@@ -52,9 +53,9 @@ def split_masks(
 ) -> list[list[int]]:
     """Divide cores that several ranks may use among these ranks, and return the cores of each local rank.
 
-    masks[rank] are the cores that the launcher allows for a rank, and near[rank] those near its device. rows[rank] is
-    its process row if the ranks of a row compute alternately. Only ranks that are not bound by a launcher share the
-    cores of a row.
+    masks[rank] are the cores that the launcher allows for a rank, and near[rank] are the cores near its device.
+    rows[rank] is the rank's process row if the ranks of a row compute alternately, otherwise None. The ranks of a row
+    share cores only if the launcher does not bind ranks.
     """
     groups = _ranks_by_cores(masks)
     cores_by_rank: dict[int, list[int]] = {}
@@ -70,10 +71,10 @@ def split_masks(
 def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:
     """Return the device of each local rank: near its cores for as many ranks as possible, otherwise in rank order.
 
-    masks[rank] are the cores that the launcher allows for a rank; beside[device] are those near a device, empty if the
-    system does not report them. Each device has as many ranks as any other, or one more. Ranks that may use the same
-    cores get devices in rank order, so an unbound rank r has device r. The assignment is a maximum matching by
-    augmenting paths (Kuhn, 1955).
+    masks[rank] are the cores that the launcher allows for a rank. beside[device] are the cores near a device, or empty
+    if the system does not report these cores. The numbers of ranks of two devices differ by at most one. Ranks that
+    may use the same cores get devices in rank order, so an unbound rank r has device r. The assignment is a maximum
+    matching by augmenting paths (Kuhn, 1955).
     """
     slots = [slot % len(beside) for slot in range(max(len(masks), len(beside)))]
     close = [[bool(set(mask) & set(beside[device])) for device in slots] for mask in masks]
@@ -97,7 +98,7 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
 
 
 def _ranks_by_cores(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
-    """Group the ranks by the cores that they may use, and return the groups."""
+    """Return a dictionary from each set of allowed cores to the ranks that may use these cores."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank, mask in enumerate(masks):
         groups.setdefault(tuple(mask), []).append(rank)
@@ -108,7 +109,7 @@ def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[li
     """Return the cores of each local rank if the ranks of a process row compute one after the other (rocHPL, §III-B).
 
     One process column factors a panel while the others wait. Therefore, a rank's first core is its own, and the other
-    cores of its process row serve each rank of the row alternately. masks[rank] is the rank's share of the node's
+    cores of its process row serve each rank of the row alternately. masks[rank] are the rank's share of the node's
     cores, and rows[rank] is its process row. With C cores and p×q ranks, each FACT uses 1 + (C - pq)/p cores.
     """
     others: dict[int, list[int]] = {}
@@ -118,7 +119,7 @@ def taking_turns(masks: Sequence[Sequence[int]], rows: Sequence[int]) -> list[li
 
 
 def oversubscribed(cores: Collection[int], ranks: int) -> bool:
-    """Return whether a core must serve two ranks at the same time because there are more ranks than cores."""
+    """Return whether there are more ranks than cores, so that a core must serve several ranks at the same time."""
     return ranks > len(cores)
 
 

@@ -16,7 +16,7 @@ from mxpeak.layout import lcg
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The rule for the entries of a matrix with n rows; `first` is the number of the draw for entry (0, 0)."""
+    """The formula for the entries of a matrix with n rows; entry (0, 0) is draw number `first` of the generator."""
 
     kind: str
     n: int
@@ -28,7 +28,7 @@ class Entries:
     beta: float = 0.0
 
     def value(self, i: int, j: int) -> float:
-        """Return entry (i, j); the kernels of every backend are tested against this definition."""
+        """Return entry (i, j) of the matrix; the kernels of every backend are tested against this definition."""
         if self.kind == "unit-factors":
             return min(i, j) * self.alpha * self.beta + (1.0 if i == j else -self.beta if i < j else -self.alpha)
         x = lcg.state(self.seed, self.first + i + j * self.n)
@@ -39,7 +39,7 @@ class Entries:
 
 
 def mixed(x: int) -> int:
-    """Return 64 well-mixed bits of a generator state (xor-shift-multiply), because its low bits have short periods."""
+    """Return 64 mixed bits of the generator state x (xor-shift-multiply); its low bits have short periods."""
     x ^= x >> 32
     x = x * MIX & lcg.MASK
     return x ^ x >> 29
@@ -50,9 +50,9 @@ MIX = 0x94D049BB133111EB
 
 
 def normal(z: int) -> float:
-    """Return a standard normal number, sqrt(-2 ln u)·cos(2 pi v), for 64 random bits.
+    """Return the standard normal number sqrt(-2 ln u)·cos(2 pi v) for 64 random bits z.
 
-    u and v are in (0, 1), from 32 bits each.
+    u is in (0, 1) and is computed from the upper 32 bits; v is in (0, 1) and is computed from the lower 32 bits.
     """
     u, v = ((half + 0.5) * 2.0**-32 for half in (z >> 32, z & 0xFFFFFFFF))
     return sqrt(-2.0 * log(u)) * cos(2.0 * pi * v)

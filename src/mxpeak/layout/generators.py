@@ -33,7 +33,7 @@ RATIO = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A named matrix of order n, and its right-hand side."""
+    """A named matrix of order n (entries and diagonal), and its right-hand side b."""
 
     name: str
     entries: Entries
@@ -44,7 +44,11 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorParameters:
-    """The parameters of a generator: order, seed, c or theta of the diagonal (None: its default), condition number."""
+    """The parameters of a generator.
+
+    scale       c or theta of the diagonal; None selects the default of the generator
+    condition   the condition number of fasi-higham
+    """
 
     n: int
     seed: int = 100
@@ -57,7 +61,7 @@ SCALED = ("sqrt-n", "gaussian", "ddd")
 
 
 def register(name: str, make: Callable[[GeneratorParameters], Generator]) -> None:
-    """Register a generator under a name for `generator` and the option --generator."""
+    """Register a generator for `generator` and the option --generator; raise ValueError if the name is taken."""
     if name in MAKERS:
         raise ValueError(f"the generator {name} is already registered; use another name")
     MAKERS[name] = make
@@ -67,9 +71,10 @@ def register(name: str, make: Callable[[GeneratorParameters], Generator]) -> Non
 def generator(
     name: str, n: int, *, seed: int = 100, scale: float | None = None, condition: float = 1000.0
 ) -> Generator:
-    """Return the named generator for order n; `scale` is c or theta, and `condition` is for fasi-higham.
+    """Return the named generator for order n; `scale` is c or theta, and `condition` is cond(A) of fasi-higham.
 
-    b is column n of the same sequence. For icl, b has its own sequence; for fasi-higham, b is U[-1, 1].
+    The right-hand side b is column n of the sequence that generates A. For icl, b has its own sequence; for
+    fasi-higham, b is U[-1, 1]. Raises UsageError for an unknown name, or if the generator does not use `scale`.
     """
     if name not in MAKERS:
         raise UsageError(f"unknown generator {name!r}; use one of {', '.join(MAKERS)}")
@@ -82,7 +87,7 @@ def generator(
 
 
 def _uniform(n: int, seed: int) -> tuple[Entries, Entries]:
-    """Return the entries of A, U[-1, 1], and of b, which is the next column of the same sequence."""
+    """Return the entries of A, uniform in [-1, 1], and the entries of b, the next column of the same sequence."""
     A = Entries("lcg", n, seed=seed, scale=-2.0, shift=1.0)
     return A, _next_column(A)
 
@@ -111,7 +116,7 @@ def _gaussian(parameters: GeneratorParameters) -> Generator:
 
 
 def _ddd(parameters: GeneratorParameters) -> Generator:
-    """Return the matrix whose diagonal is theta times that of a diagonally dominant matrix.
+    """Return the generator of the matrix whose diagonal is theta times that of a diagonally dominant matrix.
 
     This is mxpeak's interpretation of "departure from diagonal dominance"; the paper gives no formula. Σ|a_ij| is
     about n/2, so theta = 2·(5/8)/√n makes the diagonal about (5/8)·√n.
@@ -135,10 +140,10 @@ def _dominant_n(parameters: GeneratorParameters) -> Generator:
 
 
 def _icl(parameters: GeneratorParameters) -> Generator:
-    """Return the matrix of the first reference code, whose diagonal is equal to the sum of the other entries.
+    """Return the generator of the first reference code, with a_ii = Σ_{j != i} |a_ij|.
 
     Such a matrix can be singular, for example a 2×2 matrix whose a_12 and a_21 have the same sign. With these seeds,
-    only the matrices of orders 1 to 3 are singular; their diagonal therefore remains random.
+    only the matrices of orders 1 to 3 are singular; the diagonals of these matrices therefore remain random.
     """
     n = parameters.n
     A, b = (Entries("lcg", n, seed=own, scale=1.0, shift=-0.5) for own in (1, 2))
@@ -156,7 +161,7 @@ def _fasi_higham(parameters: GeneratorParameters) -> Generator:
     return Generator("fasi-higham", A, _uniform(parameters.n, parameters.seed)[1], diagonal=None, row_sum=None)
 
 
-#: The generators by name.
+#: Functions that make a generator, by its name.
 MAKERS: dict[str, Callable[[GeneratorParameters], Generator]] = {
     "sqrt-n": _sqrt_n,
     "ddd": _ddd,
@@ -169,9 +174,9 @@ MAKERS: dict[str, Callable[[GeneratorParameters], Generator]] = {
 
 
 def unit_factors_beta(n: int, condition: float) -> float:
-    """Return the beta for which cond(A) is `condition`, by bisection; cond(A) grows from 1 at beta = 0 without bound.
+    """Return the beta for which cond(A) = `condition` in fasi-higham, by bisection.
 
-    For n = 1, A is (1) for any beta.
+    cond(A) grows from 1 at beta = 0 without bound. For n = 1, A is (1) for any beta, and the function returns 0.
     """
     if n == 1:
         return 0.0
@@ -189,31 +194,31 @@ def unit_factors_beta(n: int, condition: float) -> float:
 
 
 def unit_factors_condition(n: int, beta: float) -> float:
-    """Return ||A||·||A^-1|| in the infinity norm, in O(1)."""
+    """Return the condition number ||A||·||A^-1|| of fasi-higham in the infinity norm, in O(1)."""
     return unit_factors_norm(n, beta) * unit_factors_inverse_norm(n, beta)
 
 
 def unit_factors_inverse_norm(n: int, beta: float) -> float:
-    """Return ||A^-1|| = 1 + beta·(1 + alpha)·(q^(n-1) - 1)/(q - 1), q = (1 + alpha)(1 + beta).
+    """Return ||A^-1|| = 1 + beta·(1 + alpha)·(q^(n-1) - 1)/(q - 1) of fasi-higham, with q = (1 + alpha)(1 + beta).
 
-    Both inverse factors are nonnegative, so the norm is the largest entry of x = U^-1 y with y = L^-1 e, that is, y_i
-    = (1 + alpha)^i. The largest entry is x_0, because x_i - x_{i+1} = beta·x_{i+1} - alpha·y_i >= 0 for beta >= alpha,
-    and x_0 = 1 + beta·Σ_{i>0} x_i = 1 + beta·Σ_{i>0} (1 + alpha)^i (1 + beta)^(i-1).
+    Both inverse factors are nonnegative. Therefore, the norm is the largest entry of x = U^-1 y with y = L^-1 e, that
+    is, y_i = (1 + alpha)^i. The largest entry is x_0, because x_i - x_{i+1} = beta·x_{i+1} - alpha·y_i >= 0 for beta
+    >= alpha, and x_0 = 1 + beta·Σ_{i>0} x_i = 1 + beta·Σ_{i>0} (1 + alpha)^i (1 + beta)^(i-1).
     """
     alpha = RATIO * beta
     q_less_1 = alpha + beta + alpha * beta
     exponent = (n - 1) * log1p(q_less_1)
-    if exponent > 700.0:  # e^709 is the largest double; every valid condition is far below
+    if exponent > 700.0:  # e^709 is near the largest double; every valid condition is far below
         return inf
     return 1.0 + beta * (1.0 + alpha) * expm1(exponent) / q_less_1 if q_less_1 else 1.0
 
 
 def unit_factors_norm(n: int, beta: float) -> float:
-    """Return ||A||, the largest row sum.
+    """Return ||A|| of fasi-higham in the infinity norm, the largest sum of |a_ij| over a row i.
 
     As a function of i, the sums are quadratic between i = 1/beta and i = 1/alpha. They are convex before 1/alpha, and
     concave after it with a vertex at n - 1/2 + 1/beta, beyond the last row. Therefore, the largest sum is at one of
-    these two points or at an end.
+    these two points, in the first row or in the last row.
     """
     breaks = (min(1.0 / part, float(n)) if part else float(n) for part in (beta, RATIO * beta))
     rows = {0, n - 1} | {min(floor(x) + k, n - 1) for x in breaks for k in (0, 1, 2)}
@@ -221,7 +226,10 @@ def unit_factors_norm(n: int, beta: float) -> float:
 
 
 def _row_sum(n: int, beta: float, i: int) -> float:
-    """Return alpha·Σ_{j<i} |1 - j·beta| + 1 + i·alpha·beta + (n-1-i)·beta·|1 - i·alpha|."""
+    """Return the sum of |a_ij| over row i of fasi-higham, in O(1).
+
+    The sum is alpha·Σ_{j<i} |1 - j·beta| + 1 + i·alpha·beta + (n-1-i)·beta·|1 - i·alpha|.
+    """
     alpha = RATIO * beta
     positive = i if i * beta <= 1.0 else floor(1.0 / beta) + 1  # the number of terms 1 - j·beta >= 0
     below = 2.0 * _partial(positive, beta) - _partial(i, beta)
@@ -229,5 +237,5 @@ def _row_sum(n: int, beta: float, i: int) -> float:
 
 
 def _partial(count: int, beta: float) -> float:
-    """Return Σ (1 - j·beta) over 0 <= j < count."""
+    """Return Σ (1 - j·beta) over 0 <= j < count, in closed form."""
     return count - 0.5 * beta * count * (count - 1)

@@ -57,7 +57,7 @@ class ProcessGrid:
         return node_row * p + row, node_column * q + column
 
     def rank(self, p: int, q: int) -> int:
-        """Return the rank at process row `p` and column `q`."""
+        """Return the rank at process row `p` and process column `q`; raise IndexError outside of the grid."""
         if not (0 <= p < self.P and 0 <= q < self.Q):
             raise IndexError(
                 f"process ({p}, {q}) is outside the process grid {self.P}x{self.Q}; use coordinates from (0, 0) "
@@ -70,7 +70,7 @@ class ProcessGrid:
     def render(self, node_of_rank: Sequence[int] | None = None) -> str:
         """Return a text map of the ranks, one line per process row, with lines between neighbors on different nodes.
 
-        The nodes are given by `node_of_rank` (a node number per rank), or by the node grid.
+        `node_of_rank` contains a node number per rank; without it, the node grid defines the nodes.
         """
         if self.size == 1:
             return self._title()

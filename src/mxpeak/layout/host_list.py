@@ -24,7 +24,7 @@ def host_list(names: Iterable[str]) -> str:
 
 
 def _bracketed(prefix: str, numbers: list[str]) -> str:
-    """Format one prefix with all its numbers; a new range begins where the zero padding changes."""
+    """Return the names with one prefix in Slurm's syntax; a new range begins where the zero padding changes."""
     runs: list[list[str]] = []
     for text in sorted(numbers, key=lambda text: (int(text), len(text))):
         if runs and text == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):

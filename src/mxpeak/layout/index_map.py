@@ -15,7 +15,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """A map of `size` local indices in blocks of NB, which are `jump` apart."""
+    """A map from `size` local indices to global indices, in blocks of NB that are `jump` apart."""
 
     size: int
     first: int
@@ -27,16 +27,16 @@ class IndexMap:
         return self.first + il // self.nb * self.jump + il % self.nb
 
     def before(self, ig: int) -> int:
-        """Return the number of local indices whose global index is less than ig."""
+        """Return the number of local indices that map to a global index less than ig."""
         rounds, rest = divmod(ig - self.first, self.jump)
         return min(max(rounds * self.nb + min(rest, self.nb), 0), self.size)
 
 
 def consecutive(size: int, first: int = 0) -> IndexMap:
-    """Return the map of `size` consecutive indices, starting at `first`."""
+    """Return the map from local indices 0 … size-1 to the global indices that start at `first`."""
     return IndexMap(size, first, max(size, 1), max(size, 1))
 
 
 def block_cyclic(part: BlockCyclic) -> IndexMap:
-    """Return the map of the indices that process p owns in a block-cyclic distribution."""
+    """Return the map from the local indices of process p to global indices in a block-cyclic distribution."""
     return IndexMap(part.local_size, part.p * part.nb, part.nb, part.P * part.nb)

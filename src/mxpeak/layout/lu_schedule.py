@@ -27,7 +27,7 @@ ALL, REST, NEXT, LEFT, FIRST, RIGHT = range(6)
 
 @dataclass(frozen=True, slots=True)
 class LuStep:
-    """Step k of an LU, which eliminates columns j0 : j0+jb; its diagonal block belongs to process (p, q)."""
+    """Step k of an LU, which eliminates columns j0 … j0+jb-1; process (p, q) owns its diagonal block."""
 
     k: int
     j0: int
@@ -42,12 +42,12 @@ class LuStep:
 
 
 def lu_steps(n: int, nb: int, P: int, Q: int) -> list[LuStep]:
-    """Return the ceil(n / NB) steps of an LU of order n on a P×Q grid; the last one may be narrower than NB."""
+    """Return the ceil(n / NB) steps of an LU of order n on a P×Q grid; the last step may have fewer than NB columns."""
     return [LuStep(k, j0, min(nb, n - j0), k % P, k % Q) for k, j0 in enumerate(range(0, n, nb))]
 
 
 def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
-    """Return whether the update of an HPL-MxP step overlaps the next panels.
+    """Return whether the update of an HPL-MxP step overlaps the factorization of the next panels.
 
     If no operation can run in the background, one product is faster than the three products that look-ahead requires.
     """
@@ -57,8 +57,8 @@ def looks_ahead(depth: int, ranks: int, *, background: bool) -> bool:
 def split_columns(columns: int, fraction: float, nb: int) -> int:
     """Return n2, the number of local columns in the right section of the split update (rocHPL §III-C).
 
-    n1 = columns - n2 is a multiple of NB. n2 is fixed, and n1 decreases with every panel until the plain update
-    replaces the split update.
+    `fraction` is the desired n2 / columns. n1 = columns - n2 is a multiple of NB. n2 is fixed, and n1 decreases with
+    every panel until the plain update replaces the split update.
     """
     if fraction == 0.0:
         return 0
@@ -92,7 +92,7 @@ class LuEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LuOverlap:
-    """The overlaps that a factorization uses.
+    """The ways in which the operations of a factorization overlap.
 
     lookahead      panel k+1 overlaps update k
     split_steps    the number of steps, from the first, with a split update
@@ -109,8 +109,9 @@ class LuOverlap:
 def lu_schedule(
     count: int, overlap: LuOverlap, first: int = 0, due: Callable[[int], bool] = lambda k: False
 ) -> Iterator[LuEvent]:
-    """Yield the events of steps `first` to `count` - 1 in order; `due(k)` is called once per step, after its AWAIT.
+    """Yield the events of steps `first` to `count` - 1 in order.
 
+    `due(k)` returns whether a checkpoint is due after step k; it is called once per step except the last, after AWAIT.
     A step with a due checkpoint updates all columns and leaves no operation pending.
     """
     if first < count:
@@ -140,7 +141,11 @@ def lu_schedule(
 
 
 def _whole_update(k: int, *, splits: bool, swaps_begun: bool) -> Iterator[LuEvent]:
-    """Yield the row swaps and the update of all columns after panel k, without overlaps."""
+    """Yield the row swaps and the update of all columns after panel k, without overlaps.
+
+    If `splits`, the columns are updated section by section. If `swaps_begun`, the previous step began the row swaps of
+    NEXT and RIGHT.
+    """
     for section in (NEXT, RIGHT, LEFT) if splits else (ALL,):
         if section == LEFT or not swaps_begun:
             yield LuEvent(SWAP, k, section)
@@ -148,7 +153,7 @@ def _whole_update(k: int, *, splits: bool, swaps_begun: bool) -> Iterator[LuEven
 
 
 def _hiding_update(k: int, overlap: LuOverlap) -> Iterator[LuEvent]:
-    """Yield a step whose UPDATE hides FACT and LBCAST of the next panel (fig. 3)."""
+    """Yield the events of step k whose UPDATE hides FACT and LBCAST of the next panel (fig. 3)."""
     factor = LuEvent(FACTOR, k + 1)
     yield LuEvent(PREPARE, k + 1)
     if not overlap.update_first:
@@ -160,11 +165,12 @@ def _hiding_update(k: int, overlap: LuOverlap) -> Iterator[LuEvent]:
 
 
 def _split_update(k: int, overlap: LuOverlap, *, serves: bool, swaps_begun: bool) -> Iterator[LuEvent]:
-    """Yield a step with the split update (fig. 6); if `serves`, the next step also has a split update.
+    """Yield the events of step k with the split update (fig. 6); if `serves`, the next step also has a split update.
 
     UPDATE of the right section hides FACT, LBCAST and the left section's row swaps. UPDATE of the left section hides
     the next step's row swaps of the right section. The left section's first columns belong to the panel after the
-    next. If they are updated first, the FACT of that panel can begin while the rest of the update is still running.
+    next. If these columns are updated first, the FACT of that panel can begin while the rest of the update is still
+    running.
     """
     factor, left, right = LuEvent(FACTOR, k + 1), LuEvent(SWAP, k, LEFT), LuEvent(SWAP, k, RIGHT)
     following = LuEvent(SWAP, k + 1, NEXT), LuEvent(SWAP, k + 1, RIGHT)
@@ -189,7 +195,7 @@ def _split_update(k: int, overlap: LuOverlap, *, serves: bool, swaps_begun: bool
 
 
 class Sections(NamedTuple):
-    """The bounds of all sections, on one process column as integers or on all process columns as arrays.
+    """The bounds of all sections: integers for one process column, or arrays for all process columns.
 
     start        maps a global column to the first local column that is not to the left of it
     split, end   the first column of the right section, and the end of the last section
@@ -201,7 +207,10 @@ class Sections(NamedTuple):
     end: Any
 
     def columns(self, k: int, section: int) -> tuple[Any, Any]:
-        """Return the local columns c0:c1 of a section in step k; FIRST is empty unless the process column owns it."""
+        """Return the bounds c0 and c1 of a section's local columns in step k.
+
+        FIRST, the columns of panel k+2, is empty unless the process column owns them.
+        """
         if section == RIGHT:
             return self.split, self.end
         if section == ALL:
@@ -218,7 +227,7 @@ class Sections(NamedTuple):
 
 
 def split_steps(steps: Sequence[LuStep], cols: BlockCyclic, split: int) -> int:
-    """Return the number of steps with a split update: those whose next panel is within local columns 0:split."""
+    """Return the number of steps with a split update, in which the next panel is left of local column `split`."""
     for step, following in pairwise(steps):
         if cols.local_start(following.j1) > split:
             return step.k

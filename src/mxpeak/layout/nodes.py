@@ -14,7 +14,7 @@ MOST_NAMED = 4
 
 
 def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
-    """Raise an error unless each block of the node grid is on one host; `hosts` contains the host of each rank."""
+    """Raise UsageError unless each block of the node grid is on one host; `hosts` contains the host of each rank."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     for first in range(0, grid.size, p * q):
         ranks = range(first, first + p * q)
@@ -23,7 +23,7 @@ def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
 
 
 def fitting_node_grids(grid: ProcessGrid, ranks: int) -> list[str]:
-    """Return the node grids for nodes of `ranks` ranks as command-line options, nearest to the requested grid first."""
+    """Return the node grids with `ranks` ranks per node as command-line options, the nearest to `grid` first."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     grids = sorted(node_grids(grid.P, grid.Q, ranks), key=lambda ab: (abs(ab[0] - p) + abs(ab[1] - q), ab))
     return [f"--node-grid {a}x{b}" for a, b in grids]

@@ -21,7 +21,7 @@ LEAF, SOLVE, TOP, UPDATE = range(4)
 
 
 class PanelOp(NamedTuple):
-    """An operation on columns c0:c1, from columns (or rows of L1) k0:k1.
+    """An operation of the panel factorization on columns c0:c1.
 
     LEAF     factor columns c0:c1 column by column
     SOLVE    L1[k0:k1, c0:c1] = unit_lower(L1[k0:k1, k0:k1])^-1 · L1[k0:k1, c0:c1]
@@ -40,7 +40,10 @@ class PanelOp(NamedTuple):
 
 @lru_cache(maxsize=256)
 def panel_plan(jb: int, nbmin: int, ndiv: int, rfact: str) -> tuple[PanelOp, ...]:
-    """Return all operations that factor a panel of jb columns, in order."""
+    """Return the operations that factor a panel of jb columns, in order of execution.
+
+    The panel is divided recursively into `ndiv` parts until at most `nbmin` columns are left; `rfact` is the variant.
+    """
     return tuple(_factor(0, jb, nbmin, ndiv, rfact))
 
 
@@ -63,7 +66,10 @@ def _factor(c0: int, c1: int, nbmin: int, ndiv: int, rfact: str) -> Iterator[Pan
 
 
 def _parts(c0: int, c1: int, nbmin: int, ndiv: int) -> Iterator[tuple[int, int]]:
-    """Divide c0:c1 into at most NDIV parts; each part except the last is a multiple of NBMIN columns."""
+    """Divide c0:c1 into at most NDIV parts, and yield the bounds of each part.
+
+    Every part except the last has a multiple of NBMIN columns.
+    """
     units = -(-(c1 - c0) // nbmin)
     width = -(-units // ndiv) * nbmin
     for cm in range(c0, c1, width):

@@ -1,8 +1,9 @@
 """Combine a panel's sequential row swaps into one permutation, and list the rows to send between process rows.
 
 LU with partial pivoting exchanges row j0+i with row pivots[i], sequentially for i = 0, 1, …, jb-1. The combined swaps
-are applied to the rest of the matrix at once (rocHPL §II, phase RS). They move rows into the block row j0 : j0+jb,
-which becomes U. The replaced rows of the block row move to the positions outside the block row that have become free.
+are applied to the rest of the matrix in one operation (rocHPL §II, phase RS). They move rows into the block row j0 :
+j0+jb, which becomes U. The replaced rows of the block row move to the positions outside the block row that have become
+free.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 @dataclass(frozen=True, slots=True)
 class RowMoves:
-    """The net effect of one panel's swaps.
+    """The permutation of rows that one panel's swaps cause.
 
     into_u[i]     the global row whose content becomes row j0+i
     out_to[t]     a global row outside the block row that receives a row of the block row
-    out_from[t]   the number, in the block row, of the row that moves to out_to[t]
+    out_from[t]   the index, within the block row, of the row that moves to out_to[t]
     """
 
     into_u: list[int]
@@ -28,19 +29,19 @@ class RowMoves:
 
 
 class RowOrder:
-    """The permutation P of P A = L U: `rows[i]` is the row of A that is now row i."""
+    """The permutation P of P A = L U: row i of the permuted matrix is row `rows[i]` of A."""
 
     def __init__(self, n: int):
         self.rows = list(range(n))
 
     def exchange(self, j0: int, pivots: Sequence[int]) -> None:
-        """Apply the swaps of one panel, j0+i <-> pivots[i], sequentially."""
+        """Apply the swaps of one panel, row j0+i with row pivots[i] for i = 0, 1, …, to the permutation."""
         for row, pivot in enumerate(pivots, j0):
             self.rows[row], self.rows[pivot] = self.rows[pivot], self.rows[row]
 
     @property
     def inverse(self) -> list[int]:
-        """Return the new position of each row of A, the permutation P^T."""
+        """Return the inverse permutation P^T: the position to which each row of A has moved."""
         positions = [0] * len(self.rows)
         for i, row in enumerate(self.rows):
             positions[row] = i
@@ -48,9 +49,9 @@ class RowOrder:
 
 
 def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
-    """Return the net effect of the swaps j0+i <-> pivots[i], i = 0, 1, ….
+    """Return the permutation that results from the swaps of row j0+i with row pivots[i], i = 0, 1, ….
 
-    `at[r]` is the original row whose content is now in row r; it contains only rows that have moved.
+    In the code, `at[r]` is the original row whose content is now in row r; it contains only rows that have moved.
     """
     jb = len(pivots)
     at: dict[int, int] = {}
@@ -67,7 +68,7 @@ def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
 
 @dataclass(frozen=True, slots=True)
 class LocalMoves:
-    """The part of `RowMoves` that affects one process row, as local row indices.
+    """The moves of one panel by process row, with local indices for this process row ("me").
 
     u_rows[p]      rows of U (0 … jb-1) whose content is on process row p, in increasing order
     my_sources     local rows that contain the contents of u_rows[me]
@@ -84,7 +85,7 @@ class LocalMoves:
 
 
 def local_moves(moves: RowMoves, j0: int, rows: BlockCyclic) -> LocalMoves:
-    """Return the moves by process row, with local row indices for the process row of `rows`."""
+    """Return the moves by process row; local row indices refer to the process row of `rows`."""
     jb, P, me = len(moves.into_u), rows.P, rows.p
     u_rows: list[list[int]] = [[] for _ in range(P)]
     my_sources: list[int] = []

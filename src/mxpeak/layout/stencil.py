@@ -8,7 +8,7 @@ dimension:
     nnz = (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)
 
 In each dimension, the first and the last point have one neighbor fewer. A rank receives the layer of points around its
-box from its neighbors: faces, edges and corners, one per neighbor.
+box from its neighbors. Each neighbor sends a face, an edge or a corner.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Triple = tuple[int, int, int]
 STENCIL, LEVELS = 27, 4
 #: Rules of both benchmarks: minimum points per local dimension, and minimum ratio of shortest to longest side.
 LEAST_SIDE, LEAST_ASPECT = 16, 0.125
-#: Largest position of an entry that a 32-bit integer represents.
+#: Largest index of an entry that a 32-bit integer represents.
 INT32_MAX = 2**31 - 1
 
 
@@ -49,12 +49,12 @@ class Neighbor:
 
     @property
     def count(self) -> int:
-        """Return the number of points that are sent; the same number is received."""
+        """Return the number of points that this rank sends to the neighbor, and also receives from the neighbor."""
         return prod(self.shape)
 
     @property
     def first_received(self) -> Triple:
-        """Return the first point that is received, which is just outside the box, in this box's coordinates."""
+        """Return the coordinates, relative to this box, of the first received point, which is just outside the box."""
         return _triple(at + d for at, d in zip(self.first, self.direction))
 
 
@@ -85,7 +85,7 @@ class Box:
 
     @classmethod
     def of(cls, rank: int, shape: Triple, grid: Triple) -> Box:
-        """Return the box of `rank` with this local shape and process grid."""
+        """Return the box of `rank`, with nx×ny×nz = `shape` points, in the process grid `grid`."""
         npx, npy, npz = grid
         if not 0 <= rank < prod(grid):
             raise IndexError(
@@ -96,12 +96,12 @@ class Box:
 
     @property
     def shape(self) -> Triple:
-        """Return the numbers of local points in x, y and z."""
+        """Return (nx, ny, nz), the numbers of local points in x, y and z."""
         return self.nx, self.ny, self.nz
 
     @property
     def grid(self) -> Triple:
-        """Return the numbers of ranks in x, y and z."""
+        """Return (npx, npy, npz), the numbers of ranks in x, y and z."""
         return self.npx, self.npy, self.npz
 
     @property
@@ -146,31 +146,31 @@ class Box:
 
     @property
     def global_rows(self) -> int:
-        """Return the number of points of the whole domain."""
+        """Return the number of points of the global domain, which is the order of the matrix."""
         return prod(self.global_shape)
 
     @property
     def global_nnz(self) -> int:
-        """Return the number of entries of the whole matrix: (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
+        """Return the number of entries of the global matrix, (3·gnx - 2)·(3·gny - 2)·(3·gnz - 2)."""
         return prod(3 * n - 2 for n in self.global_shape)
 
     @property
     def global_coarse_nnz(self) -> int:
-        """Return the number of entries on the next level, Π (3·gn/2 - 1) for even sides.
+        """Return the number of entries of the global matrix on the next coarser level, Π (3·gn/2 - 1) for even sides.
 
-        The next level has every second point in each dimension.
+        The coarser level has every second point in each dimension.
         """
         self.coarser()
         return prod(3 * n // 2 - 1 for n in self.global_shape)
 
     @property
     def origin(self) -> Triple:
-        """Return the global coordinates of the box's first point."""
+        """Return the global coordinates (x, y, z) of the box's first point."""
         return self.px * self.nx, self.py * self.ny, self.pz * self.nz
 
     @property
     def halo(self) -> int:
-        """Return the number of points received from all neighbors."""
+        """Return the number of points that this rank receives from all neighbors."""
         return sum(neighbor.count for neighbor in self.neighbors())
 
     def neighbors(self) -> tuple[Neighbor, ...]:
@@ -190,7 +190,10 @@ class Box:
         return tuple(neighbors)
 
     def coarser(self) -> Box:
-        """Return the box of the next coarser level, which contains every second point in each dimension."""
+        """Return the box of the next coarser level, which contains every second point in each dimension.
+
+        Raises UsageError if a side is odd.
+        """
         for name, n in zip("xyz", self.shape):
             if n % 2:
                 raise UsageError(
@@ -200,7 +203,7 @@ class Box:
         return replace(self, nx=self.nx // 2, ny=self.ny // 2, nz=self.nz // 2)
 
     def levels(self, count: int = LEVELS) -> list[Box]:
-        """Return this box and the coarser boxes, `count` in total."""
+        """Return this box and the successively coarser boxes, `count` boxes in total."""
         boxes = [self]
         while len(boxes) < count:
             boxes.append(boxes[-1].coarser())
@@ -211,7 +214,7 @@ def process_grid(ranks: int) -> Triple:
     """Return the grid npx <= npy <= npz with the least surface between boxes, as in the reference code.
 
     The grid is the one nearest to a cube, on hosts and on devices, so that the same number of ranks solves the same
-    problem. Its longest side is z, so that a face in z is one contiguous piece of the vector.
+    problem. The longest side of the grid is z, so that a face in z is one contiguous piece of the vector.
     """
     if ranks < 1:
         raise UsageError(f"a process grid of {ranks} ranks is not valid; use at least one rank")
@@ -219,7 +222,7 @@ def process_grid(ranks: int) -> Triple:
 
 
 def _grids(ranks: int) -> Iterator[Triple]:
-    """Yield every grid npx <= npy <= npz of `ranks` ranks."""
+    """Yield every grid npx <= npy <= npz with npx·npy·npz = ranks."""
     for npx in divisors(ranks):
         yield from (
             (npx, npy, ranks // (npx * npy)) for npy in divisors(ranks // npx) if npx <= npy and npx * npy**2 <= ranks
@@ -238,7 +241,10 @@ def aspect(shape: Triple) -> float:
 
 
 def good_ranks(ranks: int) -> tuple[int, ...]:
-    """Return the nearest numbers of ranks, below and above, for which the process grid satisfies the aspect rule."""
+    """Return the nearest numbers of ranks, below and above, for which the process grid satisfies the aspect rule.
+
+    If the grid of `ranks` itself satisfies the rule, return only `ranks`.
+    """
     if _good(ranks):
         return (ranks,)
     below = next(fewer for fewer in range(ranks - 1, 0, -1) if _good(fewer))
@@ -251,14 +257,20 @@ def _good(ranks: int) -> bool:
 
 
 def good_sizes(n: int, levels: int = LEVELS) -> tuple[int, ...]:
-    """Return the nearest sides below and above n that can be halved levels - 1 times; return n itself if it can."""
+    """Return the nearest box sides below and above n that can be halved levels - 1 times.
+
+    If n itself can be halved as often, return only n.
+    """
     step = 2 ** (levels - 1)
     below = n // step * step
     return (n,) if below == n else tuple(size for size in (below, below + step) if size)
 
 
 def largest_cube(levels: int = LEVELS) -> int:
-    """Return the side of the largest cubic box whose entries a 32-bit integer can count: 27·n³ <= 2^31 - 1."""
+    """Return the side of the largest cubic box that can be halved levels - 1 times and satisfies 27·n³ <= 2^31 - 1.
+
+    A 32-bit integer can then count the entries of the box.
+    """
     step: int = 2 ** (levels - 1)
     n = step
     while STENCIL * (n + step) ** 3 <= INT32_MAX:
@@ -267,7 +279,7 @@ def largest_cube(levels: int = LEVELS) -> int:
 
 
 def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
-    """Raise an error for a box that cannot be used, or, if `rules`, that breaks the rules of HPCG and HPG-MxP."""
+    """Raise UsageError for a box that mxpeak cannot use or, if `rules`, that breaks the rules of HPCG and HPG-MxP."""
     _check_halving(box.shape, levels, LEAST_SIDE if rules else 1)
     if rules:
         _check_sides(box.shape)
@@ -331,7 +343,7 @@ def _ratio(what: str, shape: Triple) -> str:
 
 
 def times(shape: Triple) -> str:
-    """Format three numbers in the form 2x2x4."""
+    """Format three integers in the form 2x2x4."""
     return "x".join(map(str, shape))
 
 

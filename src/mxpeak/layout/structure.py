@@ -4,7 +4,7 @@ Every structure is a band, -below <= j - i <= above, with one of three rules for
 
     general          all entries                        trapezoid, triangular   j <= i (lower) or j >= i (upper), else 0
     band             -kl <= j - i <= ku, else 0         hessenberg              j >= i - 1, else 0
-    symmetric        one triangle; the other by a_ji = a_ij
+    symmetric        one triangle; a_ji = a_ij defines the other triangle
     hermitian        the same in absolute values; only the real part of the diagonal is read
     hermitian-band   one triangle of a band of kl = ku
 
@@ -29,18 +29,18 @@ ENDLESS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The entries with -below <= j - i <= above; a negative `below` or `above` excludes the diagonal."""
+    """The entries of a matrix with -below <= j - i <= above; a negative `below` or `above` excludes the diagonal."""
 
     below: int = ENDLESS
     above: int = ENDLESS
 
     @property
     def transposed(self) -> Band:
-        """Return the band of the same entries in the transposed matrix."""
+        """Return the band of the transposed matrix, which exchanges `below` and `above`."""
         return Band(self.above, self.below)
 
     def within(self, other: Band) -> bool:
-        """Return whether all entries of this band belong to the other band."""
+        """Return whether the other band contains all entries of this band."""
         return self.below <= other.below and self.above <= other.above
 
     def contains(self, i: int, j: int) -> bool:
@@ -52,7 +52,7 @@ class Band:
         return max(0, _under(m, n, self.above) - _under(m, n, -self.below - 1))
 
 
-#: The diagonal alone, and all entries.
+#: The band that contains only the diagonal, and the band that contains all entries.
 DIAGONAL, WHOLE = Band(0, 0), Band()
 
 
@@ -68,7 +68,7 @@ def _under(m: int, n: int, above: int) -> int:
 class Structure:
     """The structure of an m×n matrix: the entries that are read, and how they define all other entries.
 
-    band       the entries that are read (mirrored: each also defines a_ji)
+    band       the entries that are read; if `mirrored`, each of them also defines a_ji
     mirrored   whether a_ji = a_ij in absolute value; the diagonal is then read separately and counted once
     ones       whether the diagonal is 1 and not read
     real       whether only the real part of the diagonal is read
@@ -89,7 +89,7 @@ class Structure:
 
     @property
     def diagonal(self) -> int:
-        """Return the length of the diagonal."""
+        """Return the number of diagonal entries, min(m, n)."""
         return min(self.m, self.n)
 
     @property
@@ -108,7 +108,11 @@ def structure(
     kl: int | None = None,
     ku: int | None = None,
 ) -> Structure:
-    """Return the named structure of an m×n matrix; `uplo` is lower and `diag` is nonunit by default."""
+    """Return the named structure of an m×n matrix; the default of `uplo` is lower, and that of `diag` is nonunit.
+
+    kl and ku are the numbers of diagonals below and above the main diagonal. Raises UsageError for an invalid
+    combination.
+    """
     _check(name, m, n, uplo, diag, kl, ku)
     lower, unit = uplo != "upper", diag == "unit"
     if name == "general":

@@ -17,7 +17,10 @@ from mxpeak.runtime import launch
 
 
 def communicator(comm: Any) -> Communicator:
-    """Return the communicator for an mpi4py communicator, "world" (all started ranks) or None (this process)."""
+    """Return the communicator that a `comm` argument selects; raise a UsageError for other values.
+
+    `comm` is an mpi4py communicator, a communicator of mxpeak, "world" (all started ranks) or None (this process).
+    """
     if comm is None:
         return Solo()
     if isinstance(comm, str) and comm == "world":
@@ -36,7 +39,10 @@ def communicator(comm: Any) -> Communicator:
 
 @cache
 def _world() -> Communicator:
-    """Return the communicator of all started ranks, created once because MPI limits the number of communicators."""
+    """Return the communicator of all started ranks.
+
+    It is created once, because MPI limits the number of communicators.
+    """
     return launch.start()
 
 
@@ -48,11 +54,14 @@ class BlockDistributed(ABC):
 
     @abstractmethod
     def blocks(self) -> CyclicMatrix:
-        """Return the matrix with its entries in memory. Collective."""
+        """Return the matrix as a `CyclicMatrix`, with this rank's entries in memory. Collective."""
 
 
 def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:
-    """Return the grid of all ranks, created once because MPI limits the number of communicators. Collective."""
+    """Return the process grid of this shape over all ranks of comm. Collective.
+
+    Each grid is created once, because MPI limits the number of communicators.
+    """
     grids = _grids.setdefault(comm, {})
     if shape not in grids:
         grid = make_grid(shape, comm)

@@ -26,13 +26,13 @@ STRIP = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A dense matrix or vector in the form that the user passed, without a copy.
+    """A dense matrix or vector that refers to the user's array or tensor without a copy.
 
-    name    the argument name for messages: A, b ...
+    name    the argument name for messages, such as A or b
     array   a NumPy array or a torch tensor
     dtype   the NumPy type of the numbers, in the machine's byte order
     shape   the shape, of any number of dimensions
-    device  the torch name of the device: cpu, cuda:0 ...; None for Python numbers
+    device  the torch name of the device, such as cpu or cuda:0; None for Python numbers
     """
 
     name: str
@@ -43,11 +43,14 @@ class Input:
 
     @property
     def is_tensor(self) -> bool:
-        """Return whether the input is a torch tensor; results are then tensors on the same device."""
+        """Return whether the input is a torch tensor. Results are then tensors on the same device."""
         return not isinstance(self.array, np.ndarray)
 
     def on(self, device: Any, dtype: np.dtype[Any] | None = None) -> Any:
-        """Return the numbers as an array if `device` is None, otherwise as a tensor; copy them only if necessary."""
+        """Return the numbers as an array if `device` is None, otherwise as a tensor.
+
+        Copy the numbers only if necessary.
+        """
         dtype = self.dtype if dtype is None else dtype
         if device is not None:
             from mxpeak.kernels.torch.engine.tensors import on_device
@@ -56,7 +59,7 @@ class Input:
         return np.asarray(np.require(as_array(self.array), dtype, "A"))
 
     def result(self, X: Any) -> Any:
-        """Return X as a tensor on the device of this input, or as an array if the input is an array."""
+        """Convert a result X to the format of this input: a tensor on the same device, or an array."""
         return as_tensor(X).to(self.array.device) if self.is_tensor else as_array(X)
 
 
@@ -64,7 +67,7 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
     """Validate `values` and wrap them as an `Input`; raise a UsageError if they are invalid.
 
     instead    the function that the error suggests for a sparse matrix
-    constant   whether the result is not a tensor, so that the user expects no gradient
+    constant   whether the result is not a tensor, so that gradient tracking is allowed
     """
     tensor, device = is_tensor(values), device_of(values)
     if tensor and not constant:
@@ -88,7 +91,7 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
 
 
 def sparse_on_host(values: Any) -> Any:
-    """Return a sparse tensor as a SciPy matrix, which shares host memory; return other values unchanged."""
+    """Convert a sparse tensor to a SciPy matrix that shares host memory; return other values unchanged."""
     if not is_tensor(values):
         return values
     check_no_gradient(values, "A")
@@ -98,7 +101,7 @@ def sparse_on_host(values: Any) -> Any:
 
 
 def check_no_gradient(tensor: Any, name: str) -> None:
-    """Raise a UsageError for a tensor with gradient tracking, because the result would have no gradient."""
+    """Raise a UsageError for a tensor that requires a gradient, because mxpeak does not compute gradients."""
     if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
         raise UsageError(
             f"{name} requires a gradient, but mxpeak does not compute gradients; use {name}.detach(), or "
@@ -118,7 +121,7 @@ def is_tensor(values: Any) -> bool:
 
 
 def as_array(x: Any) -> Any:
-    """Convert a tensor to an array, which shares memory with a CPU tensor; return an array unchanged."""
+    """Convert a tensor to an array; return an array unchanged. The array shares the memory of a CPU tensor."""
     if isinstance(x, np.ndarray):
         return x
     from mxpeak.kernels.torch.engine.tensors import array_of
@@ -127,7 +130,7 @@ def as_array(x: Any) -> Any:
 
 
 def as_tensor(x: Any) -> Any:
-    """Convert an array to a tensor, which shares memory if torch supports the strides; return a tensor unchanged."""
+    """Convert an array to a tensor; return a tensor unchanged. Memory is shared if torch supports the strides."""
     if not isinstance(x, np.ndarray):
         return x
     from mxpeak.kernels.torch.engine.tensors import tensor_of
@@ -136,14 +139,14 @@ def as_tensor(x: Any) -> Any:
 
 
 def device_of(values: Any) -> str | None:
-    """Return the torch name of the device of the values, such as cpu or cuda:0; return None for Python numbers."""
+    """Return the torch name of the device of an array or tensor, such as cpu or cuda:0, or None for Python numbers."""
     if is_tensor(values):
         return str(values.device)
     return "cpu" if hasattr(values, "dtype") else None
 
 
 def device_for(name: str, *devices: str | None) -> Any:
-    """Return the device for computations with operands on these devices; None is the host.
+    """Return the device that `name` selects for operands on `devices`, or None for the host.
 
     auto       the device of the tensors; the host if there are none
     cpu        the host; the user must copy tensors from a GPU
@@ -182,7 +185,7 @@ def device_for(name: str, *devices: str | None) -> Any:
 
 
 def opened(name: str) -> Any:
-    """Return the device with this name; raise an error if the device does not exist."""
+    """Return the torch device with this name; raise an error if PyTorch or the device is missing."""
     try:
         from mxpeak.kernels.torch.engine.tensors import device_named
     except ModuleNotFoundError as error:
@@ -195,7 +198,7 @@ def opened(name: str) -> Any:
 
 
 def check_finite(x: Any, name: str, xp: Any) -> None:
-    """Raise a UsageError with the position of the first NaN or Inf in an array or tensor, if there is one."""
+    """Raise a UsageError with the position of the first NaN or Inf if an array or tensor contains one."""
     rows = x if x.ndim == 2 else x[:, None]
     count, first = 0, ""
     height = max(1, STRIP // max(rows.shape[1], 1))

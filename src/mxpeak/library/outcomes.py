@@ -36,7 +36,7 @@ class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
     """
 
 
-#: cached, because the lookup of the member takes 1 % of the time of a small solve
+#: Cached, because the lookup of the member takes 1 % of the time of a small solve.
 SOLVED = Outcome.SOLVED
 
 AnyInfo = TypeVar("AnyInfo", bound="Info")
@@ -45,8 +45,8 @@ AnyInfo = TypeVar("AnyInfo", bound="Info")
 def warned(x: Any, info: AnyInfo) -> tuple[Any, AnyInfo]:
     """Return x and info, and issue a warning if x is not accurate or may have no correct digits.
 
-    The warning points to the line that called the public function. As in SciPy, an iterative solver that does not reach
-    its tolerance issues no warning.
+    The warning refers to the line that called the public function. As in SciPy, an iterative solver that does not
+    reach its tolerance issues no warning.
     """
     if info.ill_conditioned and info.outcome is not Outcome.NOT_FINITE:
         warnings.warn(info.message.splitlines()[-1], IllConditionedWarning, stacklevel=3)
@@ -88,7 +88,7 @@ class Info:
         return self.outcome is Outcome.SOLVED
 
     def _as_text(self, lines: list[str]) -> str:
-        """Return the text of a solver's diagnostics, followed by the lines that all info objects have."""
+        """Return the lines of a solver's diagnostics as text, followed by scaling, outcome and message."""
         scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]
         return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])

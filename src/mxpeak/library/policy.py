@@ -18,7 +18,7 @@ from mxpeak.solvers.refine import MOST_STEPS
 
 
 class Crossover(NamedTuple):
-    """The order from which one choice is faster, for one right-hand side and for several."""
+    """The orders from which one method is faster than another, for one right-hand side and for several."""
 
     single: int
     several: int
@@ -48,7 +48,7 @@ ORDERS_PER_RHS = 128
 ORDERS_PER_REFACTORING = 16
 #: A step of GMRES takes about as long as an fp64 LU divided by (n / ORDERS_PER_GMRES_STEP).
 ORDERS_PER_GMRES_STEP = 64
-#: From this order on, several threads copy and scale A, and the type of the input is not tried first.
+#: From this order on, several threads copy and scale A, and `solve` does not try the type of the input first.
 OWN_PRECISION_BELOW = 2048
 #: The order from which `small_lu` saves enough time to import its compiler, which takes 0.6 s.
 SMALL_LU_FROM = 32
@@ -58,7 +58,7 @@ SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
 
 
 class FactorPrecision(NamedTuple):
-    """The precision of the factors, and the reason for it."""
+    """The precision of the factors, and the reason for this choice."""
 
     name: str
     reason: str
@@ -67,7 +67,7 @@ class FactorPrecision(NamedTuple):
 def choose_precision(
     n: int, dtype: np.dtype[Any], requested: str, rhs: int, device: Any = None, engine: str = "lapack"
 ) -> FactorPrecision:
-    """Return the precision of the factors; "auto" selects the lowest precision that is faster than fp64.
+    """Return the precision of the factors and the reason. "auto" selects the lowest one that is faster than fp64.
 
     On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
     equally fast, only 16-bit formats could be faster, but they are not. On an H100 at n = 24,576, fp16 takes 0.76 s,
@@ -81,7 +81,10 @@ def choose_precision(
 
 @lru_cache(maxsize=256)  # small systems are solved in less than 100 µs
 def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, engine: str) -> FactorPrecision:
-    """Return the precision that "auto" selects; `fast_fp64` is None on the host."""
+    """Return the precision that "auto" selects, and the reason.
+
+    `fast_fp64` is whether the device multiplies in fp64 as fast as in fp32. It is None on the host.
+    """
     if roundoff(dtype) == 2.0**-24:
         return FactorPrecision("fp32", "A's own")
     fastest = "fastest at this order" if fast_fp64 is None else "expected to be fastest"
@@ -101,7 +104,7 @@ def check_precision(requested: Any) -> None:
 
 @lru_cache(maxsize=256)
 def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], requested: str = "auto") -> bool:
-    """Return whether one thread should factor A in the type of A on the host, without scaling and refinement."""
+    """Return whether it is fastest to factor A on the host in its own type, by one thread and without refinement."""
     if rhs < 1 or n >= OWN_PRECISION_BELOW:
         return False
     own = own_precision(dtype)
@@ -111,18 +114,18 @@ def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], requested: 
 
 
 def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
-    """Return whether `small_lu` is faster than LAPACK."""
+    """Return whether `small_lu` is faster than LAPACK for order n and `rhs` right-hand sides."""
     limit = SMALL_LU_COLUMNS_COMPLEX128 if dtype == np.complex128 else SMALL_LU_COLUMNS
     return n >= SMALL_LU_FROM and 2 * n + rhs <= limit
 
 
 def fp64_refactoring_pays(n: int, rhs: int) -> bool:
-    """Return whether computing new fp64 factors takes less time than refinement with existing fp32 factors."""
+    """Return whether new fp64 factors take less time than refining `rhs` solutions with existing fp32 factors."""
     return rhs * ORDERS_PER_REFACTORING > n
 
 
 def max_gmres_steps(n: int, requested: str) -> int:
-    """Return the maximum number of GMRES steps; with `auto`, they must not take longer than an fp64 factorization."""
+    """Return the maximum number of GMRES steps. With "auto", the steps take no longer than an fp64 factorization."""
     return MOST_STEPS if requested != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
 
 

@@ -196,19 +196,19 @@ def norms(**settings: Any) -> Result | list[Result]:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the registered benchmarks."""
+    """Return the function names of the registered benchmarks, such as hpl_mxp."""
     return [name.replace("-", "_") for name in BENCHMARKS]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a registered benchmark as a function, such as `triad(n=1000)`."""
+    """Return a function that runs the benchmark with this name; raise an AttributeError for other names."""
     if (benchmark := name.replace("_", "-")) not in BENCHMARKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return lambda **settings: _run(benchmark, settings)
 
 
 def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
-    """Run a benchmark in new processes with these settings, and return its results."""
+    """Run a benchmark with these settings in new processes, and return its result or list of results."""
     by_name = {o.name: o for o in options(BENCHMARKS[benchmark].config)}
     for name in settings:
         if name not in by_name:
@@ -232,7 +232,10 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
 
 
 def _output(command: list[str]) -> tuple[str, str, int]:
-    """Run a command and return its output and exit code; end the command if this process ends or on Ctrl-C."""
+    """Run a command, and return its standard output, standard error and exit code.
+
+    If this process is interrupted, terminate the command.
+    """
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     # The command has its own process group, so that only this process receives Ctrl-C and forwards it once.
     with subprocess.Popen(command, start_new_session=True, env=child_environment(), **pipes) as process:
@@ -248,7 +251,10 @@ def _output(command: list[str]) -> tuple[str, str, int]:
 
 
 def _flag(option: Option, name: str, value: Any) -> list[str]:
-    """Return a setting as command-line flags; a grid may be a pair (P, Q), or a list of pairs."""
+    """Return a setting as command-line flags; raise a UsageError if its value is invalid.
+
+    A grid may be a pair (P, Q), or a list of pairs.
+    """
     text = _grids(value) if name in ("grid", "node_grid") else as_text(value)
     parsed_by(option.parse, text, name)  # so that an error names the argument instead of the flag
     if option.default is False:
@@ -257,7 +263,7 @@ def _flag(option: Option, name: str, value: Any) -> list[str]:
 
 
 def _grids(value: Any) -> str:
-    """Format grids as the text of their command-line flag."""
+    """Format process grids as a command-line argument such as 2x2,1x4."""
     if isinstance(value, str):
         return value
     pairs = [value] if all(isinstance(side, int) for side in value) else value

@@ -18,12 +18,12 @@ def working_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def with_precision_of(dtype: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the real or complex type of `dtype` in the precision of `other`."""
+    """Return a type that is real or complex like `dtype`, in the precision of `other`."""
     return typed(dtype.kind == "c", wide=roundoff(other) < 2.0**-24)
 
 
 def typed(is_complex: bool, *, wide: bool) -> np.dtype[Any]:
-    """Return the real or complex type with 64-bit (`wide`) or 32-bit parts."""
+    """Return the real or complex type whose parts have 64 bits (`wide`) or 32 bits."""
     if is_complex:
         return np.dtype(np.complex128 if wide else np.complex64)
     return np.dtype(np.float64 if wide else np.float32)
@@ -36,5 +36,5 @@ def roundoff(dtype: np.dtype[Any]) -> float:
 
 
 def own_precision(dtype: np.dtype[Any]) -> str:
-    """Return the precision of the numbers of a type, or of their real and imaginary parts."""
+    """Return "fp32" or "fp64", the precision of the numbers of a type or of their real and imaginary parts."""
     return "fp32" if roundoff(dtype) == 2.0**-24 else "fp64"

@@ -1,1 +1,1 @@
-"""Performance accounting: official counts of flops and bytes, and facts about the machine."""
+"""Counts of flops and bytes, simulations of runs, and readers of facts, energy and health of a machine."""

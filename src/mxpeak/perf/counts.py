@@ -1,4 +1,4 @@
-"""Official counts of flops and bytes, each with its source; all rates are based on these counts."""
+"""Official counts of flops and bytes, with their sources. All rates are based on these counts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FP64_BYTES = 8
 def hpl_flops(n: int) -> float:
     """Return the flops that HPL credits for order n, independently of the executed flops: 2/3 n^3 + 3/2 n^2.
 
-    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c. LU and two triangular solves of n^2 flops each are 2/3 n^3 +
-    3/2 n^2 - n/6; HPL omits the last term.
+    Source: Netlib HPL 2.3, testing/ptest/HPL_pdtest.c. An LU and two triangular solves with n^2 flops each have 2/3
+    n^3 + 3/2 n^2 - n/6 flops; HPL omits the last term.
     """
     return n * n * (2.0 / 3.0 * n + 1.5)
 
@@ -29,23 +29,23 @@ def lu_flops(n: int) -> float:
 def lu_flops_done(n: int, remaining: int) -> float:
     """Return the completed flops of an LU of order n when r = `remaining` columns remain.
 
-    2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r): the flops of order n minus those of order r. Column k of n needs
-    n-k divisions and 2 (n-k)^2 flops of update. rocHPL's progress table has the same count.
+    The count is 2/3 (n^3 - r^3) - 1/2 (n^2 - r^2) - 1/6 (n - r), the flops of order n minus those of order r. Column k
+    of n needs n-k divisions and 2 (n-k)^2 flops of update. rocHPL's progress table uses the same count.
     """
     r = remaining
-    return (4 * (n**3 - r**3) - 3 * (n**2 - r**2) - (n - r)) / 6.0  # one rounding: 0, not less, for n = 1
+    return (4 * (n**3 - r**3) - 3 * (n**2 - r**2) - (n - r)) / 6.0  # one rounding: 0, not negative, for n = 1
 
 
 def hpl_memory_bytes(n: int, nb: int, P: int, Q: int, panels: int = 2) -> dict[str, int]:
-    """Return the bytes of an HPL run over all P x Q ranks, each counted as the rank with the largest part.
+    """Return the bytes of an HPL run over all P x Q ranks, each counted like the rank with the largest part.
 
-    With m x k the largest local part of the n x (n+1) matrix, every rank has, in fp64,
+    If m x k is the largest local part of the n x (n+1) matrix, every rank has, in fp64,
       the matrix   m k,
-      panels       2 m nb          (the current panel and the one that look-ahead factors; 3 m nb if FACT of the latter
-                                    overlaps UPDATE of the left section, which still reads the previous panel),
+      panels       2 m nb          (the current panel and that of look-ahead; 3 m nb if FACT of the latter overlaps
+                                    UPDATE of the left section, which still reads the previous panel),
       row swaps    3 nb k          (rows to send, rows received, and U).
 
-    Single nb x nb blocks and the padding of columns are omitted; they are a few thousandths of the total for large n.
+    Single nb x nb blocks and the padding of columns are omitted. They are a few thousandths of the total for large n.
     """
     m, k = numroc(n, nb, 0, P), numroc(n + 1, nb, 0, Q)
     matrix = P * Q * FP64_BYTES * m * k
@@ -53,7 +53,7 @@ def hpl_memory_bytes(n: int, nb: int, P: int, Q: int, panels: int = 2) -> dict[s
     return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
 
 
-#: The bytes of a run of order n with blocks of nb on P×Q ranks, in parts and in "total".
+#: Function of n, nb, P and Q that returns the bytes of a run over all ranks, in parts and in "total".
 Footprint = Callable[[int, int, int, int], dict[str, int]]
 
 
@@ -69,12 +69,12 @@ def mxp_memory_bytes(
     background: bool = False,
     depth: int = 1,
 ) -> dict[str, int]:
-    """Return the bytes of an HPL-MxP run over all P×Q ranks, each counted as the rank with the largest part.
+    """Return the bytes of an HPL-MxP run over all P×Q ranks, each counted like the rank with the largest part.
 
-    With m×k the largest local part of the n×n matrix, every rank has
+    If m×k is the largest local part of the n×n matrix, every rank has
       the matrix   stored·m·k,
-      panels       operand·s·(m + k)·nb     (L_row and U_col of the current step and, with look-ahead, s = 2, of the
-                                             next; a single process uses look-ahead only with `background`),
+      panels       operand·s·(m + k)·nb     (L_row and U_col of s steps; s = 2 with look-ahead, otherwise 1; a single
+                                             process uses look-ahead only with `background`),
       vectors      8·(64·(m + k) + 2·n)     (fp64: Krylov vectors, right-hand side, diagonal; two vectors of length n),
       inverses     16·nb²·d                 (of the rank's d diagonal blocks of L and U, if they are kept).
     """
@@ -89,9 +89,10 @@ def mxp_memory_bytes(
 
 
 def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Footprint = hpl_memory_bytes) -> int:
-    """Return the largest order n whose run fits in `budget_bytes` over all ranks. It is a multiple of nb if n >= nb.
+    """Return the largest order n whose run fits into `budget_bytes` over all ranks.
 
-    It is about sqrt(budget / bytes per entry), minus the buffers of the footprint.
+    n is a multiple of nb, unless n < nb. It is about sqrt(budget / bytes per entry), minus the buffers of the
+    footprint.
     """
     if nb < 1:
         raise UsageError(f"--nb {nb} is less than 1; use, for example, --nb 192")
@@ -114,7 +115,7 @@ def largest_n(budget_bytes: int, nb: int, P: int = 1, Q: int = 1, footprint: Foo
 
 
 def _largest(bound: int, need: Callable[[int], int], budget: int) -> int:
-    # Bisection for the largest k in [0, most] that fits: the need never decreases with k.
+    # Bisection for the largest k in [0, bound] that fits. The required memory never decreases with k.
     low, high = 0, bound
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Find each rank's GPU, NUMA nodes and nearest network adapters.
+"""Find the GPU, the NUMA nodes and the nearest network adapters of each rank.
 
 All readers have a parameter `root`, the root of the file system. Unknown values are None.
 """
@@ -16,7 +16,8 @@ from mxpeak.perf.host import core_list, host_facts, number_in, text_in
 
 #: Classes of network adapters that connect nodes: InfiniBand and RoCE, Slingshot.
 ADAPTERS = ("infiniband", "cxi")
-#: The variable by which Cray's MPI selects an adapter, and the variables that restrict UCX and NCCL to some adapters.
+#: The variable with which Cray's MPI selects an adapter, and the variables that restrict UCX and NCCL to some
+#: adapters.
 CRAY_POLICY = "MPICH_OFI_NIC_POLICY"
 ADAPTER_LISTS = ("UCX_NET_DEVICES", "NCCL_IB_HCA")
 
@@ -25,7 +26,7 @@ ADAPTER_LISTS = ("UCX_NET_DEVICES", "NCCL_IB_HCA")
 class GpuLocation:
     """The NUMA node of a GPU, and the cores near the GPU.
 
-    If the system does not list them, `node` is None and `cores` is empty.
+    If the system does not report the node or the cores, `node` is None or `cores` is empty.
     """
 
     node: int | None
@@ -34,7 +35,7 @@ class GpuLocation:
 
 @dataclass(frozen=True, slots=True)
 class RankLocation:
-    """The host, cores and GPU of one rank; `core_nodes` are the NUMA nodes of its cores."""
+    """The host, cores, GPU and nearest adapters of one rank; `core_nodes` contains the NUMA nodes of its cores."""
 
     rank: int
     host: str
@@ -56,7 +57,7 @@ def bus_address(pci_bus_id: str) -> str:
 
 
 def gpu_location(pci_bus_id: str, root: str | Path = "/") -> GpuLocation:
-    """Return the location of the GPU with this PCI address."""
+    """Return the NUMA node and the nearest cores of the GPU with this PCI address."""
     device = Path(root) / "sys/bus/pci/devices" / bus_address(pci_bus_id)
     return GpuLocation(_node(device), core_list(text_in(device / "local_cpulist") or ""))
 
@@ -69,7 +70,7 @@ def nics(root: str | Path = "/") -> dict[str, int | None]:
 
 
 def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
-    """Return the NUMA nodes of these cores."""
+    """Return the NUMA nodes that contain at least one of these cores."""
     nodes = host_facts(root, affinity=cores)["numa_nodes"] or []
     return [node["node"] for node in nodes if set(node["cores"]) & set(cores)]
 
@@ -77,14 +78,14 @@ def core_nodes(cores: Sequence[int], root: str | Path = "/") -> list[int]:
 def rank_location(
     rank: int, host: str, cores: list[int], gpu: str, bus_id: str, root: str | Path = "/"
 ) -> RankLocation:
-    """Read the location of this rank on its own host and return it."""
+    """Read the NUMA nodes of this rank's cores and GPU from /sys, and return them with the nearest adapters."""
     location = gpu_location(bus_id, root)
     near = [name for name, node in nics(root).items() if node is not None and node == location.node]
     return RankLocation(rank, host, cores, core_nodes(cores, root), gpu, bus_address(bus_id), location, near)
 
 
 def map_lines(ranks: Sequence[RankLocation]) -> list[str]:
-    """Return the lines of a table with one row per rank."""
+    """Return the lines of a table with host, cores, GPU, NUMA node and adapters, with a row per rank."""
     rows = [("rank", "host", "cores", "GPU", "at", "NUMA", "adapters")]
     for r in ranks:
         node = "-" if r.gpu_location.node is None else str(r.gpu_location.node)
@@ -94,7 +95,7 @@ def map_lines(ranks: Sequence[RankLocation]) -> list[str]:
 
 
 def cross_socket(rank: RankLocation) -> str | None:
-    """Return a warning if no core of a rank is on its GPU's NUMA node, otherwise None."""
+    """Return a warning if no core of a rank is on the NUMA node of its GPU, otherwise None."""
     node = rank.gpu_location.node
     if node is None or not rank.core_nodes or node in rank.core_nodes:
         return None
@@ -108,10 +109,10 @@ def cross_socket(rank: RankLocation) -> str | None:
 
 
 def adapter_advice(ranks: Sequence[RankLocation], environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return advice about the variable that connects ranks to the adapters nearest to their GPUs, or None.
+    """Return advice to set or unset a variable, so that ranks use the adapters nearest to their GPUs, or None.
 
-    Cray's MPI assigns adapters to blocks of ranks. UCX and NCCL select the nearest adapters unless a variable
-    restricts the choice.
+    Cray's MPI assigns adapters to blocks of ranks unless a variable is set. UCX and NCCL select the nearest adapters
+    unless a variable restricts them.
     """
     if any(name.startswith("cxi") for rank in ranks for name in rank.adapters) and CRAY_POLICY not in environ:
         return f"note: set {CRAY_POLICY}=GPU for all ranks, so that each sends through the adapter nearest its GPU"
@@ -122,5 +123,5 @@ def adapter_advice(ranks: Sequence[RankLocation], environ: Mapping[str, str] = o
 
 
 def _node(device: Path) -> int | None:
-    """Return the NUMA node of a device, or None if the kernel reports -1."""
+    """Return the NUMA node of a device, or None if the kernel reports -1 or no node."""
     return number_in(device / "numa_node")

@@ -1,8 +1,8 @@
 """Measure the energy of timed regions with the RAPL counters of the processors and the NVML counters of the GPUs.
 
 A thread reads the counters at both ends of each timed region and 20 times per second in between. The energy since the
-last read belongs to the current phase. RAPL counters wrap at about 260 kJ, which is twenty minutes on a busy
-processor. Unreadable values are None; on many systems only root can read RAPL.
+last reading is added to the current phase. RAPL counters wrap at about 260 kJ, which a busy processor uses in twenty
+minutes. Unreadable values are None; on many systems only root can read RAPL.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Protocol
 from mxpeak.perf.health import gpu_energy
 from mxpeak.perf.host import number_in, text_in
 
-#: Joules per count of RAPL, and seconds between two reads.
+#: Joules per count of RAPL, and seconds between two readings.
 MICRO, LOOK_S = 1e-6, 0.05
-#: Name of the time outside all phases.
+#: Name of the phase for energy outside of all phases.
 OTHER = "other"
 
 
 class Counter(Protocol):
-    """A counter of consumed energy."""
+    """A counter of the energy that a device consumes."""
 
     name: str
 
@@ -33,7 +33,7 @@ class Counter(Protocol):
 
 
 class Rapl:
-    """A RAPL domain: a processor package or its memory."""
+    """The counter of a RAPL domain: a processor package or its memory."""
 
     def __init__(self, folder: Path):
         self.name = folder.name
@@ -41,7 +41,7 @@ class Rapl:
         self._last, self._total = number_in(self._file), 0
 
     def joules(self) -> float | None:
-        """Return the joules since the creation of the counter. The counter must be read at least once per wrap."""
+        """Return the joules since the creation of the counter, which must be read at least once per wrap."""
         now = number_in(self._file)
         if now is None or self._last is None:
             return None
@@ -62,13 +62,13 @@ class NvmlCounter:
         self._first = self._read()
 
     def joules(self) -> float | None:
-        """Return the joules since the creation of the counter."""
+        """Return the joules since the creation of the counter, or None if NVML cannot read them."""
         now = self._read()
         return None if now is None or self._first is None else now - self._first
 
 
 def processors(root: str | Path = "/") -> list[Counter]:
-    """Return counters of this host's packages, and of their memory if a separate counter exists."""
+    """Return the RAPL counters of this host's processor packages, and of their memory if it has a separate counter."""
     counters: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
         if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
@@ -80,11 +80,11 @@ def processors(root: str | Path = "/") -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class EnergyUsed:
-    """Joules used over all timed regions, which one rank reads for the processors of its host and for its GPU.
+    """Joules used in all timed regions by a rank's GPU and, if the rank reads them, by the processors of its host.
 
     seconds    duration of the regions
     gpu        identifier of the GPU, because ranks may share a GPU
-    phases     joules of processors and GPU together by phase of this rank
+    phases     joules of processors and GPU together, by phase of this rank
     """
 
     seconds: float
@@ -98,8 +98,8 @@ class EnergyMeter:
     """Measures the energy of consecutive timed regions.
 
     cpu      counters of this host's processors; empty on all ranks of a host except one
-    gpu      counter of this rank's GPU
-    doing    function that returns the current phase
+    gpu      counter of this rank's GPU, or None
+    doing    function that returns the name of the current phase
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class EnergyMeter:
         self.clear()
 
     def clear(self) -> None:
-        """Discard the energy of all regions."""
+        """Discard the energy of all regions so far."""
         self._seconds, self._joules, self._gpu_joules = 0.0, _Sum(), _Sum()
         self._phases: dict[str, float] = defaultdict(float)
 
     def begin(self) -> None:
-        """Start a region."""
+        """Read the counters at the start of a region, and start the thread that reads them regularly."""
         self._ended, self._before = threading.Event(), self._read()
         self._last = self._both(self._before)
         self._region: dict[str, float] = defaultdict(float)
@@ -128,7 +128,10 @@ class EnergyMeter:
             self._looking.start()
 
     def end(self, seconds: float | None) -> None:
-        """End a region that took `seconds`, or discard its energy if `seconds` is None because the region failed."""
+        """End a region that took `seconds`, and add its energy.
+
+        If `seconds` is None, the region failed, and its energy is discarded.
+        """
         self._ended.set()
         if self._looking is not None:
             self._looking.join()  # only one thread at a time may read a counter
@@ -143,7 +146,7 @@ class EnergyMeter:
 
     @property
     def used(self) -> EnergyUsed:
-        """Return the energy of all regions; it is divided by phase if the total is known."""
+        """Return the energy of all regions so far. It is divided by phase only if all counters were readable."""
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
         readable = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
@@ -173,7 +176,7 @@ class EnergyMeter:
 
 
 class _Sum:
-    """A sum of joules, which becomes None after an unreadable value."""
+    """A sum of joules that becomes None if a value is unreadable."""
 
     def __init__(self) -> None:
         self.total: float | None = 0.0
@@ -195,10 +198,10 @@ def total(parts: Iterable[float | None]) -> float | None:
 
 
 def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
-    """Return the reason why the energy of this host or of this rank's GPU is unknown; empty if all of it is known.
+    """Return the reasons why the energy of this host or of this rank's GPU is unknown; empty if the energy is known.
 
     packages   counters of the host's processors; None if another rank of the host reads them
-    gpu        counter of this rank's GPU, or None
+    gpu        counter of this rank's GPU, or None without a GPU
     amd        whether the GPU is from AMD
     """
     reasons = []
@@ -213,9 +216,10 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
 
 
 def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) -> dict[str, Any] | None:
-    """Return the energy of all hosts over the timed regions as a section of a result, or None if nothing is readable.
+    """Return the energy of all hosts over the timed regions as a section of a result; None if no counter is readable.
 
-    With GPUs, the total is known only if the energy of both processors and GPUs is known.
+    `ranks` contains a pair of host and energy per rank. With GPUs, the total is known only if the energy of both
+    processors and GPUs is known.
     """
     hosts = {host for host, _ in ranks}
     cpu_of = {host: used.processors for host, used in ranks if used.processors is not None}

@@ -1,7 +1,7 @@
-"""Compute a fingerprint of machine and software, which decides whether tuned settings apply.
+"""Compute a fingerprint of the machine and its software. Tuned settings apply only to the same fingerprint.
 
 Two machines with the same fingerprint have the same processors, number of cores, devices and libraries, and about the
-same memory. Host names are excluded, so that all nodes of a cluster share one measurement.
+same amount of memory. Host names are excluded, so that all nodes of a cluster share one measurement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from mxpeak.perf.host import host_facts, software_facts, text_in
 
-#: Facts of the host and versions that the fingerprint contains.
+#: Host facts and package versions in the fingerprint.
 OF_HOST = (
     "architecture",
     "cpu_model",
@@ -31,12 +31,12 @@ OF_HOST = (
     "avx512",
 )
 OF_SOFTWARE = ("mxpeak", "python", "numpy", "scipy", "numba", "mpi4py", "mpich", "torch", "triton")
-#: Variables that change the code path of a library.
+#: Environment variables that change the code path of a library.
 VARIABLES = ("OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
 
 
 def machine_facts(root: str | Path = "/", environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the facts of the fingerprint without loading a library, because BLAS must start after core binding."""
+    """Return the facts for the fingerprint. No library is loaded, because BLAS must start after the cores are bound."""
     environ = os.environ if environ is None else environ
     host, software = host_facts(root), software_facts()
     memory = host["memory_total_bytes"]
@@ -52,12 +52,12 @@ def machine_facts(root: str | Path = "/", environ: Mapping[str, str] | None = No
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """Return the fingerprint of the facts."""
+    """Return the fingerprint of the facts, a hash of 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """Return the differences between two machines, one line each."""
+    """Return a line for each fact that differs between two machines."""
     names = dict.fromkeys([*here, *there])
     return [
         f"{name}: {there.get(name)} there, {here.get(name)} here" for name in names if here.get(name) != there.get(name)
@@ -65,7 +65,7 @@ def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
 
 
 def gpu_models(root: str | Path = "/") -> list[str]:
-    """Return the names of the GPUs from their drivers, without opening a GPU."""
+    """Return the names of the GPUs that their drivers report in /proc and /sys, without opening a GPU."""
     proc, nodes = Path(root) / "proc/driver/nvidia/gpus", Path(root) / "sys/class/kfd/kfd/topology/nodes"
     names = []
     for folder in _folders(proc):
@@ -76,7 +76,7 @@ def gpu_models(root: str | Path = "/") -> list[str]:
 
 
 def blas_files() -> list[str]:
-    """Return the file names of the BLAS libraries in NumPy's and SciPy's wheels; empty if they use the system's."""
+    """Return the file names of the BLAS libraries in the wheels of NumPy and SciPy; empty if there are none."""
     names = []
     for package in ("numpy", "scipy"):
         try:

@@ -1,6 +1,7 @@
 """Read clocks, throttling and memory errors of cores and GPUs during a computation.
 
-Cores are read from /sys, and NVIDIA GPUs through NVML if nvidia-ml-py is installed. Unknown values are None.
+Values of cores are read from /sys, and those of NVIDIA GPUs through NVML if nvidia-ml-py is installed. Unknown values
+are None.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from typing import Any, Protocol
 
 from mxpeak.perf.host import number_in
 
-#: Units of cpufreq and NVML: kHz and mJ.
+#: kHz per MHz for cpufreq, and joules per millijoule for NVML.
 KHZ_A_MHZ, MILLI = 1e3, 1e-3
-#: NVML's reasons for clocks below the maximum, by bit; an idle GPU (bit 0) is not throttled.
+#: NVML's reasons for clocks below the maximum, by bit. Bit 0, an idle GPU, is not throttling.
 REASONS = {
     0x002: "application clocks",
     0x004: "software power cap",
@@ -35,10 +36,10 @@ SM_CLOCK, CORRECTED, UNCORRECTED, VOLATILE = 1, 0, 1, 0
 class SensorReading:
     """One reading of the sensors of cores or of a GPU.
 
-    clock_mhz, max_clock_mhz     clock of the slowest core, and the highest allowed clock
-    throttled                    number of throttling events since the start of the processor
-    reasons                      reasons for the current limit of a GPU's clock
-    ecc_corrected, _uncorrected  memory errors since the start of the host or of the GPU's driver
+    clock_mhz, max_clock_mhz     clock of the slowest core or of the GPU, and the highest possible clock
+    throttled                    number of throttling events since the processor was started
+    reasons                      reasons for the current clock limit of a GPU
+    ecc_corrected, _uncorrected  memory errors since the host or the GPU's driver was started
     """
 
     clock_mhz: float | None = None
@@ -50,12 +51,12 @@ class SensorReading:
 
 
 class Sensors(Protocol):
-    """Sensors that can be read repeatedly."""
+    """Sensors of cores or of a GPU."""
 
     uuid: str | None
 
     def read(self) -> SensorReading:
-        """Read the sensors and return their values."""
+        """Read the sensors and return the reading."""
 
 
 def sensors(cores: Sequence[int], pci_bus_id: str | None, root: str | Path = "/") -> Sensors:
@@ -64,7 +65,7 @@ def sensors(cores: Sequence[int], pci_bus_id: str | None, root: str | Path = "/"
 
 
 class CoreSensors:
-    """Sensors of cores, and of the memory of their host."""
+    """Sensors of the cores of a rank and of the host's memory."""
 
     uuid: str | None = None
 
@@ -106,7 +107,7 @@ class GpuSensors:
         self.uuid: str | None = uuid.decode() if isinstance(uuid, bytes) else uuid
 
     def read(self) -> SensorReading:
-        """Read clocks, reasons for throttling, and memory errors."""
+        """Read clocks, throttling reasons and memory errors through NVML."""
         bits = self.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return SensorReading(
             clock_mhz=self.ask("nvmlDeviceGetClockInfo", SM_CLOCK),
@@ -117,7 +118,7 @@ class GpuSensors:
         )
 
     def ask(self, question: str, *about: int) -> Any:
-        """Call an NVML function and return its result, or None if this GPU or its driver does not support it."""
+        """Call an NVML function for this GPU and return its result; None if GPU or driver do not support it."""
         if self._gpu is None:
             return None
         try:
@@ -127,7 +128,10 @@ class GpuSensors:
 
 
 def _open(pci_bus_id: str) -> tuple[Any, Any]:
-    """Return NVML and its handle of the GPU. Both are None without nvidia-ml-py or with an AMD GPU."""
+    """Return the NVML module and the handle of the GPU.
+
+    Without nvidia-ml-py, both are None. If NVML does not find the GPU, the handle is None.
+    """
     try:
         nvml = import_module("pynvml")
     except ImportError:
@@ -140,7 +144,7 @@ def _open(pci_bus_id: str) -> tuple[Any, Any]:
 
 
 def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
-    """Return the UUID of a GPU and a function that returns the joules since its driver was loaded."""
+    """Return the UUID of a GPU, and a function that returns the joules since the GPU's driver was loaded."""
     sensors = GpuSensors(pci_bus_id)
 
     def joules() -> float | None:
@@ -151,7 +155,7 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
 
 
 def summary(readings: Sequence[SensorReading]) -> dict[str, Any]:
-    """Return the lowest clock, all throttling reasons, and the increase of each count over several readings."""
+    """Summarize several readings: lowest clock, all throttling reasons, error counts, and increases of the counts."""
     first, last = readings[0], readings[-1]
     clocks = [reading.clock_mhz for reading in readings if reading.clock_mhz is not None]
     reasons = [reading.reasons for reading in readings if reading.reasons is not None]

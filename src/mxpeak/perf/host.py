@@ -1,6 +1,6 @@
 """Read facts about this host and its software from /proc and /sys. Unknown facts are None.
 
-Every reader has a parameter `root`, the folder that contains proc/ and sys/, so that tests can describe other
+Most readers have a parameter `root`, the folder that contains proc/ and sys/, so that tests can describe other
 machines.
 """
 
@@ -27,9 +27,9 @@ ALLOWED_VARIABLES = (
     "HIP_*", "ROCR_*", "CUBLAS_*", "ROCBLAS_*", "NVIDIA_TF32_OVERRIDE", "PYTORCH_*", "TORCH_*", "TRITON_*",
     "SLURM_JOB_*", "SLURM_N*", "MXPEAK_*",
 )  # fmt: skip
-#: Variables that are never recorded, even if the list above allows them, because result files are shared.
+#: Variables that are never recorded, even if ALLOWED_VARIABLES contains them, because result files are shared.
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|_KEY$|_AUTH", re.IGNORECASE)
-#: Variables that do not change results: messages between processes, the folder of compiled kernels, the log of torch.
+#: Variables that do not affect results: communication with the parent process, the kernel cache, and torch's log.
 OWN = (
     "MXPEAK_STARTED_BY",
     "MXPEAK_EXIT_CODE_FILE",
@@ -44,7 +44,7 @@ NO_LIMIT = 2**60
 
 
 def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) -> dict[str, Any]:
-    """Return processor, usable cores, caches, memory and kernel of this host."""
+    """Return the processor, usable cores, NUMA nodes, caches, memory, kernel and frequency governor of this host."""
     root = Path(root)
     allowed = allowed_cores(affinity)
     cpuinfo = _cpuinfo(root)
@@ -71,7 +71,7 @@ def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) ->
 
 
 def software_facts() -> dict[str, Any]:
-    """Return the versions of Python, mxpeak and optional libraries without importing them; None if absent."""
+    """Return the versions of Python, mxpeak and optional packages, without importing the packages; None if absent."""
     return {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
@@ -81,7 +81,7 @@ def software_facts() -> dict[str, Any]:
 
 
 def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment variables that `allow` lists and that may change a result."""
+    """Return the environment variables that match `allow` and may affect a result, except secrets."""
     environ = os.environ if environ is None else environ
     return {
         name: environ[name]
@@ -91,7 +91,7 @@ def environment(allow: Sequence[str] = ALLOWED_VARIABLES, environ: Mapping[str, 
 
 
 def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
-    """Return the logical cores in the affinity mask of this process, or all cores if there are no masks."""
+    """Return the logical cores that this process may use, or all cores on systems without affinity masks."""
     if affinity is not None:
         return sorted(affinity)
     if hasattr(os, "sched_getaffinity"):
@@ -112,7 +112,7 @@ def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None)
 
 
 def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
-    """Return the cores of `one_core_each`, grouped by shared third-level cache; one group if the caches are unknown."""
+    """Return the cores of `one_core_each`, grouped by third-level cache; one group if the caches are unknown."""
     groups: dict[str | None, list[int]] = {}
     for core in one_core_each(root, affinity):
         groups.setdefault(_cache(Path(root), core, 3, "shared_cpu_list"), []).append(core)
@@ -120,7 +120,7 @@ def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -
 
 
 def core_list(text: str) -> list[int]:
-    """Parse a kernel list such as 0-3,8,10-11 and return its numbers."""
+    """Parse a core list of the kernel, such as 0-3,8,10-11, and return the core numbers."""
     cores: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -177,7 +177,7 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def total_memory_bytes(root: str | Path = "/") -> int | None:
-    """Return the memory limit of this process: the least of the host's memory and its cgroup limits."""
+    """Return the memory limit of this process in bytes: the smallest of the host's memory and the cgroup limits."""
     root = Path(root)
     host = _meminfo(root, "MemTotal")
     if host is None and root == Path("/"):
@@ -186,7 +186,7 @@ def total_memory_bytes(root: str | Path = "/") -> int | None:
 
 
 def available_memory_bytes(root: str | Path = "/") -> int | None:
-    """Return the memory that this process can allocate now without swapping, within its cgroups.
+    """Return the bytes that this process can allocate now without swapping, within its cgroups.
 
     File cache that was not used recently counts as free, because the kernel drops it first.
     """
@@ -195,7 +195,7 @@ def available_memory_bytes(root: str | Path = "/") -> int | None:
 
 
 def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
-    # limit and used bytes of each limited cgroup from that of the process up to the root, because each limit is
+    # limit and used bytes of each limited cgroup, from the cgroup of the process up to the root, because each limit is
     # enforced
     limits: list[tuple[int, int]] = []
     for line in (text_in(root / "proc/self/cgroup") or "").splitlines():
@@ -214,7 +214,8 @@ def _cgroup_memory(root: Path) -> list[tuple[int, int]]:
 
 
 def _levels(mount: Path, path: str) -> list[Path]:
-    # Inside a container, the path may be that of the host and not exist; then the root of the mount has the limits.
+    # Inside a container, the path may be a path of the host that does not exist. Then only the root of the mount has
+    # limits.
     own = mount / path.lstrip("/")
     return [own, *(parent for parent in own.parents if parent == mount or mount in parent.parents)]
 
@@ -241,7 +242,7 @@ def _sysconf_bytes() -> int | None:
 
 
 def text_in(path: Path) -> str | None:
-    """Return the text of a file in /proc or /sys, or None if it is absent, empty or not readable."""
+    """Return the stripped text of a file in /proc or /sys, or None if the file is absent, empty or not readable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
@@ -249,7 +250,7 @@ def text_in(path: Path) -> str | None:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number in a file, or None if the file contains no nonnegative number."""
+    """Return the number in a file, or None if the file does not contain a nonnegative integer."""
     text = text_in(path)
     return int(text) if text is not None and text.isdecimal() else None
 
@@ -264,7 +265,10 @@ def _least(values: Sequence[int | None]) -> int | None:
 
 @cache
 def _version(name: str) -> str | None:
-    """Return the version of a package. The version is cached, because reading the metadata takes milliseconds."""
+    """Return the version of a package, or None if it is not installed.
+
+    The version is cached, because reading the metadata takes milliseconds.
+    """
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Counts of HPG-MxP and HPCG, each with its source: credited flops, nominal and minimum bytes, memory.
+"""Counts for HPG-MxP and HPCG, with their sources: credited flops, nominal and minimum bytes, memory.
 
 A multigrid call on levels 0 … L-1 smooths before and after the correction on all levels except the coarsest, on which
 it smooths once. n_l and nnz_l are the numbers of rows and entries of level l over all ranks, and N = n_0.
@@ -14,18 +14,18 @@ from mxpeak.layout.stencil import LEVELS, STENCIL, Box
 
 FP64_BYTES, INT32_BYTES, INT64_BYTES, POINTER_BYTES = 8, 4, 8, 8
 
-#: The motifs of HPG-MxP and of HPCG, for which flops are counted.
+#: The motifs of HPG-MxP and of HPCG whose flops are counted.
 HPG_MXP_MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
 HPCG_MOTIFS = ("ddot", "waxpby", "spmv", "mg")
-#: The two rules by which the flops of HPG-MxP's multigrid are counted.
+#: The rules by which the flops of HPG-MxP's multigrid can be counted.
 COUNTINGS = ("reference", "ornl")
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The sizes of a multigrid hierarchy over all ranks, finest level first.
+    """The numbers of rows and entries per level of a multigrid hierarchy over all ranks, finest level first.
 
-    coarse_nnz   entries of a level's rows at the points of the next level; 0 for the coarsest
+    coarse_nnz   entries in the rows of a level at the points of the next level; 0 for the coarsest level
     """
 
     rows: tuple[int, ...]
@@ -34,7 +34,7 @@ class Levels:
 
 
 def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
-    """Return the sizes of the 27-point problem over all ranks; `box` is the part of one rank."""
+    """Return the sizes of the levels of the 27-point problem over all ranks; `box` is the part of one rank."""
     boxes = box.levels(count)
     return Levels(
         rows=tuple(level.global_rows for level in boxes),
@@ -64,7 +64,7 @@ def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "refere
 
 
 def reference_mg_flops(levels: Levels) -> dict[str, int]:
-    """Return the reference code's count for a multigrid call, 2·(1 + 1 + 1)·Σ nnz_l, as smoothing.
+    """Return the reference code's flops of a multigrid call, 2·(1 + 1 + 1)·Σ nnz_l, all in the motif of smoothing.
 
     Source: HPG-MxP reference code, GMRES_IR.cpp. On every level, including the coarsest, the code counts a residual,
     one sweep before the correction and one sweep after it. It counts sweeps that start from zero in full, and omits
@@ -74,13 +74,14 @@ def reference_mg_flops(levels: Levels) -> dict[str, int]:
 
 
 def ornl_mg_flops(levels: Levels) -> dict[str, int]:
-    """Return the flops that ORNL's optimized code executes in a multigrid call (arXiv 2507.11512, §3.2).
+    """Return the flops by motif that ORNL's optimized code executes in a multigrid call (arXiv 2507.11512, §3.2).
 
       gs             nnz_l for the sweep from zero, 2·nnz_l after the correction; 2·nnz on the coarsest level
       restriction    the residual at coarse points only: 2·(entries of their rows)
       prolongation   n_{l+1}
 
-    ORNL's code counts the entries of the coarse matrix instead of those of the coarse points' rows, about 2/gnx less.
+    ORNL's code counts the entries of the coarse matrix instead of the entries of these rows, which is about 2/gnx
+    less.
     """
     return {
         "gs": 3 * sum(levels.nnz[:-1]) + 2 * levels.nnz[-1],
@@ -109,7 +110,7 @@ def hpcg_flops(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]
 
 
 def hpcg_bytes(levels: Levels, iterations: int, sets: int = 1) -> dict[str, int]:
-    """Return the nominal bytes by which HPCG computes GB/s ("read", "write" and "total"), not the actual traffic.
+    """Return the nominal bytes on which HPCG's GB/s are based ("read", "write" and "total"), not the actual traffic.
 
     Source: HPCG 3.1, ReportResults.cpp. An entry has 12 bytes, and a symmetric sweep reads all entries twice:
       ddot     (3·iterations + sets) times 2·8·N read, 8 written in total
@@ -133,10 +134,10 @@ def _with_total(parts: dict[str, int]) -> dict[str, int]:
 
 
 def memory_bytes(box: Box, restart: int | None = None, count: int = LEVELS) -> tuple[int, ...]:
-    """Return the bytes per level over all ranks as HPCG's report counts them or, with `restart`, as HPG-MxP's does.
+    """Return the bytes per level over all ranks in HPCG's report or, with `restart`, in HPG-MxP's report.
 
     Source: ReportResults.cpp of HPCG 3.1 and of HPG-MxP's reference code, which counts only fp64. With n rows and c
-    columns (halo included) over all ranks, each counted as rank 0, a level has
+    columns (including the halo) over all ranks, each counted as rank 0, a level has
 
       matrix    n·(1 + 4·8 + 27·(4 + 8 + 8))                    row lengths, four pointers, columns twice, values
       vectors   n·(3 + 2)·8 + c·2·8, and n·(restart + 1)·8      finest level: b, x, exact x, r, Ap; z, p; basis
@@ -166,18 +167,18 @@ def _columns(box: Box) -> int:
     return box.ranks * (box.rows + box.halo)
 
 
-# Least traffic: every array that a kernel needs crosses the memory bus once.
+# Minimum traffic: every array that a kernel needs is transferred once between memory and processor.
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSizes:
-    """The sizes of a stored matrix.
+    """The sizes of a stored sparse matrix.
 
     rows           number of rows
     values         number of stored off-diagonal values, including padding
     value_bytes    bytes per value
     index_bytes    bytes of all index arrays
-    vector_bytes   bytes w per entry of the diagonal and of vectors in products
+    vector_bytes   bytes w per entry of the diagonal and of the vectors in products
     """
 
     rows: int
@@ -187,24 +188,24 @@ class StoredSizes:
     vector_bytes: int
 
     def part(self, values: int) -> int:
-        """Return the bytes of `values` stored values, including their share of the indices."""
+        """Return the bytes of `values` stored values and of their part of the indices."""
         return values * self.value_bytes + self.index_bytes * values // max(self.values, 1)
 
 
 def product_bytes(A: StoredSizes) -> int:
-    """Return the bytes of y = A x, entries + 3·n·w: the matrix and x are read, and y is written."""
+    """Return the bytes of y = A x: the stored entries, and 3·n·w because diagonal and x are read and y is written."""
     return A.part(A.values) + 3 * A.rows * A.vector_bytes
 
 
 def sweep_bytes(A: StoredSizes) -> int:
-    """Return the bytes of a Gauss–Seidel sweep, entries + 4·n·w: the matrix, r and x are read, and x is written."""
+    """Return the bytes of a Gauss–Seidel sweep: the stored entries, and 4·n·w for the diagonal, r and x (twice)."""
     return A.part(A.values) + 4 * A.rows * A.vector_bytes
 
 
 def half_sweep_bytes(A: StoredSizes, values: int, *, keep: bool = False) -> int:
-    """Return the bytes of a sweep over only L or U, from x = 0 or backward: `values` entries and 3·n·w for vectors.
+    """Return the bytes of a sweep over L or U, from x = 0 or backward: `values` entries and 3·n·w for vectors.
 
-    The vectors are the diagonal, the right-hand side and x.  With `keep`, a forward sweep also writes n·w for the
+    The vectors are the diagonal, the right-hand side and x. If `keep`, a forward sweep also writes n·w for the
     backward sweep.
     """
     return A.part(values) + (4 if keep else 3) * A.rows * A.vector_bytes
@@ -213,7 +214,8 @@ def half_sweep_bytes(A: StoredSizes, values: int, *, keep: bool = False) -> int:
 def coarse_residual_bytes(A: StoredSizes, coarse_rows: int, coarse_values: int, vectors: int) -> int:
     """Return the bytes of r - A x at coarse points: the entries, all of x, and n_c·(w + 4) for the result and the map.
 
-    In addition, `vectors` vectors are read only at these points: every second entry of each cache line, 2·n_c·w.
+    In addition, `vectors` vectors are read only at these points. Because a cache line contains twice as many entries
+    as needed, this takes 2·n_c·w per vector.
     """
     w = A.vector_bytes
     return A.part(coarse_values) + A.rows * w + coarse_rows * ((1 + 2 * vectors) * w + INT32_BYTES)
@@ -225,19 +227,19 @@ def prolongation_bytes(coarse_rows: int, vector_bytes: int) -> int:
 
 
 def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
-    """Return the bytes of CGS2 of w against k vectors with scaling, n·(3·k + 7)·w; the basis is read three times.
+    """Return the bytes of CGS2 of a vector w against k vectors with scaling, n·(3·k + 7)·`vector_bytes`.
 
-    h = Qᵀw reads w. The update w -= Q h with the second Qᵀw, the update w -= Q h with the norm, and the scaling each
-    read and write w.
+    The basis Q is read three times. h = Qᵀw reads w. The update w -= Q h with the second Qᵀw, the update w -= Q h with
+    the norm, and the scaling each read and write w.
     """
     return rows * (3 * k + 7) * vector_bytes
 
 
 def dot_bytes(rows: int, vectors: int = 2, vector_bytes: int = FP64_BYTES) -> int:
-    """Return the bytes of xᵀy: 2·n·w, or n·w for one vector with itself."""
+    """Return the bytes of the dot product xᵀy: 2·n·w, or n·w for `vectors` = 1 (the product of x with itself)."""
     return rows * vectors * vector_bytes
 
 
 def waxpby_bytes(rows: int, vector_bytes: int = FP64_BYTES) -> int:
-    """Return the bytes of w = a·x + b·y: 3·n·w."""
+    """Return the bytes of w = a·x + b·y: 3·n·`vector_bytes`."""
     return rows * 3 * vector_bytes

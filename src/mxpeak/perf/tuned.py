@@ -1,4 +1,4 @@
-"""Tuned settings by benchmark and layout: select those for a run, and store them as JSON."""
+"""Tuned settings by benchmark and layout: select the settings for a run, and store all settings as JSON."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from mxpeak.records import read_json
 
 SCHEMA = "mxpeak.tuned/1"
-#: Largest ratio between the size of a run and that of the tuned problem, for orders and for the points of a box.
+#: Maximum ratio between the size of a run and the size of the tuned problem, for orders and for points of a box.
 COMPARABLE_N, COMPARABLE_POINTS = 4.0, 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The fastest settings of one benchmark on one layout; empty settings if the defaults are the fastest.
+    """The fastest settings of one benchmark on one layout. `settings` is empty if the defaults are the fastest.
 
-    any_layout   whether the search included ranks and threads; the winner then serves a run that sets neither
-    size         size of the problem: {"n": …} or {"nx": …, "ny": …, "nz": …}
-    precision    precision of the products of HPL-MxP
+    any_layout   whether the search included ranks and threads; the settings then apply to runs that set neither
+    size         size of the tuned problem: {"n": …} or {"nx": …, "ny": …, "nz": …}
+    precision    precision of the products in HPL-MxP
     settings     settings as values of their flags
     gain         measured gain over the defaults
     """
@@ -42,7 +42,7 @@ class Winner:
 
     @property
     def key(self) -> str:
-        """Return a key from the benchmark, the mode, the device and the layout of the winner."""
+        """Return the key of the winner: benchmark, mode, device and layout."""
         layout = "any" if self.any_layout else f"{self.ranks}x{self.threads}"
         return f"{self.benchmark} {self.mode} {self.device} {layout}"
 
@@ -51,8 +51,8 @@ class Winner:
 class RunNeeds:
     """The properties of a run that decide whether tuned settings apply.
 
-    ranks, threads   None if the launcher decides; the tuned values are then used
-    open_layout      whether tuned settings may set ranks and threads
+    ranks, threads        None: any number matches
+    open_layout           whether tuned settings may set ranks and threads
     n, shape, precision   None if not set
     """
 
@@ -68,9 +68,10 @@ class RunNeeds:
 
 
 def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | None, str]:
-    """Return the winner whose settings apply to a run, or None.
+    """Return the winner whose settings apply to a run, or None, and a reason.
 
-    The second value is the reason if only the size of the run does not fit; otherwise it is empty.
+    The reason is empty if a winner applies or if there is no winner for this benchmark and layout. Otherwise, it
+    states why the first winner does not fit.
     """
     candidates = [
         winner
@@ -78,7 +79,7 @@ def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | No
         if (winner.benchmark, winner.mode, winner.device) == (wanted.benchmark, wanted.mode, wanted.device)
         and ((wanted.open_layout and winner.any_layout) or _on_layout(winner, wanted))
     ]
-    # Winners with the requested layout come first.
+    # If the run leaves the layout open, winners over all layouts come first, otherwise winners for one layout.
     candidates.sort(key=lambda winner: winner.any_layout != wanted.open_layout)
     reasons = [misfit(winner, wanted) for winner in candidates]
     for winner, reason in zip(candidates, reasons):
@@ -92,7 +93,7 @@ def _on_layout(winner: Winner, wanted: RunNeeds) -> bool:
 
 
 def misfit(winner: Winner, wanted: RunNeeds) -> str:
-    """Return the reason why a winner does not apply to a run of its benchmark; empty if it applies."""
+    """Return the reason why the precision or size of a winner does not fit a run of its benchmark; empty if it fits."""
     if wanted.precision is not None and winner.precision and set(wanted.precision) != {winner.precision}:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
     if wanted.n is not None and "n" in winner.size:
@@ -110,17 +111,17 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
 
 @dataclass(slots=True)
 class Winners:
-    """The winners for one fingerprint, stored by key."""
+    """The winners on machines with one fingerprint, by key."""
 
     facts: Mapping[str, Any]
     winners: dict[str, Winner] = field(default_factory=dict)
 
     def add(self, winner: Winner) -> None:
-        """Add a winner, which replaces an older winner with the same key."""
+        """Add a winner, and replace an older winner with the same key."""
         self.winners[winner.key] = winner
 
     def text(self) -> str:
-        """Return the winners as JSON."""
+        """Return the facts of the fingerprint and all winners as JSON."""
         body = {
             "schema": SCHEMA,
             "fingerprint": self.facts,
@@ -130,13 +131,13 @@ class Winners:
 
 
 class InvalidWinnersError(ValueError):
-    """Raised for a file that is not a valid list of winners for this machine; the text describes the error."""
+    """Raised if a file is not a valid list of winners for this machine; the message describes the error."""
 
 
 def read_winners(text: str, facts: Mapping[str, Any]) -> Winners:
-    """Return the winners from the text of a file.
+    """Parse the text of a file of winners.
 
-    Raises InvalidWinnersError if the text is invalid or belongs to another machine.
+    Raise InvalidWinnersError if the text is invalid or belongs to another machine.
     """
     try:
         body = read_json(text)
@@ -175,7 +176,7 @@ def _winner(body: Mapping[str, Any]) -> Winner:
 
 
 def read_journal(text: str) -> tuple[list[dict[str, Any]], int]:
-    """Read a journal with one JSON object per line, and return its records and the number of invalid lines."""
+    """Parse a journal with one JSON object per line, and return its records and the number of invalid lines."""
     records, bad = [], 0
     for line in filter(str.strip, text.splitlines()):
         try:

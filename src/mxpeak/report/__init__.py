@@ -1,1 +1,1 @@
-"""Write results as text for users, text for scripts, and one self-contained HTML page."""
+"""Reports on results: text for users, text for scripts, and one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""Lay out tables of plain text, and wrap lines between words."""
+"""Format tables of plain text, and wrap lines between words."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from mxpeak.foreign import one_line
 def table(
     rows: Sequence[Sequence[str]], *, width: int | None = None, least: Sequence[int] = (), left: bool = True
 ) -> str:
-    """Return rows as a table: the first column is left-aligned if `left`, and all other columns are right-aligned.
+    """Return rows as a table of plain text.
 
-    If the table is wider than `width`, the columns in `least` are omitted one after the other, in this order.
+    The first column is left-aligned if `left`. All other columns are right-aligned. If the table is wider than
+    `width`, the columns in `least` are omitted in this order until the table fits.
     """
     drop: list[int] = []
     rows = [[one_line(cell) for cell in row] for row in rows]
@@ -35,7 +36,10 @@ def _lines(rows: Sequence[Sequence[str]], *, left: bool) -> list[str]:
 
 
 def folded(text: str, width: int | None) -> str:
-    """Wrap lines longer than `width` between words and indent the rest by four spaces, except for table rows."""
+    """Wrap lines longer than `width` between words, and indent the continuation lines by four more spaces.
+
+    Table rows, which contain three spaces in sequence, are not wrapped.
+    """
     if width is None:
         return text
     return "".join(

@@ -18,16 +18,16 @@ OPTIONS = {
     "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
     "seed": "--seed",
 }  # fmt: skip
-#: Flags of output files, which must not exist when the run is repeated.
+#: Flags of output files, which must not exist when the command runs again.
 FILES = ("--out", "--json", "--events", "--trace", "--submit")
-#: All flags of the grid.
+#: All flags that set the process grid.
 GRID = ("--grid", "-P", "-Q")
 #: Alternative spellings of the flags above.
 ALIASES = {"-N": ("--n",), "--grid": ("-P", "-Q")}
 
 
 def launched(result: Mapping[str, Any]) -> list[str]:
-    """Return the start of the command, up to the verb: mxpeak, preceded by the launcher of the ranks."""
+    """Return the words of the command before the verb: `mxpeak`, after the launcher if a launcher started the ranks."""
     launch, argv = part(result, "launch"), part(result, "run").get("argv") or []
     name, ranks = launch.get("launcher"), str(launch.get("ranks", 1))
     if name in (None, "shell") or any(str(word).partition("=")[0] == "--ranks" for word in argv):
@@ -38,7 +38,10 @@ def launched(result: Mapping[str, Any]) -> list[str]:
 
 
 def repeat(result: Result, names: Iterable[str]) -> str:
-    """Return the command that runs only one case of a sweep, with its number of ranks and its grid."""
+    """Return the command that runs only one case of a sweep, given the `names` of the swept settings.
+
+    The command sets the number of ranks and, for several ranks, the grid.
+    """
     values = values_of(result)
     swept = {name: OPTIONS[name] for name in names}
     gone = {*swept.values(), *(alias for flag in swept.values() for alias in ALIASES.get(flag, ())), *FILES}
@@ -50,19 +53,19 @@ def repeat(result: Result, names: Iterable[str]) -> str:
             kept.append(word)
     flags = dict(swept)
     if (result.launch.get("ranks") or 1) > 1 and not any(_is_of(word, GRID) for word in kept):
-        flags.setdefault("grid", "--grid")  # the default grid may differ, and HPL.dat may list several
+        flags.setdefault("grid", "--grid")  # the default grid may differ, and HPL.dat may contain several grids
     for name, flag in flags.items():
         kept += [flag, flag_value(values[name])] if values.get(name) is not None else []
     return one_line(shlex.join([*launched({"launch": result.launch, "run": result.run}), *kept]))
 
 
 def _is_of(word: str, flags: Collection[str]) -> bool:
-    """Return whether a word is one of these flags, with or without an attached value: --nb, --nb=64, -N1000."""
+    """Return whether a word of a command line is one of these flags, with or without a value: --nb, --nb=64, -N1000."""
     return word.partition("=")[0] in flags or (not word.startswith("--") and word[:2] in flags)
 
 
 def values_of(result: Result) -> dict[str, Any]:
-    """Return the settings that distinguish a case from the other cases of a sweep."""
+    """Return the problem settings of a result, with P and Q also as `grid`."""
     problem = dict(result.problem)
     if {"P", "Q"} <= set(problem):
         problem["grid"] = f"{problem['P']}x{problem['Q']}"

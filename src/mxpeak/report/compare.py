@@ -14,27 +14,27 @@ from mxpeak.report.text import share_text
 
 Body = Mapping[str, Any]
 
-#: Settings in which two cases of the same problem agree, if both have them.
+#: Settings that are equal in two cases of the same problem, unless one of the cases does not have the setting.
 CASE = (
     "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "uplo", "diag", "kl", "ku",
     "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
 )  # fmt: skip
-#: Names of settings in texts.
+#: Names of settings in messages.
 CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
 #: Settings that may differ between runs of the same problem.
 WAY = (
     "nb", "P", "Q", "order", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "seed", "storage", "smoother",
     "restart",
 )  # fmt: skip
-#: Facts of a machine on which a rate depends.
+#: Machine facts that affect a rate.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
-#: Settings of output files, minimum rates and repetitions, which do not change how a case runs.
+#: Settings that do not change how a case runs: output files, minimum rates and repetitions.
 ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog", "repeat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of one case between two runs.
+    """The change in the rate of one case between two runs.
 
     before, after   flop/s or bytes/s
     change          after / before - 1
@@ -55,13 +55,13 @@ class Change:
 
     @property
     def regressed(self) -> bool:
-        """Return whether the case became slower or failed."""
+        """Return whether the case became slower or no longer passes."""
         return self.verdict in ("slower", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Two cases of one benchmark with different problems."""
+    """Two cases of one benchmark that are not compared, because their problems differ."""
 
     before: str
     after: str
@@ -69,17 +69,17 @@ class Skipped:
 
     @property
     def text(self) -> str:
-        """Return the reason for the difference, and the names of both cases."""
+        """Return the reason why the cases are not compared, and the names of both cases."""
         return f"{self.reason}: {self.before} and {self.after}"
 
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
-    """Return the change of every case in both runs. A change below `tolerance` or noise counts as no change."""
+    """Return the change of each case in both runs. A change below `tolerance` or noise has the verdict `same`."""
     return [judged(*pair, tolerance, _noise_of(*pair)) for pair in pairs(before, after)]
 
 
 def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
-    """Yield the pairs of equal cases of two runs, matched by size, then by settings, then by order."""
+    """Yield the pairs of cases with the same problem in two runs, matched by size, then by settings, then by order."""
     unpaired = list(before)
     for other in after:
         same_size = [body for body in unpaired if _agree(body, other, CASE)]
@@ -90,7 +90,7 @@ def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body,
 
 
 def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], list[str]]:
-    """Return the names of the cases that only the first run has, and of those that only the second run has."""
+    """Return the names of the cases that are only in the first run, and of those that are only in the second run."""
     paired = list(pairs(before, after))
     return (
         [_name(body) for body in before if not any(body is pair[0] for pair in paired)],
@@ -99,7 +99,7 @@ def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], lis
 
 
 def not_comparable(before: Sequence[Body], after: Sequence[Body]) -> list[Skipped]:
-    """Return the unpaired cases of the second run, each with the most similar case of the first run."""
+    """Return the unpaired cases of the second run, each with the unpaired case of the first run that differs least."""
     paired = {id(body) for pair in pairs(before, after) for body in pair}
     unpaired = [body for body in before if id(body) not in paired]
     skipped = []
@@ -135,7 +135,7 @@ def _differing_names(first: Body, second: Body) -> list[str]:
 
 
 def _reason(first: Body, second: Body) -> str:
-    """Return the difference between two problems as text, such as `N differs (9600 and 9408)`."""
+    """Return the settings in which two problems differ, such as `N differs (9600 and 9408)`."""
     this, that = (body.get("problem") or {} for body in (first, second))
     names = _differing_names(first, second)
     return ", ".join(f"{CALLED.get(n, n)} differs ({_value_text(this[n])} and {_value_text(that[n])})" for n in names)
@@ -147,7 +147,7 @@ def _name(body: Body) -> str:
 
 
 def _pair_name(before: Body, after: Body) -> str:
-    """Return the name of a case with its differing settings, such as `NB=128->64`."""
+    """Return the name of a case in both runs. Settings that differ have both values, such as `NB=128->64`."""
     first, second = _name(before).split(), _name(after).split()
     if len(first) != len(second):
         return _name(after)
@@ -155,14 +155,17 @@ def _pair_name(before: Body, after: Body) -> str:
 
 
 def _agree(first: Body, second: Body, names: Sequence[str]) -> bool:
-    """Return whether two results are of one benchmark and agree in those of the named settings that both have."""
+    """Return whether two results have the same benchmark and agree in the settings `names`.
+
+    Settings that one of the results does not have are ignored.
+    """
     this, that = (body.get("problem") or {} for body in (first, second))
     both = [name for name in names if this.get(name) is not None and that.get(name) is not None]
     return first.get("benchmark") == second.get("benchmark") and all(str(this[n]) == str(that[n]) for n in both)
 
 
 def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> Change:
-    """Return the change of one case with a verdict; `noise` is the variation of its rates, or None if it is unknown."""
+    """Return the change of one case with a verdict; `noise` is the relative noise of its rates, or None if unknown."""
     first, second = rate_of(before), rate_of(after)
     change = second / first - 1.0 if first and second else None
     least = max(tolerance, noise or 0.0)
@@ -195,26 +198,26 @@ def _read(body: Body) -> Result:
 
 
 def rate_of(body: Body) -> float | None:
-    """Return the rate of a result in its own unit; None if it has no rate."""
+    """Return the rate of a result in flop/s or bytes/s, or None if it has no rate."""
     figures = body.get("result") or {}
     rate = figures.get("rate_bytes", figures.get("rate_flops"))
     return float(rate) if isinstance(rate, int | float) and rate else None
 
 
 def _noise_of(before: Body, after: Body) -> float | None:
-    """Return the largest noise or drift of two results; None if one of them was timed only once."""
+    """Return the largest noise or drift of two results, or None if one of them was timed only once."""
     first, second = _noise(before), _noise(after)
     return None if first is None or second is None else max(first, second, _drift(before), _drift(after))
 
 
 def _drift(body: Body) -> float:
-    """Return the change of the machine's speed during a run, or 0 if the share of the limit is certain."""
+    """Return the relative change of the machine's speed during a run; 0 unless the share of the limit is uncertain."""
     figures = body.get("result") or {}
     return float(figures["limit"].get("drift") or 0.0) if drifted(figures) else 0.0
 
 
 def _noise(body: Body) -> float | None:
-    """Return the noise of a case: the relative distance of the median time from the best time."""
+    """Return the relative difference between the median and the best time of a case; None for fewer than two times."""
     recorded = body.get("samples_s")
     recorded = recorded if isinstance(recorded, list) else []
     samples = [float(time_s) for time_s in recorded if isinstance(time_s, int | float) and time_s > 0]
@@ -222,7 +225,10 @@ def _noise(body: Body) -> float | None:
 
 
 def _why(before: Body, after: Body, change: float | None, least: float) -> str:
-    """Return the cause of a change, machine or software, as text, from the limits that each run measured."""
+    """Return text that explains a change by the machine, the settings or the software.
+
+    The explanation compares the change of the rate with the change of the measured limit.
+    """
     different = differences(before, after)
     changed = [name for name in ("settings", "software") if name in different]
     own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"
@@ -245,7 +251,7 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
 
 
 def differences(before: Body, after: Body) -> dict[str, list[str]]:
-    """Return the differences of two runs in settings, machine, software and launch, each as `name: this -> that`."""
+    """Return the differences between two results in settings, machine, software and launch, as `name: this -> that`."""
     facts: dict[str, Callable[[Body], dict[str, Any]]] = {
         "settings": _settings,
         "machine": lambda body: {name: (body.get("machine") or {}).get(name) for name in FACTS},
@@ -339,7 +345,7 @@ def text_of(
 
 
 def row_of(body: Body, when: str, where: str) -> list[str]:
-    """Return one result as a row of a history."""
+    """Return one result as a row of `mxpeak history`."""
     result = _read(body)
     name, rate = lines_of(result.benchmark).name(result), figure_text(result.result)
     return [when, name, case_text(result), rate, share_text(result), result.status, where]

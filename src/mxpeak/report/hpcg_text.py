@@ -18,7 +18,7 @@ from mxpeak.report.text import own_test, rules_text
 
 Section = Mapping[str, Any]
 
-#: The first part of the reports of HPCG and HPG-MxP, up to the coarse levels; all boxes have the same height.
+#: The first part of the reports of HPCG and HPG-MxP, before the coarse levels. All boxes have the same height.
 OPENING = """\
 Machine Summary::Distributed Processes={problem.ranks}
 Machine Summary::Threads per processes={problem.threads}
@@ -38,7 +38,7 @@ Linear System Information::Number of Equations={problem.rows}
 Linear System Information::Number of Nonzero Terms={problem.nnz}
 Multigrid Information::Number of coarse grid levels={own.coarse_levels}
 """
-#: A coarse level, which is smoothed once before and once after the correction.
+#: The lines of a coarse level, which has one smoother step before and one after the correction.
 COARSE_LEVEL = """\
 Multigrid Information::Coarse Grids::Grid Level={level}
 Multigrid Information::Coarse Grids::Number of Equations={rows}
@@ -46,7 +46,7 @@ Multigrid Information::Coarse Grids::Number of Nonzero Terms={nnz}
 Multigrid Information::Coarse Grids::Number of Presmoother Steps={smoother_steps}
 Multigrid Information::Coarse Grids::Number of Postsmoother Steps={smoother_steps}
 """
-#: The memory by the formula of the reference code, which counts every number as fp64.
+#: The lines about memory. The formula of the reference code counts every number as fp64.
 MEMORY = """\
 Memory Use Information::Total memory used for data (Gbytes)={own.memory}
 Memory Use Information::Bytes per equation (Total memory / Number of Equations)={own.bytes_per_row}
@@ -101,7 +101,7 @@ Final Summary::HPCG 2.4 rating for historical reasons is={own.rating_2_4}
 Final Summary::Results are valid but execution time (sec) is={own.short_s}
 Final Summary::Official results execution time (sec) must be at least={own.official_s}
 """
-#: The rules line of a run that is only too short or too small; scripts parse this line.
+#: Text after `Rules=` for a run that is only too short or too small; scripts parse this line.
 SHORT = {"time": "too short for the list", "memory": "too small for the list"}
 
 
@@ -109,18 +109,18 @@ class HpcgText(OwnReport):
     """Writes HPCG's report after its single result."""
 
     def case(self, result: Result) -> None:
-        """Write HPCG's report of a result."""
+        """Write the complete report of a result."""
         self._write(hpcg_report(result, self._begun))
 
 
 def hpcg_report(result: Result, now: datetime) -> str:
-    """Return HPCG's report of one result."""
+    """Return the text of HPCG's report for one result."""
     opening = opening_part("HPCG-Benchmark", "3.1", result.problem)
     return f"{opening}{filled(REPORT, values_of(result, _derived(result)))}{written_by(result, now)}"
 
 
 def filled(template: str, values: Section) -> str:
-    """Fill in a template, and omit the lines whose values are unknown."""
+    """Fill the values into a template, and omit the lines of unknown values."""
     lines = []
     for line in template.splitlines():
         key, _, path = line.rstrip("}").rpartition("={")
@@ -132,7 +132,7 @@ def filled(template: str, values: Section) -> str:
 
 
 def values_of(result: Result, own: Section) -> dict[str, Section]:
-    """Return the values that a template can name; `own` contains those that the report derives."""
+    """Return the values that a template can contain, by section. The section `own` contains derived values."""
     time_s, passed = result.result.get("time_s"), result.passed
     short = passed and time_s is not None and time_s < OFFICIAL_S
     ending = {
@@ -146,7 +146,7 @@ def values_of(result: Result, own: Section) -> dict[str, Section]:
 
 
 def opening_part(name: str, version: str, problem: Section) -> str:
-    """Return the first part of both reports: machine, dimensions, system, multigrid and memory."""
+    """Return the first part of both reports: version, machine, dimensions, linear system, multigrid and memory."""
     npz, levels = problem.get("npz"), problem.get("levels") or []
     memory = (problem.get("memory_bytes") or {}).get("reference_formula")
     own = {
@@ -162,7 +162,7 @@ def opening_part(name: str, version: str, problem: Section) -> str:
 
 
 def written_by(result: Result, now: datetime) -> str:
-    """Return the author and the date of the file, and the rules that the run breaks."""
+    """Return the last section of both reports: version, date, list status, and the rules that the run breaks."""
     broken = [
         f"{'Own test' if own_test(violation) else 'Broken rule'}={violation['rule']}: {violation['text']}"
         for violation in result.rules.get("violations") or []
@@ -174,13 +174,16 @@ def written_by(result: Result, now: datetime) -> str:
 
 
 def time_of(phases: Mapping[str, Section], *names: str) -> float | None:
-    """Return the total time of some phases in seconds, averaged over the ranks; None if no phase was measured."""
+    """Return the sum of the times of some phases in seconds, each averaged over the ranks.
+
+    Return None if none of the phases was measured.
+    """
     times = [time_s for name in names if (time_s := (phases.get(name) or {}).get("time_s")) is not None]
     return sum(times) if times else None
 
 
 def giga(amount: float | None) -> float | None:
-    """Return an amount in units of 10^9."""
+    """Divide an amount by 10^9; return None if the amount is unknown."""
     return None if amount is None else amount / 1e9
 
 
@@ -190,10 +193,10 @@ def ratio(amount: float | None, of: float | None) -> float | None:
 
 
 def _derived(result: Result) -> dict[str, Any]:
-    """Return the values that HPCG's report derives from the result.
+    """Compute the values of HPCG's report that the result does not contain.
 
-    The bytes per second are those of the reference algorithm, also scaled by the ratio of rating to raw rate. They can
-    exceed the memory bandwidth, because mxpeak moves fewer bytes.
+    The byte rates are those of the reference algorithm. `credited_moved` is scaled by the ratio of rating to raw rate.
+    Byte rates can exceed the memory bandwidth, because mxpeak moves fewer bytes.
     """
     figures, check = result.result, result.validation
     raw, moved, time_s = figures.get("raw") or {}, figures.get("bytes") or {}, figures.get("time_s")

@@ -1,8 +1,8 @@
-"""Write HPGMP-Benchmark_0.1_<date>.txt with the names of the reference code, including misspelled ones.
+"""Write HPGMP-Benchmark_0.1_<date>.txt with the names of the reference code, including misspelled names.
 
 `(benchmark)` is the rated mixed solver, and `(reference)` is the double solver. The flops are counted as in the
 reference code; additional sections contain both flop counts and the precisions. The type and the penalty of the
-validation are written as in ORNL's code. Everything else is as in `hpcg_text`.
+validation are written as in ORNL's code. All other lines follow the rules in `hpcg_text`.
 """
 
 from __future__ import annotations
@@ -85,20 +85,20 @@ class HpgMpText(OwnReport):
     """Writes HPG-MxP's report after its single result."""
 
     def case(self, result: Result) -> None:
-        """Write HPG-MxP's report of a result."""
+        """Write the complete report of a result."""
         self._write(hpgmp_report(result, self._begun))
 
 
 def hpgmp_report(result: Result, now: datetime) -> str:
-    """Return HPG-MxP's report of one result."""
+    """Return the text of HPG-MxP's report for one result."""
     opening = opening_part("HPGMP-Benchmark", "0.1", result.problem)
     return f"{opening}{filled(REPORT, values_of(result, _derived(result)))}{written_by(result, now)}"
 
 
 def _derived(result: Result) -> dict[str, Any]:
-    """Return the values that the report derives from the result.
+    """Compute the values of HPG-MxP's report that the result does not contain.
 
-    The recorded residuals are relative to the initial residuals.
+    The final residuals are products, because the recorded residuals are relative to the initial residuals.
     """
     problem, figures, check = result.problem, result.result, result.validation
     mixed, double = _motif_times(result.phases, problem), dict[str, Any]()
@@ -112,7 +112,7 @@ def _derived(result: Result) -> dict[str, Any]:
     names = ("raw_rate_flops", "rate_flops", "rate_flops_reference", "rate_flops_ornl", "raw_rate_flops_ornl")
     rates = {name: ratio(giga(amount), mixed[name]) for name, amount in flops.items()}
     formats, precision = dict[str, Any](), problem.get("precision")
-    if isinstance(precision, Mapping):  # the reference has no keys for formats
+    if isinstance(precision, Mapping):  # the report of the reference code has no keys for formats
         levels = ", ".join(precision.get("mg") or []) or None
         formats = {**precision, "mg": levels, "outer": "fp64", "double": "fp64" if measured else None}
     return {
@@ -128,8 +128,8 @@ def _derived(result: Result) -> dict[str, Any]:
 
 
 def _motif_times(phases: Mapping[str, Mapping[str, Any]], problem: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the time of each motif in seconds, and the number of matrix-vector products per rank."""
-    calls, ranks = (phases.get("spmv") or {}).get("calls"), problem.get("ranks")  # the calls of all ranks
+    """Return the time of each motif in seconds, averaged over the ranks, and the number of products per rank."""
+    calls, ranks = (phases.get("spmv") or {}).get("calls"), problem.get("ranks")  # number of calls on all ranks
     times = {name: time_of(phases, name) for name in ("ortho", "spmv", *MULTIGRID, "update")}
     return {
         **times,

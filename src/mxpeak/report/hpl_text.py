@@ -73,17 +73,17 @@ NORMS = (
 
 
 class HplText(OwnReport):
-    """Writes HPL's report. With a threshold of 0 or less, the report does not check solutions."""
+    """Writes HPL's report. If the threshold is 0 or less, the report contains no residual checks."""
 
     _headed = False
 
     @property
     def checks(self) -> bool:
-        """Return whether the report checks solutions."""
+        """Return whether the report contains residual checks."""
         return bool(self._settings["threshold"] > 0)
 
     def header(self) -> None:
-        """Write the lists of the configuration, including default orders and grids."""
+        """Write the header: the parameters, including default orders and grids, and the description of the check."""
         self._write(HEAD + _parameters(self._settings) + "\n")
         if self.checks:
             self._write(
@@ -97,21 +97,21 @@ class HplText(OwnReport):
             )
 
     def case(self, result: Result) -> None:
-        """Write the block of a case: rate, times of day, time by phase, residual."""
+        """Write the block of a case: time, rate, start and end, time by phase, and residual."""
         block = CASE_HEAD if self.checks or not self._headed else ""
         self._headed = True
         block += _result_line(result) + _phase_lines(result)
         self._write(block + (_residual_lines(result) if self.checks else f"{DOUBLE_RULE}\n"))
 
     def skipped(self) -> None:
-        """Write the block of a case that did not fit into memory."""
+        """Write HPL's error message for a case that did not fit into memory."""
         self._write(
             "HPL ERROR from process # 0, on line 173, of function HPL_pdtest:\n"
             ">>> [0,0] Memory allocation failed for A, x and b. Skip. <<<\n\n"
         )
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """Write the numbers of passed, failed and skipped cases. Without checks, the first two are added."""
+        """Write the numbers of passed, failed and skipped cases. Without checks, passed and failed cases are summed."""
         lines = [f"\nFinished {passed + failed + skipped:6d} tests with the following results:"]
         if self.checks:
             lines.insert(0, DOUBLE_RULE)
@@ -137,7 +137,7 @@ def _parameters(settings: Mapping[str, Any]) -> str:
         ("NDIV", _numbers(settings["ndiv"])),
         ("RFACT", _wrapped([FACT_NAMES[fact] for fact in settings["rfact"]])),
         ("BCAST", _wrapped([f"{'B' * name.startswith('long') + name:>8} " for name in settings["bcast"]])),
-        ("DEPTH", _numbers([min(depth, 1) for depth in settings["depth"]])),  # the depths that run
+        ("DEPTH", _numbers([min(depth, 1) for depth in settings["depth"]])),  # the depths that mxpeak used
         ("SWAP", f" {swaps[settings['swap']]}"),
         ("L1", f" {settings['l1_form']} form{NOT_USED}"),
         ("U", f" {settings['u_form']} form{NOT_USED}"),
@@ -152,7 +152,7 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 def _wrapped(cells: Sequence[str]) -> str:
-    """Return the cells in lines of eight. As in HPL, there is no line break after the sixteenth cell."""
+    """Join the cells in lines of eight cells. As in HPL, there is no line break after the sixteenth cell."""
     lines = [cells[:8], cells[8:16], cells[16:]]
     return "\n        ".join("".join(line) for line in lines if line)
 
@@ -162,7 +162,7 @@ def _result_line(result: Result) -> str:
     if not time_s or rate is None:
         return ""
     of = result.problem
-    note = "panels by {}: PFACT, NBMIN, NDIV and RFACT were not used"  # which corrects the variant and the header
+    note = "panels by {}: PFACT, NBMIN, NDIV and RFACT were not used"  # because the variant and the header name them
     library = f"HPL_pdgesv() {note.format(of['panel_library'])}\n\n" if of.get("panel_library") else ""
     return (
         f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
@@ -188,5 +188,5 @@ def _residual_lines(result: Result) -> str:
 
 
 def number_or_nan(value: Any) -> float:
-    """Return a number for C's print formats; NaN if it is unknown."""
+    """Return a number as float, and NaN for None, because C's formats print NaN."""
     return math.nan if value is None else float(value)

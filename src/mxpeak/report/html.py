@@ -1,6 +1,6 @@
 """Write results as one self-contained HTML page with style, plots and JSON.
 
-The input is the content of a result file, so that any result.json can be shown, also an old one.
+The input is the content of a result file, so that the page can also be made from an old result.json.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from mxpeak.report.style import page
 from mxpeak.report.summaries import lines_of, problem_parts
 from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
 
-#: Approximate number of bars in all plots of steps, and bounds per plot: a page of many results must remain small.
+#: Approximate total number of bars in all step plots of a page, and maximum and minimum per plot. A page with many
+#: results must remain small.
 BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
-#: Maximum number of expanded results per benchmark; if there are more, only the fastest is expanded.
+#: Maximum number of expanded results per benchmark. With more results, only the fastest result is expanded.
 MOST_OPEN = 2
 
 
 def html_report(document: Body, runs: Sequence[str] = ()) -> str:
-    """Return the page for the content of a result file; `runs` contains the name of each result's run."""
+    """Return the HTML page of a result file; `runs` contains the name of the run of each result."""
     results = results_of(document)
     runs = runs or [""] * len(results)
     names = list(dict.fromkeys(str(result.get("benchmark")) for result in results))
@@ -48,7 +49,7 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
 
 
 def _study(study: Body) -> str:
-    """Return the plots of a scaling study."""
+    """Return the HTML plots of a scaling study, or an empty string if there is no study."""
     if not study:
         return ""
     expected = f'<p class="faint">expected: {text(study["expected"]["text"])}</p>'
@@ -61,7 +62,7 @@ def _figures(*drawn: str) -> str:
 
 
 class _Sections:
-    """Builds the sections of a page, and keeps the facts that all results share."""
+    """Builds the HTML sections of a page, and stores the facts that all results share."""
 
     def __init__(self, results: Sequence[Body], *, study: bool):
         self.results, self.study = results, study
@@ -70,12 +71,12 @@ class _Sections:
         self._roofs: dict[Any, Roofs] = {}
 
     def roofs(self, result: Body) -> Roofs:
-        """Return the measured limits of the machine that produced a result."""
+        """Return the measured limits of the machine that produced a result. The limits are cached."""
         where = str(measured_on(result))
         return self._roofs.get(where) or self._roofs.setdefault(where, roofs_of(self.results, result))
 
     def benchmark(self, name: str, group: Sequence[Body]) -> str:
-        """Return the plots that a benchmark's results share, and the section of each result."""
+        """Return the HTML of a benchmark: plots over all of its results, and a section per result."""
         over_ranks = "" if self.study else ranks_figures(name, group)  # a study has its own plot
         runs = {str(part(result, "problem").get("precision")): part(result, "validation") for result in group}
         history = convergence_figure(*lines_of(name).history, list(runs.items())) if len(runs) > 1 else ""
@@ -87,16 +88,16 @@ class _Sections:
         return f"{together}{self.open(best)}{others}"
 
     def open(self, result: Body) -> str:
-        """Return the expanded section of a result."""
+        """Return the HTML section of a result, expanded."""
         return f"<section><h2>{_name(result)}</h2>{self.body(result)}</section>"
 
     def closed(self, result: Body) -> str:
-        """Return the section of a result, collapsed under its name and rate."""
+        """Return the HTML section of a result, collapsed under its name and rate."""
         rate = text(figure_text(part(result, "result")))
         return f"<details><summary><h2>{_name(result)}</h2> {rate}</summary>{self.body(result)}</details>"
 
     def body(self, result: Body) -> str:
-        """Return the content of a result's section."""
+        """Return the HTML content of the section of a result."""
         benchmark, telemetry = str(result.get("benchmark")), part(result, "telemetry")
         lines = lines_of(benchmark)
         history, of = lines.history
@@ -132,7 +133,7 @@ def _name(result: Body) -> str:
 
 
 def _headline(result: Body) -> str:
-    """Return the rate of a result and its share of the limit."""
+    """Return HTML with the rate of a result, its share of the limit as a bar, and its time."""
     figures = part(result, "result")
     limit = figures.get("limit")
     limit_text = "no limit was measured"
@@ -146,7 +147,7 @@ def _headline(result: Body) -> str:
 
 
 def _readings(limit: Body) -> str:
-    """Return the limit before and after the run as text; empty if an old file does not contain it."""
+    """Return the limit before and after the run as text, or an empty string if an old file has no such values."""
     unit = "rate_bytes" if "rate_bytes" in limit else "rate_flops"
     parts = [f"{when} {figure_text({unit: limit[when]})}" for when in ("before", "after") if limit.get(when)]
     return f" ({', '.join(parts)})" if parts else ""
@@ -177,7 +178,7 @@ def _rules(result: Body) -> str:
 
 
 def _energy(telemetry: Body) -> str:
-    """Return the energy of the timed work, or the reason why it is unknown; empty for results that ended early."""
+    """Return HTML with the energy of the timed work, or with the reason why it is unknown; empty for an aborted run."""
     if "energy" not in telemetry:
         return ""
     why = telemetry.get("energy_unknown")
@@ -192,7 +193,7 @@ def _warnings(warnings: Sequence[Body]) -> str:
 
 
 def _phases(result: Body) -> str:
-    """Return the table of phases, the longest first, each followed by its parts."""
+    """Return the HTML table of phases, sorted by time, with the parts of a phase below the phase."""
     phases = {name: phase for name, phase in part(result, "phases").items() if phase}
     longest = max((phase.get("time_s") or 0.0 for phase in phases.values()), default=0.0)
     if not longest:
@@ -215,20 +216,20 @@ def _phases(result: Body) -> str:
 
 
 def _computations(result: Body) -> dict[str, Mapping[str, Any]]:
-    """Return the phases of the timed solves, and those of the solves in double precision if there are any."""
+    """Return the phases of the timed solves and, if they were measured, of the solves in double precision."""
     double = part(part(result, "result"), "double_phases")
     return {"mixed" if double else "": part(result, "phases")} | ({"double": double} if double else {})
 
 
 def _bound(result: Body) -> float | None:
-    """Return the maximum rate of a run, or None if it is unknown."""
+    """Return the limit of the rate in flop/s (rate / fraction of the limit), or None if it is unknown."""
     figures = part(result, "result")
     rate, fraction = figures.get("rate_flops"), figures.get("fraction_of_limit")
     return rate / fraction if rate and fraction and "rate_flops" in (figures.get("limit") or {}) else None
 
 
 def _embedded(document: Body) -> str:
-    """Return the embedded JSON, with < > & as \\u escapes so that no text can end the script element."""
+    r"""Return the results as JSON in a script element. The characters < > & are \u escapes, so they cannot end it."""
     embedded = json.dumps(document, allow_nan=False, ensure_ascii=True)
     for character in "<>&":
         embedded = embedded.replace(character, f"\\u{ord(character):04x}")

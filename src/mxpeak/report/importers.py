@@ -1,4 +1,4 @@
-"""Convert reports of HPL (of Netlib, rocHPL, NVIDIA), HPCG and HPG-MxP to results.
+"""Convert reports of HPL (Netlib, rocHPL, NVIDIA), HPCG and HPG-MxP to results.
 
 A result contains the values of the report: problem, rate, time, residual and whether the check passed. A rate without
 a check, as in a truncated log, counts as not passed.
@@ -15,7 +15,7 @@ from mxpeak.records import MOST_INTEGER, SCHEMA_RESULT
 
 #: T/V  N  NB  P  Q  Time  Gflops
 HPL_LINE = re.compile(r"^W\S+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+([\d.eE+-]+)\s+([\d.eE+-]+)(?:\s|$)", re.MULTILINE)
-#: C libraries print a NaN as nan or -nan.
+#: The residual line; C libraries print a NaN as nan or -nan.
 HPL_CHECK = re.compile(
     r"\|\|Ax-b\|\|_oo\s*/.*=\s*([-+]?(?:nan|inf|[\d.]+(?:e[-+]?\d+)?))[\s.]*(PASSED|FAILED)", re.IGNORECASE
 )
@@ -24,7 +24,7 @@ YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
 
 
 def results_of_log(text: str) -> list[dict[str, Any]]:
-    """Return the results of a report, or an empty list if its format is unknown or its numbers are invalid."""
+    """Parse a report and return its results; empty if the format is unknown or the numbers are invalid."""
     try:
         return [*_hpl(text), *_hpcg(text)]
     except ValueError:

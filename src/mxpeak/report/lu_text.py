@@ -1,4 +1,4 @@
-"""Describe the results of HPL and HPL-MxP: accuracy, size, phases, and the difficulty of the system."""
+"""Describe the results of HPL and HPL-MxP: accuracy, size, phases, and the difficulty of the linear system."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ class LuLines(Lines):
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return lines about accuracy and size, and for a mixed LU also about its phases and the difficulty of the
-        system.
-        """
+        """Return lines about accuracy and size; for HPL-MxP also about LU, refinement and difficulty of the system."""
         about = [_accuracy(result.validation), _proof(result), problem_line(self, result), *_what_ran(result)]
         return [*about, _stages(result.result), _difficulty(result.problem)]
 
     def found(self, result: Result) -> list[str]:
-        """Return the lines about the validation."""
+        """Return lines about the residual, the proof of the LU, and settings that mxpeak changed."""
         check = result.validation
         residual, threshold = three_digits(check.get("residual")), three_digits(check.get("threshold"))
         text = f"scaled residual {residual}, threshold {threshold}"
@@ -47,7 +45,7 @@ class MxpLines(LuLines):
     undrawn: ClassVar[tuple[str, ...]] = ()
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """Return the speed-up over HPL in the same run."""
+        """Return the rate divided by the rate of HPL in the same run, as text; empty if HPL has no rate."""
         rate, hpl = result.result.get("rate_flops"), others.get("hpl")
         return f"{rate / hpl:.1f} × hpl" if rate and hpl else ""
 
@@ -62,7 +60,10 @@ def _accuracy(check: Mapping[str, Any]) -> str:
 
 
 def _proof(result: Result) -> str:
-    """Return the outcome of the LU proof: the largest error of (A - LU) v, and its rounding error bound."""
+    """Return text about the proof of the LU, with the largest error of (A - LU) v and its rounding error bound.
+
+    Return an empty string if the run did not check the LU.
+    """
     proof = result.validation.get("lu_proof")
     if not proof:
         return ""
@@ -73,7 +74,7 @@ def _proof(result: Result) -> str:
 
 
 def _why_unproven(proof: Mapping[str, Any]) -> str:
-    """Return the first condition of the proof that does not hold."""
+    """Return text about the first condition of the LU proof that is not met."""
     error, bound, worst, spread = (proof.get(key) for key in ("error", "bound", "worst", "spread"))
     if error is None or bound is None or worst is None or spread is None:
         return "(A - LU) v is not finite"
@@ -87,13 +88,16 @@ def _why_unproven(proof: Mapping[str, Any]) -> str:
 
 
 def depth_text(problem: Mapping[str, Any]) -> str:
-    """Return a text about the look-ahead depth that ran; empty if the user requested it or if it is the default."""
+    """Return text about the look-ahead depth if it is not the requested depth.
+
+    The change from the default depth 1 to 0 is not mentioned.
+    """
     depth, ran = problem.get("depth"), problem.get("lookahead")
     return "" if depth == ran or (depth, ran) == (1, 0) else f"look-ahead of depth {ran} ({depth} was requested)"
 
 
 def _what_ran(result: Result) -> list[str]:
-    """Return lines about settings that differ from the options: look-ahead, library panels and panel solves."""
+    """Return lines about look-ahead, library panels, panel solves and generator, if they differ from the options."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
     notes = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
@@ -101,7 +105,7 @@ def _what_ran(result: Result) -> list[str]:
 
 
 def generator_text(problem: Mapping[str, Any]) -> str:
-    """Return a text that defines the `ddd` matrix; empty for other generators, whose formulas are published."""
+    """Return the definition of the `ddd` matrix; empty for other generators, whose formulas are published."""
     if problem.get("generator") != "ddd":
         return ""
     theta = three_digits(problem.get("diagonal_scale"))
@@ -112,7 +116,7 @@ def generator_text(problem: Mapping[str, Any]) -> str:
 
 
 def solves_text(result: Result) -> str:
-    """Return the method of HPL-MxP's panel solves as text; empty if the result does not contain it."""
+    """Return text about the method and the precision of the panel solves; empty if the result has no such values."""
     solves = result.result.get("panel_solves")
     if not solves:
         return ""
@@ -136,7 +140,7 @@ def _stages(figures: Mapping[str, Any]) -> str:
 
 
 def _difficulty(problem: Mapping[str, Any]) -> str:
-    """Return a text about the difficulty of the system: convergence without the factors, growth and condition."""
+    """Return text about the difficulty of the system: convergence of GMRES without the LU, growth and condition."""
     parts, steps = [], problem.get("predicted_unpreconditioned_steps")
     if (factor := problem.get("unpreconditioned_factor")) is not None:
         needed = "" if steps is None else f", and about {steps:.0f} steps are needed"

@@ -1,7 +1,7 @@
 """Write HPL-MxP's result block with the lines that scripts for NVIDIA's benchmark parse, and additional lines.
 
-EPS is the 2^-53 of the rules. `per GPU` means per rank, also on CPUs. Such scripts interpret the word FAILED after the
-first block as the verdict, and a number before GFLOPS as the rate, so other lines contain neither.
+EPS is the 2^-53 of the rules. `per GPU` means per rank, also on CPUs. These scripts interpret the word FAILED after
+the first block as the verdict, and a number before GFLOPS as the rate. The additional lines therefore contain neither.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class MxpText(OwnReport):
     _cases = 0
 
     def header(self) -> None:
-        """Write the explanation of the numbers."""
+        """Write the header, which defines the rate."""
         self._write(HEAD)
 
     def case(self, result: Result) -> None:
-        """Write one case: settings, phases, result block and rules."""
+        """Write one case: settings, seconds, residuals by step, result block and broken rules."""
         self._cases += 1
         history = enumerate(result.validation.get("history") or [])
         steps = [f"Solver iteration {k:2d}, scaled backward error = {number_or_nan(eta):.8e}\n" for k, eta in history]
@@ -45,17 +45,17 @@ class MxpText(OwnReport):
         )
 
     def skipped(self) -> None:
-        """Write a case that did not fit into memory."""
+        """Write a line for a case that was skipped because it did not fit into memory."""
         self._cases += 1
         self._write(f"test {self._cases}: skipped, it does not fit into memory\n\n")
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
-        """Write the number of cases that passed."""
+        """Write the number of passed cases and of all cases."""
         self._write(f"{passed} of {passed + failed + skipped} tests PASSED\n")
 
 
 def _settings(result: Result) -> str:
-    """Return the lines with the settings of a case and the derivation of its matrix."""
+    """Return the lines with the settings of a case and the formula of its matrix."""
     of = result.problem
     emulated = " (rounded in software: the rate is FP32's)" if result.result.get("emulated") else ""
     settings = [
@@ -67,7 +67,7 @@ def _settings(result: Result) -> str:
 
 
 def _seconds(result: Result) -> str:
-    """Return lines with the time of the slowest rank in each phase, in seconds."""
+    """Return lines with the seconds of the matrix generation, the LU and the refinement on the slowest rank."""
     rows = (
         ("RNG", result.problem.get("generate_time_s")),
         ("LU", result.result.get("lu_time_s")),

@@ -1,4 +1,4 @@
-"""Write the native report of a benchmark, which existing scripts parse, to a stream after each case."""
+"""Base class of reports in the formats of the original codes, which existing scripts parse."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from mxpeak.records import Result
 
 
 class Stream(Protocol):
-    """The output of a report."""
+    """A text stream to which a report is written."""
 
     def write(self, text: str, /) -> object:
-        """Write a text."""
+        """Write text to the stream."""
 
     def flush(self) -> None:
-        """Make all written text visible to readers."""
+        """Flush the stream, so that readers can see the text."""
 
 
 class OwnReport:
-    """Writes a report to `stream`; each format overrides the parts that it writes.
+    """Writes a report to `stream`. Each format overrides the methods of the parts that it has.
 
-    `settings` are the values of the configuration by name, with the sizes and grids of the run. `begun` is the start
-    time of the run.
+    `settings` contains the values of the configuration by name, with the sizes and grids of the run. `begun` is the
+    start time of the run.
     """
 
     def __init__(self, stream: Stream, settings: Mapping[str, Any], begun: datetime):
@@ -34,10 +34,10 @@ class OwnReport:
         """Write the part before the first case."""
 
     def case(self, result: Result) -> None:
-        """Write one case."""
+        """Write the part about one case."""
 
     def skipped(self) -> None:
-        """Write a case that did not fit into memory."""
+        """Write the part about a case that did not fit into memory."""
 
     def footer(self, passed: int, failed: int, skipped: int) -> None:
         """Write the part after the last case."""

@@ -15,31 +15,31 @@ class NormsLines(Lines):
     together = True
 
     def name(self, result: Result) -> str:
-        """Return the name of a result in a scoreboard, including its kind of norm."""
+        """Return the name of a result in the scoreboard, such as "norms one"."""
         return f"norms {result.problem.get('kind', '')}".strip()
 
     def case(self, problem: Mapping[str, Any]) -> str:
         """Return a case as text, such as "one general float64 C 10240x10240".
 
-        The text includes grid and block size if there are several.
+        For several ranks or a layout of tiles, the text includes NB and the grid.
         """
         return " ".join(_parts(problem, "x"))
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:
-        """Return the kind, the structure, the type, the layout and the size of a case."""
+        """Return the parts of a case: norm, structure, data type, layout and size."""
         return _parts(problem, "×")
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the lines with the error, the norm and the matrix."""
+        """Return two lines: the scaled error with the norms, and the matrix with the time."""
         shown = [f"{name} {value:.10g}" for name, value in _values(result).items()]
         return ["; ".join(filter(None, (_norm_error(result), ", ".join(shown)))), problem_line(self, result)]
 
     def found(self, result: Result) -> list[str]:
-        """Return the line about the validation."""
+        """Return one line about the scaled error."""
         return [_norm_error(result)]
 
     def details(self, result: Result) -> list[str]:
-        """Return the formula of the error, the norms and the expected values, with all digits."""
+        """Return lines with the formula of the scaled error, and the computed and expected norms with all digits."""
         check = result.validation
         expected, values = check.get("expected"), check.get("values", {"": check.get("value")})
         wanted = expected if isinstance(expected, Mapping) else {"": expected}
@@ -49,7 +49,7 @@ class NormsLines(Lines):
 
 
 def _norm_error(result: Result) -> str:
-    """Return the scaled error of a norm as text."""
+    """Return the scaled error and its threshold as text, with a note if the number of read entries is wrong."""
     check = result.validation
     residual, threshold = check.get("residual"), check.get("threshold")
     passes = residual is not None and threshold is not None and residual <= threshold
@@ -62,7 +62,7 @@ def _norm_error(result: Result) -> str:
 
 
 def _values(result: Result) -> dict[str, float]:
-    """Return the norms by kind."""
+    """Return the computed norms by kind."""
     values = result.result.get("values") or {result.problem.get("kind"): result.result.get("value")}
     return {name: value for name, value in values.items() if value is not None}
 

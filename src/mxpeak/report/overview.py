@@ -12,13 +12,13 @@ from mxpeak.report.scoreboard import count_text
 from mxpeak.report.summaries import lines_of, problem_parts, title_of
 from mxpeak.report.text import percent, rules_text
 
-#: Columns in their order; columns without content are omitted.
+#: Columns in the order of printing; columns without content are omitted.
 COLUMNS = ("benchmark", "problem", "rate", "of limit", "", "time", "check", "list status", "speedup", "run")
 NUMBERS = ("rate", "of limit", "time")
 
 
 def conclusion(results: Sequence[Body]) -> str:
-    """Return a sentence with the number of valid results, and one with the rate of HPL or of the first benchmark."""
+    """Return HTML with the number of valid results, and the best rate of HPL or else of the first valid benchmark."""
     if not results:
         return ""
     valid = [result for result in results if result.get("status") == "valid"]
@@ -36,7 +36,7 @@ def conclusion(results: Sequence[Body]) -> str:
 
 
 def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
-    """Return the table of all results with rate, share of the limit, time, check and run."""
+    """Return the HTML table of all results; `runs` contains the name of the run of each result."""
     rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by machine
     for result in results:
         if result.get("status") in PASSED:
@@ -53,7 +53,7 @@ def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
 
 
 def _footnotes(results: Sequence[Body]) -> str:
-    """Return the footnotes for rows with a star and for rows above 100 %."""
+    """Return footnotes that explain the star of an uncertain share and shares above 100 %."""
     figures, notes = [part(result, "result") for result in results], []
     if changes := [float((each["limit"] or {}).get("drift") or 0.0) for each in figures if drifted(each)]:
         notes.append(

@@ -1,6 +1,6 @@
-"""Draw plots as SVG inside a page: curves and markers on two axes, and stacked bars of times per step.
+"""Draw plots as SVG in an HTML page: curves and markers on two axes, and stacked bars of times per step.
 
-Every plot names its axes and their units, has a text legend, and shows values when the pointer is over a marker.
+Every plot has labels with units on both axes and a text legend. A pointer over a marker shows the value.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from math import ceil, floor, isfinite, log10
 
-#: Approximate number of ticks of a linear axis, and minimum distance of ticks on a logarithmic axis.
+#: Approximate number of ticks on a linear axis, and minimum distance of ticks on a logarithmic axis as a share of its
+#: length.
 TICKS, APART = 5, 0.1
-#: Range of numbers in plots: their sums, ratios and logarithms stay in the range of fp64.
+#: Range of the numbers in plots. Their sums, ratios and logarithms are then in the range of fp64.
 DRAWN = (1e-60, 1e60)
 
 
 def drawable(values: Iterable[float | None]) -> bool:
-    """Return whether all values are zero or within the range of numbers that plots support."""
+    """Return whether all values are zero or in the range of numbers that plots support."""
     return all(value is not None and (value == 0 or DRAWN[0] <= abs(value) <= DRAWN[1]) for value in values)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis with its ends, and its ticks with their labels."""
+    """An axis of a plot: its ends, and its ticks with labels."""
 
     low: float
     high: float
@@ -58,7 +59,7 @@ class Axis:
         return cls(*ends, [(tick, number(tick)) for tick in round_numbers(*ends)], logarithmic=True)
 
     def place(self, value: float, begin: float, end: float) -> float:
-        """Return the coordinate of a value, given the coordinates of the axis ends."""
+        """Return the coordinate of a value on an axis from `begin` to `end`."""
         low, high = self.low, self.high
         if self.logarithmic:
             low, high, value = log10(low), log10(high), log10(value)
@@ -66,7 +67,11 @@ class Axis:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Return powers of ten; if there are fewer than three, also their multiples by 2 and 5, or by 1 to 9."""
+    """Return ticks of a logarithmic axis: powers of ten or, if there are fewer than three, also their multiples.
+
+    The multiples are by 2 and 5 or, if there are still fewer than three ticks, by 2 to 9. Ticks that are too close are
+    omitted.
+    """
     for digits in ((1,), (1, 2, 5), tuple(range(1, 10))):
         decades = range(floor(log10(low)), ceil(log10(high)) + 1)
         ticks = [t for decade in decades for digit in digits if low <= (t := float(f"{digit}e{decade}")) <= high]
@@ -89,7 +94,7 @@ def number(value: float) -> str:
 
 
 def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
-    """Return a factor and a unit in which the largest rate is readable."""
+    """Return the factor and the unit (GFLOP/s, TB/s and so on) with which the largest rate is readable."""
     name = "FLOP/s" if unit == "flop/s" else "B/s"
     for prefix, size in (("E", 1e18), ("P", 1e15), ("T", 1e12)):
         if max(rates) >= size:
@@ -99,14 +104,14 @@ def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
 
 WIDTH, HEIGHT = 560, 314
 LEFT, TOP, RIGHT, BOTTOM = 66, 32, 538, 264
-#: Marker shapes, in the drawing and in the legend.
+#: Marker shapes in the drawing, and their symbols in the legend.
 MARKS = ("circle", "square", "triangle", "diamond")
 GLYPHS = {"circle": "●", "square": "■", "triangle": "▲", "diamond": "◆"}
 
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """Points with their tooltips, drawn as a line, as markers, or both."""
+    """Points with tooltips that are drawn as a line, as markers, or both."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -120,7 +125,7 @@ class PlotCurve:
 def curves(
     title: str, x_label: str, y_label: str, x: Axis, y: Axis, series: Sequence[PlotCurve], caption: str = ""
 ) -> str:
-    """Draw curves with a legend, the first one in the background."""
+    """Return the HTML figure of several curves with a legend. The first curve is in the background."""
     drawing = [*_frame(x, y, x_label, y_label)]
     for curve in series:
         places = [(x.place(at, LEFT, RIGHT), y.place(value, BOTTOM, TOP)) for at, value in curve.points]
@@ -129,7 +134,7 @@ def curves(
 
 
 def _key(curve: PlotCurve) -> str:
-    """Return the legend symbol of a curve."""
+    """Return the HTML of a curve's symbol in the legend."""
     if curve.joined:
         return f'<span class="key line c{curve.colour}{" dashed" if curve.dashed else ""}"></span>'
     return f'<span class="key c{curve.colour}">{GLYPHS[curve.mark]}</span>'
@@ -148,7 +153,7 @@ def _drawn(curve: PlotCurve, places: Sequence[tuple[float, float]]) -> Iterator[
 
 
 def _mark(kind: str, look: str, x: float, y: float, title: str) -> str:
-    """Return a marker with a tooltip; if no shape is given, the marker is an invisible circle."""
+    """Return an SVG marker with a tooltip. If `kind` is empty, the marker is an invisible circle."""
     if kind in ("triangle", "diamond"):
         corners = ((0, -5), (5, 4), (-5, 4)) if kind == "triangle" else ((0, -5), (5, 0), (0, 5), (-5, 0))
         at = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
@@ -160,7 +165,7 @@ def _mark(kind: str, look: str, x: float, y: float, title: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A set of points on logarithmic axes, drawn as markers or joined to a curve; invalid points are omitted."""
+    """Points on logarithmic axes, drawn as markers or joined to a curve. Points that are not positive are omitted."""
 
     label: str
     points: Sequence[tuple[float, float | None]]
@@ -170,7 +175,7 @@ class Series:
 def loglog(
     title: str, x_label: str, y_label: str, series: Sequence[Series], y_values: Sequence[float] = (), caption: str = ""
 ) -> str:
-    """Draw points and curves on two logarithmic axes; the range of the y axis also includes `y_values`."""
+    """Return the HTML figure of several series on two logarithmic axes; the y axis also includes `y_values`."""
     shown = []
     for k, each in enumerate(series):
         visible = [(x, y) for x, y in each.points if y is not None and isfinite(x) and isfinite(y) and x > 0 and y > 0]
@@ -193,7 +198,7 @@ def stacked(
     layers: Sequence[tuple[str, Sequence[float]]],
     caption: str = "",
 ) -> str:
-    """Draw stacked bars: each layer has one height per interval between two edges."""
+    """Return the HTML figure of stacked bars. Each layer has one height per interval between two edges."""
     tops = [list(accumulate(column)) for column in zip(*(values for _, values in layers))]
     y = Axis.from_zero(max((column[-1] for column in tops), default=1.0))
     drawing = [*_frame(x, y, x_label, y_label)]
@@ -212,7 +217,7 @@ def stacked(
 
 
 def _figure(title: str, drawing: Iterable[str], legend: Sequence[tuple[str, str]], caption: str) -> str:
-    """Return a drawing with its title above, and its legend and caption below."""
+    """Return an HTML figure with the title above the drawing, and the legend and the caption below."""
     name = html.escape(title, quote=True)
     items = "".join(f"<li>{key} {html.escape(label)}</li>" for key, label in legend)
     note = f'<p class="note">{html.escape(caption)}</p>' if caption else ""

@@ -1,4 +1,4 @@
-"""Draw the process grid as a map, colored by node. The tooltip of each rank shows its host and cores."""
+"""Draw the process grid as an HTML table, colored by node. The tooltip of each rank shows its host and cores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mxpeak.layout.grid import ProcessGrid
 
 #: Maximum number of ranks on a map.
 MOST_RANKS = 1024
-#: Number of node colors: neighbors on different nodes must differ, but not all nodes.
+#: Number of node colors. Colors may repeat, but neighbors on different nodes must differ.
 COLOURS = 6
 
 
 def rank_map(problem: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
-    """Return the map of the ranks, or "" for a single rank or more than MOST_RANKS ranks."""
+    """Return the HTML map of the ranks, or "" for a single rank or more than MOST_RANKS ranks."""
     bound = launch.get("binding") or []
     if not 1 < len(bound) <= MOST_RANKS:
         return ""
@@ -40,7 +40,10 @@ def _cell(bound: Mapping[str, Any] | None, rank: int, hosts: Mapping[str, int]) 
 
 
 def _layers(problem: Mapping[str, Any], ranks: int) -> Iterator[tuple[str, list[Sequence[int]]]]:
-    """Yield the title and the rows of each layer of the P×Q grid or of the box of ranks; without a grid, one row."""
+    """Yield the title and the rows of ranks of each layer of the P×Q or npx×npy×npz grid.
+
+    Without a grid, all ranks are in one row.
+    """
     P, Q = problem.get("P"), problem.get("Q")
     if P and Q and ranks == P * Q:
         node_grid = problem.get("node_grid")

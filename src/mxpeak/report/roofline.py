@@ -1,7 +1,7 @@
 """Plot the roofline: the rate of each phase over its flops per byte, below the limits of memory and arithmetic.
 
 As in figure 8 of the HPG-MxP paper, I = flops / bytes, and the rate is at most min(peak, I·bandwidth). The roofs are
-the limits that were measured in the processes of the results on the page.
+the limits that were measured in the runs on the page.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ Phases = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """The measured bandwidth and arithmetic rates of one machine, by name."""
+    """The measured bandwidth and the measured arithmetic rates of one machine."""
 
     bandwidth: tuple[str, float] | None
     peaks: Mapping[str, float]
 
 
 def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Roofs:
-    """Return the highest limit of each name among the results with the same machine and number of ranks as `run`."""
+    """Return the measured roofs: the highest value of each limit among the results on the same machine as `run`.
+
+    Results with another number of ranks are ignored.
+    """
     peaks: dict[str, float] = {}
     bandwidths: dict[str, float] = {}
     for result in results:
@@ -40,7 +43,7 @@ def roofs_of(results: Iterable[Mapping[str, Any]], run: Mapping[str, Any]) -> Ro
             if limit.get(key) and drawable([limit[key]]):
                 where[name] = max(where.get(name, 0.0), float(limit[key]))
     own = str(((run.get("result") or {}).get("limit") or {}).get("name", ""))
-    if own in bandwidths:  # another run may have read its caches instead of memory
+    if own in bandwidths:  # another run may have measured cache bandwidth instead of memory bandwidth
         return Roofs((own, bandwidths[own]), peaks)
     return Roofs(max(bandwidths.items(), key=lambda item: item[1], default=None), peaks)
 
@@ -52,7 +55,10 @@ def measured_on(result: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
-    """Plot each phase, with one marker shape per computation; return "" if bytes or bandwidth are unknown."""
+    """Return the HTML figure of the roofline with a point per phase; "" if bytes or bandwidth are unknown.
+
+    Each computation has its own marker shape.
+    """
     points = {name: _points(phases) for name, phases in computations.items()}
     if roofs.bandwidth is None or not any(points.values()):
         return ""
@@ -87,7 +93,7 @@ def roofline_figure(computations: Mapping[str, Phases], roofs: Roofs) -> str:
 
 
 def _points(phases: Phases) -> list[tuple[str, float, float]]:
-    """Return the name, the flops per byte and the rate of each phase whose flops and bytes are known."""
+    """Return the name, the flops per byte and the flop/s of each phase with known flops and bytes."""
     points = []
     for name, phase in phases.items():
         flops, moved, time_s = (float(phase.get(key) or 0.0) for key in ("flops", "bytes", "time_s"))
@@ -99,7 +105,7 @@ def _points(phases: Phases) -> list[tuple[str, float, float]]:
 def _roof_lines(
     name: str, bandwidth: float, peaks: Mapping[str, float], x: Axis
 ) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return the label and the points of each roof; the memory roof ends at the lowest arithmetic roof."""
+    """Return the label and the end points of each roof. The memory roof ends at the lowest arithmetic roof."""
     below = {peak: rate for peak, rate in peaks.items() if rate < x.high * bandwidth}
     end = min([x.high, *(rate / bandwidth for rate in below.values())])
     memory = f"{name} {bytes_rate_text(bandwidth)}", [(x.low, x.low * bandwidth), (end, end * bandwidth)]

@@ -1,4 +1,4 @@
-"""Show machine, date, command and versions of the runs on a page, with the commands that repeat them."""
+"""Show machine, date, command and versions of the runs on a page. The command repeats a run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mxpeak.report.scoreboard import short_name
 from mxpeak.report.settings import common_facts
 from mxpeak.report.text import blas_text
 
-#: Number of runs that are expanded; the others are collapsed.
+#: Maximum number of expanded runs; more runs are collapsed.
 MOST_RUNS = 6
-#: Software whose version is on the card.
+#: Packages whose versions are shown.
 VERSIONS = ("mxpeak", "python", "numpy", "scipy", "numba", "torch", "mpi4py")
 
 
 def card(results: Sequence[Body], names: Sequence[str]) -> str:
-    """Return the card: facts that all runs share, facts of each run, and the collapsed facts of all results."""
+    """Return HTML with the facts that all runs share, the facts of each run, and the collapsed facts of all results."""
     if not results:
         return ""
     runs: dict[tuple[str, ...], list[Body]] = {}
@@ -38,7 +38,7 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
 
 
 def _rows(group: Sequence[Body]) -> dict[str, str]:
-    """Return the facts of one run. They are those of its first result, except for the ranks."""
+    """Return the facts of one run by name. Except for the ranks, they are the facts of its first result."""
     first = group[0]
     return {
         "machine": _machine(first),
@@ -78,7 +78,7 @@ def _date(result: Body) -> str:
 
 
 def _command(result: Body) -> str:
-    """Return the command as typed, with a button that copies it."""
+    """Return HTML with the command that repeats the run, and a button that copies it."""
     argv = part(result, "run").get("argv")
     if not isinstance(argv, list):
         return ""

@@ -1,7 +1,7 @@
 """Plot a run: the time of each step, the rate with its forecast, the residual by step, and the repeated runs.
 
-The plot of the steps shows the time by component, as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper.
-Early steps are limited by computation, late steps by communication.
+The step plot shows the time by component, as in figure 7 of the rocHPL paper and figure 10 of the OLCF paper. Early
+steps are limited by computation, and late steps by communication.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mxpeak.report.summaries import lines_of
 
 #: The remaining time of a step: waiting for other ranks, Python, and unnamed work.
 REST = "other"
-#: Maximum number of layers in a plot; smaller layers are added to the rest.
+#: Maximum number of layers in a plot; smaller layers are added to REST.
 MOST_LAYERS = 8
-#: Minimum share of the total time that a layer needs.
+#: Minimum share of the total time of a layer.
 LEAST_SHARE = 0.002
-#: Minimum interval of a rate, as a share of the total time.
+#: Minimum interval between two samples of a rate, as a share of the total time.
 LEAST_INTERVAL = 0.01
-#: Number of colors of the residual curves, and the color of a threshold or a median.
+#: Number of colors of the residual curves, and the color of a threshold or median line.
 COLOURS, BOUND = 6, 7
 #: Maximum number of repeated runs that are drawn individually.
 MOST_RUNS = 200
@@ -32,7 +32,7 @@ Columns = Mapping[str, Any]
 
 
 def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
-    """Plot the time per step by component in at most `bars` bars; return "" for fewer than two steps."""
+    """Return the HTML figure of the time per step by component, in at most `bars` bars; "" for fewer than two bars."""
     index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
     undrawn = lines_of(benchmark).undrawn
     phases = {
@@ -63,7 +63,7 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
 
 
 def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
-    """Return the first and the last row of each bar; all bars contain about the same number of steps."""
+    """Return the first and the last row of each bar. All bars except the last have the same number of steps."""
     rows = [k for k in range(len(index)) if index[k] > (index[k - 1] if k else 0)]
     stride = -(-len(rows) // bars)
     parts = [rows[k : k + stride] for k in range(0, len(rows), stride or 1)]
@@ -71,7 +71,7 @@ def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
 
 
 def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tuple[str, list[float]]]:
-    """Return the times of the components, the largest first, and the remaining time."""
+    """Return the times per bar of the largest components and, as REST, of the remaining time."""
     total = sum(whole)
     kept = sorted((name for name in spent if sum(spent[name]) > LEAST_SHARE * total), key=lambda n: -sum(spent[n]))
     layers = [(name, spent[name]) for name in kept[: MOST_LAYERS - 1]]
@@ -80,7 +80,7 @@ def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tu
 
 
 def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[float]]) -> str:
-    """Return a caption with the time of the phases after the last step."""
+    """Return a caption with the time that each phase spent after the last step."""
     last = rows[-1][1]
     after = {name: sum(column[last + 1 :]) for name, column in phases.items()}
     parts = [f"{name} {three_digits(time_s)} s" for name, time_s in after.items() if time_s > 0.0]
@@ -88,7 +88,10 @@ def _outside(rows: Sequence[tuple[int, int]], phases: Mapping[str, Sequence[floa
 
 
 def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
-    """Plot the current and the average rate over the share of the work, with forecast and limit."""
+    """Return the HTML figure of the current and the average rate over the share of the work done.
+
+    The figure includes the forecast and the limit of the rate, if they are known.
+    """
     samples = [(float(s), float(done)) for s, done in telemetry.get("progress") or [] if _positive(s, done)]
     if len(samples) < 2:
         return ""
@@ -123,12 +126,15 @@ def rate_figure(telemetry: Mapping[str, Any], limit: float | None) -> str:
 
 
 def _positive(*values: float | None) -> bool:
-    """Return whether all values are positive and in the range of numbers in plots."""
+    """Return whether all values are positive and in the range of numbers that plots support."""
     return drawable(values) and all(value is not None and value > 0 for value in values)
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return samples with a minimum distance, because the last two samples are often too close for a rate."""
+    """Return the samples that are at least LEAST_INTERVAL of the total time apart, and the last sample.
+
+    The last two samples are often too close to compute a rate from their difference.
+    """
     least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
     for sample in samples:
         if sample[0] - kept[-1][0] >= least_s:
@@ -137,7 +143,7 @@ def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    """Plot the residual histories of labeled validations; return "" if there is none."""
+    """Return the HTML figure of the residual histories of labeled validations; "" if there is no history."""
     histories = {
         " ".join(filter(None, (label, solver))): history
         for label, validation in runs
@@ -166,7 +172,7 @@ def convergence_figure(name: str, of: str, runs: Sequence[tuple[str, Mapping[str
 
 
 def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Return the residual histories by solver, or under "" for a single solver, without those that are too short."""
+    """Return the residual histories with at least two values, by solver. A single solver has the name ""."""
     history = validation.get("history") or []
     named = history if isinstance(history, Mapping) else {"": history}
     kept = {name: [eta for eta in etas or [] if _positive(eta)] for name, etas in named.items()}
@@ -174,7 +180,7 @@ def _histories(validation: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def repeats_figure(recorded_s: Sequence[float | None]) -> str:
-    """Plot the time of each run on an axis from zero; return "" for a single run."""
+    """Return the HTML figure of the time of each repeated run; "" for fewer than two runs."""
     samples_s = [time_s for time_s in recorded_s if time_s is not None]
     if len(samples_s) < 2 or not drawable(samples_s) or min(samples_s) < 0.0:
         return ""

@@ -16,7 +16,7 @@ Point = Mapping[str, Any]
 
 
 def study_table(study: Study) -> str:
-    """Return a table with one row per number of ranks, followed by a description of the expected rates."""
+    """Return a table with a row per number of ranks, followed by the source of the expected rates."""
     head = ["ranks", "problem", "per rank", "time", "rate", "efficiency", "expected", ""]
     rows = table([head, *(_row(study, point) for point in study["points"])], left=False)
     what = "constant memory per rank" if study["kind"] == "weak" else "the same problem"
@@ -42,7 +42,7 @@ def _row(study: Study, point: Point) -> list[str]:
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
-    """Return the size of a problem, and its process grid."""
+    """Return the size and the process grid of a problem as text."""
     if "nx" in problem:
         return f"{_times(problem, 'n')} on {_times(problem, 'np')}"
     return f"N {problem['n']} on {problem['P']}x{problem['Q']}" if "P" in problem else ""
@@ -63,7 +63,7 @@ def _percent(share: float | None) -> str:
 
 
 def study_figures(study: Study) -> str:
-    """Plot the measured and the expected efficiency and rate over the ranks."""
+    """Return the HTML figures of the measured and the expected efficiency and rate over the number of ranks."""
     shown = [point for point in study["points"] if point["rate"]]
     if not shown:
         return ""
@@ -103,7 +103,10 @@ def _from_zero(series: Sequence[PlotCurve]) -> Axis:
 
 
 def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Plot the rate over the ranks for each processor and precision that has results with several numbers of ranks."""
+    """Return an HTML figure of the rate over the number of ranks for each processor and precision.
+
+    A figure needs results with at least two numbers of ranks.
+    """
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for result in results:
         machine, problem = result.get("machine") or {}, result.get("problem") or {}
@@ -115,7 +118,7 @@ def ranks_figures(name: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Plot the fastest valid result for each number of ranks, with linear scaling from the smallest number."""
+    """Return the HTML figure of the fastest valid rate per number of ranks, with linear scaling from the smallest."""
     unit, best = "flop/s", dict[int, tuple[float, str]]()
     for result in results:
         figures, ranks = result.get("result") or {}, (result.get("launch") or {}).get("ranks")
@@ -138,6 +141,6 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
-    """Return the tooltip of a point: ranks, case, rate and share of linear scaling."""
+    """Return the tooltip of a point: ranks, case, rate and share of linear scaling from the rate per rank `first`."""
     shown_rate = bytes_rate_text(rate) if unit == "byte/s" else rate_text(rate)
     return f"{ranks} ranks, {case}: {shown_rate}, {100 * rate / ranks / first:.1f} % of linear scaling"

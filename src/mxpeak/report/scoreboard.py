@@ -18,9 +18,9 @@ from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_t
 
 #: Maximum width of the scoreboard, and of the names in it.
 WIDTH, MOST_NAME = 80, 12
-#: The scoreboard explains smaller shares of HPL at quick sizes.
+#: Share of the limit below which the scoreboard explains HPL's rate at quick sizes.
 LOW = 0.70
-#: Spaces without a line break.
+#: Spaces at which lines must not break.
 BOUND = re.compile(r"(?<=\d) (?=[A-Z]+/s|%)|(?<=--rt) ")
 #: Short names of limits in the scoreboard.
 LIMITS = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}
@@ -28,7 +28,7 @@ LIMITS = {"read bandwidth": "memory", "read bandwidth in cache": "cache"}
 
 @dataclass(frozen=True, slots=True)
 class ScoreRow:
-    """The cells of one row of the scoreboard; `star` marks a share that is uncertain."""
+    """The cells of one row of the scoreboard; `star` is "*" if the share is uncertain."""
 
     name: str
     rate: str = ""
@@ -50,9 +50,10 @@ def scoreboard(
     quick: bool = False,
     verbose: bool = False,
 ) -> str:
-    """Return one row per benchmark with rate, share of the limit and check, followed by verdict, notes and next steps.
+    """Return the scoreboard: a row per benchmark, followed by verdict, notes and next steps.
 
-    `lost` are the benchmarks without a result. If `verbose`, each norm has its own row.
+    A row contains the rate, the share of the limit and the check. `lost` contains the benchmarks without a result. If
+    `verbose`, each norm has its own row.
     """
     rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
     groups = _groups(results, verbose=verbose)
@@ -73,14 +74,18 @@ def scoreboard(
 
 
 def _folded(text: str) -> list[str]:
-    """Return a text in lines of at most 80 columns, without breaks between number and unit, or flag and value."""
+    """Wrap text at 80 columns, but not between a number and its unit or a flag and its value, and return the lines."""
     bound = BOUND.sub("\N{NO-BREAK SPACE}", one_line(text))
     lines = textwrap.wrap(bound, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _groups(results: Sequence[Result], *, verbose: bool) -> list[list[Result]]:
-    """Return the results of each row: one result, or all results of a benchmark that uses one row unless `verbose`."""
+    """Group the results by row of the scoreboard.
+
+    A benchmark whose lines have `together` set has one row for all of its results, unless `verbose`. Other results
+    have one row each.
+    """
     rows: dict[object, list[Result]] = {}
     for k, result in enumerate(results):
         together = lines_of(result.benchmark).together and not verbose
@@ -106,12 +111,12 @@ def _row(group: Sequence[Result], rates: Mapping[str, float]) -> ScoreRow:
 
 
 def _span(texts: Sequence[str]) -> str:
-    """Return the first and the last of sorted texts, or one text if they are equal."""
+    """Return the first and the last of sorted texts joined by a dash, or one text if they are equal."""
     return "–".join(dict.fromkeys((texts[0], texts[-1]))) if texts else ""
 
 
 def _range_text(figures: Sequence[Mapping[str, Any]]) -> str:
-    """Return one rate as text, or the lowest and the highest of several rates in the unit of the highest."""
+    """Return one rate as text, or the lowest and the highest of several rates in the same unit."""
     key = "rate_bytes" if any("rate_bytes" in each for each in figures) else "rate_flops"
     rates = sorted(float(each[key]) for each in figures if each.get(key))
     texts = [figure_text({key: rate}) for rate in (rates[0], rates[-1])] if rates else [figure_text(figures[0])]
@@ -123,7 +128,7 @@ def _range_text(figures: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _laid_out(rows: Sequence[ScoreRow], *, color: bool) -> tuple[list[str], list[str]]:
-    """Return the lines of the table, and notes for cells that do not fit into their rows."""
+    """Return the lines of the table, and a note for each last cell that does not fit into its line."""
     cells = [[_cut(one_line(row.name)), row.rate, row.share, row.star, row.limit, _cut(one_line(row.limit_name))]
              for row in rows]  # fmt: skip
     name, rate, share, star, limit, limit_name = (max(map(len, column), default=0) for column in zip(*cells))
@@ -148,7 +153,7 @@ def _cut(name: str) -> str:
 
 
 def _drift(results: Sequence[Result]) -> list[str]:
-    """Return the note on the results that the table marks with a star because the machine's speed changed."""
+    """Return the note that explains the star by the change of the machine's speed; empty if no row has a star."""
     changes = []
     for result in results:
         if drifted(result.result):
@@ -160,7 +165,7 @@ def _drift(results: Sequence[Result]) -> list[str]:
 
 
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
-    """Return the reason for a low share of HPL at a quick size, or an empty list if the share is not low."""
+    """Return a note that explains a low share of HPL at a quick size; empty if the share is not low."""
     shares = [r.result.get("fraction_of_limit") for r in results if r.benchmark == "hpl" and r.passed]
     measured = [share for share in shares if share is not None]
     if not quick or not measured or min(measured) >= LOW:
@@ -175,7 +180,7 @@ def _emulation(result: Result) -> list[str]:
 
 
 def _limits(results: Sequence[Result]) -> list[str]:
-    """Return a sentence that explains the limits of the rows."""
+    """Return a sentence that names the measured limits; empty if no limit was measured."""
     limits = [r.result.get("limit") or {} for r in results]
     names = [str(limit.get("name", "")) for limit in limits]
     parts = ["matrix products (GEMM)"] * any("GEMM" in name for name in names)
@@ -189,7 +194,7 @@ def _limits(results: Sequence[Result]) -> list[str]:
 
 
 def _machine(results: Sequence[Result], sizes: Sequence[str]) -> str:
-    """Return a line with version, processor, cores, memory, sizes and the time of all benchmarks."""
+    """Return a line with version, processor, cores, memory, sizes and total time."""
     machine: Mapping[str, Any] = results[0].machine if results else {}
     facts = [short_name(str(machine["cpu_model"]))] if machine.get("cpu_model") else []
     nodes = machine.get("nodes") or 1
@@ -200,7 +205,7 @@ def _machine(results: Sequence[Result], sizes: Sequence[str]) -> str:
 
 
 def short_name(model: str) -> str:
-    """Return the name of a processor without trademarks."""
+    """Return the name of a processor without trademark signs and clock rate."""
     for mark in ("(R)", "(TM)", "(tm)", " CPU", " Processor"):
         model = model.replace(mark, "")
     return " ".join(model.split("@")[0].split())
@@ -222,7 +227,10 @@ def count_text(valid: int, count: int) -> str:
 
 
 def _off_the_lists(results: Iterable[Result]) -> list[str]:
-    """Return lines about results that the official lists reject and the reasons; one line if all are only too small."""
+    """Return lines about the results that the official lists reject, with the reasons.
+
+    Benchmarks whose only reason is a short or small run share one line.
+    """
     lines: list[str] = []
     small: dict[str, list[str]] = {}
     for result in results:
@@ -237,7 +245,7 @@ def _off_the_lists(results: Iterable[Result]) -> list[str]:
 
 
 def _required(result: Result) -> str:
-    """Return a text with the list's requirements that a short or small run does not meet."""
+    """Return the requirements of the list on time and memory that a run does not meet, as text."""
     broken = {str(each.get("rule")) for each in result.rules.get("violations") or ()}
     parts = ["of 30 minutes (--rt 30m)"] * ("time" in broken)
     return " ".join([*parts, *(["that use a quarter of the memory"] * ("memory" in broken))])
@@ -250,7 +258,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _why_off(result: Result) -> str:
-    """Return the published rules that a result breaks, and mxpeak's own tests that it fails."""
+    """Return text that names the published rules that a result breaks, and mxpeak's own tests that it fails."""
     violations = [each for each in result.rules.get("violations") or () if not own_test(each)]
     broken, own = list(dict.fromkeys(str(each.get("rule")) for each in violations)), failed_tests(result)
     parts = [f"breaks published rules: {', '.join(broken)}"] if broken or not own else []
@@ -258,7 +266,11 @@ def _why_off(result: Result) -> str:
 
 
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:
-    """Return a table with a row per case and a column per swept option. The best case is marked, with its command."""
+    """Return a table with a row per case and a column per swept option.
+
+    The best case is marked, and its command is below the table. Columns are omitted if the table is wider than
+    `width`.
+    """
     cases = [values_of(r) for r in results]
     names = [name for name in OPTIONS if len({str(case.get(name)) for case in cases}) > 1]
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):
@@ -281,7 +293,7 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
 
 
 def _best(results: Sequence[Result]) -> Result | None:
-    """Return the fastest valid result if all results are of one benchmark that counts flops."""
+    """Return the fastest valid result if all results have the same benchmark and at least two have a rate in flop/s."""
     rated = [r for r in results if r.status == "valid" and r.result.get("rate_flops")]
     comparable = len(rated) > 1 and len({r.benchmark for r in results}) == 1
     return max(rated, key=lambda r: float(r.result["rate_flops"])) if comparable else None

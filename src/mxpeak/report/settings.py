@@ -10,12 +10,12 @@ from mxpeak.records import size_text
 from mxpeak.report.markup import Body, folded, part, table, text
 from mxpeak.report.text import blas_text
 
-#: Sections that are mostly equal for all results of a run.
+#: Sections whose content is usually equal in all results of a run.
 FACTS = ("machine", "software", "launch", "run")
 
 
 def settings(result: Body) -> str:
-    """Return a table of the changed settings with their origins, and a collapsed table of the defaults."""
+    """Return an HTML table of the changed settings with their origins, and a collapsed table of the defaults."""
     unused = part(result, "problem").get("not_used") or ()
     rows = []
     for name, setting in part(result, "config").items():
@@ -37,7 +37,7 @@ def _typed(value: Any) -> str:
 
 
 def shared_facts(results: Sequence[Body]) -> dict[str, Body]:
-    """Return the facts of each section that are equal for all results."""
+    """Return the facts that are equal in all results, by section."""
     return {name: _shared(*(part(result, name) for result in results)) for name in FACTS}
 
 
@@ -46,13 +46,16 @@ def _shared(first: Body, *others: Body) -> Body:
 
 
 def facts(result: Body, shared: Mapping[str, Body]) -> str:
-    """Return those facts of a result about machine, software and launch that not all results of the page share."""
+    """Return collapsed HTML with the facts of a result that the results on the page do not share.
+
+    The facts describe machine, software, launch and run.
+    """
     own = {name: {key: value for key, value in part(result, name).items() if key not in shared[name]} for name in FACTS}
     return _folded(own, "Machine, software and launch of this result")
 
 
 def common_facts(results: Sequence[Body]) -> str:
-    """Return the facts about machine, software and launch that all results share."""
+    """Return collapsed HTML with the facts about machine, software, launch and run that all results share."""
     return _folded(shared_facts(results), "Machine, software and launch")
 
 
@@ -63,7 +66,7 @@ def _folded(sections: Mapping[str, Body], title: str) -> str:
 
 
 def _readable(key: str, value: Any) -> tuple[str, Any]:
-    """Return a fact in readable form: sizes in GiB or MiB, and the name and the threads of the BLAS."""
+    """Return the name and the value of a fact for display, with sizes in GiB or MiB, and the BLAS as one text."""
     if key == "blas" and isinstance(value, Mapping):
         threads = value.get("threads")
         calls = "" if threads is None else f"{threads} threads per call"

@@ -1,4 +1,4 @@
-"""Describe the results of HPG-MxP and HPCG: the problem, its validation, and the rates by all flop counts."""
+"""Describe the results of HPG-MxP and HPCG: the problem, its validation, and the rates by both flop counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, rate_text, size_text, three_digits
 from mxpeak.report.summaries import Lines
 
-#: The motifs of HPG-MxP in the comparison of mixed and double precision.
+#: The motifs of HPG-MxP in the table of mixed and double precision.
 MOTIFS = ("gs", "spmv", "ortho", "restriction", "prolongation", "update")
 
 Section = Mapping[str, Any]
@@ -22,11 +22,11 @@ class SparseLines(Lines, ABC):
     undrawn = ("halo",)
 
     def case(self, problem: Section) -> str:
-        """Return a short description of a case."""
+        """Return a short description of a case, such as 104x104x104 1x1x2 fp16/fp32 packed."""
         return sparse_case_text(problem)
 
     def parts(self, problem: Section) -> list[str]:
-        """Return the mesh, the ranks, the formats and the storage of a case."""
+        """Return the parts of a case for a page: mesh, ranks, formats and storage."""
         local, grid = (_box(problem, prefix).replace("x", "×") for prefix in ("n", "np"))
         mesh = [str(problem["matrix"])] if problem.get("matrix") else [f"mesh {local}" * bool(local)]
         storage, *others = _choices(problem)
@@ -34,7 +34,7 @@ class SparseLines(Lines, ABC):
         return list(filter(None, parts))
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the accuracy, the size and the other rates of a run; if `verbose`, also its memory and more rates."""
+        """Return lines about validation, size and other rates. If `verbose`, also about memory and more rates."""
         return [
             *self.checks(result.validation),
             problem_text(result.problem, result.result.get("time_s")),
@@ -43,37 +43,37 @@ class SparseLines(Lines, ABC):
         ]
 
     def found(self, result: Result) -> list[str]:
-        """Return the lines on the outcome of the validation, on other rates, and on the precisions."""
+        """Return lines about the validation, other rates, and the precisions."""
         precisions = precision_text(result.problem.get("precision"))
         lines = [*self.checks(result.validation), *self.figures(result, verbose=True)]
         return [*lines, *([f"precisions: {precisions}"] if precisions else [])]
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
-        """Return the comparison of mixed and double precision by motif."""
+        """Return the table of times in mixed and double precision by motif."""
         return motif_rows(result.result, result.phases)
 
     def memory(self, problem: Section) -> str:
-        """Return the memory of a case."""
+        """Return text about the memory of a case."""
         return memory_text(problem)
 
     @abstractmethod
     def checks(self, check: Section) -> list[str]:
-        """Return the lines about the validation."""
+        """Return lines about the outcome of the validation."""
 
     @abstractmethod
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the lines with the rates by other flop counts and in other storage formats."""
+        """Return lines with rates by other flop counts and, if `verbose`, in other storage formats."""
 
 
 class HpgMxpLines(SparseLines):
     """The text lines of HPG-MxP."""
 
     def checks(self, check: Section) -> list[str]:
-        """Return a line with the iterations of both solvers and the penalty."""
+        """Return one line with the iterations of the mixed and the double solver, and the penalty."""
         return [_solvers(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the lines with the rates by both flop counts and the speed-up.
+        """Return lines with the rates by both flop counts and the speed-up over double precision.
 
         If `verbose`, further lines contain the causes of the speed-up and the rates of other storage formats.
         """
@@ -82,7 +82,7 @@ class HpgMxpLines(SparseLines):
         return [line for line in (_countings(figures), _speedup(result), *more) if line]
 
     def notes(self, result: Result) -> list[str]:
-        """Return notes about both flop counts and about the precisions of the mixed solver."""
+        """Return notes about the rates by both flop counts, and about the precisions of the mixed solver."""
         together = TOGETHER if result.result.get("speedup") is not None and compresses(result) else ""
         precisions = precision_text(result.problem.get("precision"))
         precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
@@ -90,7 +90,7 @@ class HpgMxpLines(SparseLines):
         return [line for line in (_countings(result.result, raw=False), second) if line]
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """Return the speed-up over double precision as text."""
+        """Return the speed-up over double precision as text, or an empty string if it was not measured."""
         speedup = result.result.get("speedup")
         return "" if speedup is None else f"{speedup:.1f} × double"
 
@@ -99,11 +99,11 @@ class HpcgLines(SparseLines):
     """The text lines of HPCG."""
 
     def checks(self, check: Section) -> list[str]:
-        """Return lines with the residual and the outcome of HPCG's tests."""
+        """Return two lines: the scaled residual with the iterations, and the outcome of HPCG's tests."""
         return [_cg_sets(check), _tests(check)]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """If `verbose`, return lines with the other ratings and the rates of other storage formats."""
+        """Return lines with HPCG's other ratings and the rates of other storage formats; empty unless `verbose`."""
         figures = result.result
         return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
 
@@ -116,7 +116,7 @@ def sparse_case_text(problem: Section) -> str:
 
 
 def problem_text(problem: Section, time_s: float | None) -> str:
-    """Return a case as a phrase with the number of rows and the measured time."""
+    """Return the problem as text: mesh, ranks, number of rows, formats, storage and measured time."""
     local, grid = _box(problem, "n"), _box(problem, "np")
     mesh = [f"{local} per rank" if local else "", f"{grid} ranks" if grid else ""]
     parts = [problem["matrix"]] if problem.get("matrix") else mesh
@@ -127,7 +127,7 @@ def problem_text(problem: Section, time_s: float | None) -> str:
 
 
 def rows_text(rows: int) -> str:
-    """Return a number of rows in readable form, such as 2197 rows or 2.25 million rows."""
+    """Return a number of rows as text, such as 2197 rows or 2.25 million rows."""
     for word, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
         if rows >= 0.9995 * size:
             return f"{three_digits(rows / size)} {word} rows"
@@ -135,17 +135,17 @@ def rows_text(rows: int) -> str:
 
 
 def _distinct(problem: Section) -> str:
-    """Return the formats of all parts without repetition, such as bf16/fp32."""
+    """Return the distinct formats of all parts, such as bf16/fp32."""
     formats = _formats(problem.get("precision"))
     return "/".join(dict.fromkeys(name for names in formats.values() for name in names))
 
 
-#: Names of the parts that have their own formats.
+#: Names of the parts of a solver that have their own formats.
 PARTS = {"mg": "multigrid values", "krylov": "Krylov values"}
 
 
 def precision_text(precision: Any) -> str:
-    """Return the formats by part, such as "values bf16, vectors fp32", or one format if all parts have the same."""
+    """Return the formats by part, such as "values bf16, vectors fp32", or one format if all parts have the same one."""
     formats = {part: "/".join(names) for part, names in _formats(precision).items()}
     if len(set(formats.values())) == 1:
         return next(iter(formats.values()))
@@ -155,14 +155,17 @@ def precision_text(precision: Any) -> str:
 
 
 def _formats(precision: Any) -> dict[str, list[str]]:
-    """Return the distinct formats of each part. If the precision is one word, its part is ""."""
+    """Return the distinct formats of each part of the solver. If `precision` is a string, the part is named ""."""
     parts = precision if isinstance(precision, Mapping) else {"": precision}
     lists = {part: [names] if isinstance(names, str) else names or [] for part, names in parts.items()}
     return {part: list(dict.fromkeys(names)) for part, names in lists.items() if names}
 
 
 def memory_text(problem: Section) -> str:
-    """Return the memory of the mixed solver and the cube that the double solver fits into it; empty if unknown."""
+    """Return text about the memory of the mixed solver, and the cube of the double solver that needs as much memory.
+
+    Return an empty string if the memory is unknown.
+    """
     mixed, side = (problem.get("memory_bytes") or {}).get("mixed"), problem.get("larger_mesh")
     if mixed is None:
         return ""
@@ -176,12 +179,12 @@ def _box(problem: Section, prefix: str) -> str:
 
 
 def _choices(problem: Section) -> list[str]:
-    """Return the storage format, and the word "nonsymmetric" if the matrix is nonsymmetric."""
+    """Return the storage format, and "nonsymmetric" or an empty string."""
     return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else ""]
 
 
 def _solvers(check: Section) -> str:
-    """Return the iterations of both solvers, and the penalty min(1, n_d / n_ir)."""
+    """Return text with the iterations n_ir (mixed) and n_d (double), and the penalty min(1, n_d / n_ir)."""
     solvers = f"{_solver('mixed', check, always=True)}, {_solver('double', check)}"
     text = f"{solvers}: penalty {three_digits(check.get('penalty'))}"
     if (error := check.get("max_error")) is not None:
@@ -192,7 +195,7 @@ def _solvers(check: Section) -> str:
 
 
 def _solver(name: str, check: Section, *, always: bool = False) -> str:
-    """Return the iterations of a solver, and its residual if `always` or if it is above the threshold."""
+    """Return the iterations of a solver as text, with the residual if `always` or if it is above the threshold."""
     steps, threshold = _count(check.get(f"{name}_iterations")), check.get("threshold")
     residual = check.get(f"{name}_residual")
     if residual is None or threshold is None or not residual <= threshold:
@@ -208,7 +211,7 @@ def _cg_sets(check: Section) -> str:
 
 
 def _tests(check: Section) -> str:
-    """Return the outcome of HPCG's spectral, symmetry and norms tests."""
+    """Return text with the outcome of HPCG's CG, symmetry and norms tests."""
     cg, symmetry, norms = (check.get(name) or {} for name in ("cg", "symmetry", "norms"))
     steps = [
         f"{_count(way.get('iterations'))} of {_count(way.get('expected'))}"
@@ -232,10 +235,10 @@ def _count(value: int | None) -> str:
 
 
 def motif_rows(figures: Section, phases: Mapping[str, Section]) -> list[tuple[str, ...]]:
-    """Return a table of the times per solve in mixed and double precision, and of the speed-ups with penalty.
+    """Return the rows of a table: per motif, the seconds per solve in mixed and double precision, and the speed-up.
 
-    Times are in seconds. The first row is the head, and each other row shows one motif. There are no rows if double
-    precision was not measured.
+    The speed-ups include the penalty. The first row is the header. The list is empty if double precision was not
+    measured.
     """
     double = figures.get("double_phases") or {}
     speedups = figures.get("speedup_by_motif") or {}
@@ -252,7 +255,7 @@ def _per_solve(phase: Section | None, solves: int | None) -> str:
     return three_digits(time_s / solves) if time_s is not None and solves else "none"
 
 
-#: The source of a speed-up if no form between double and compressed mixed was measured.
+#: The causes of a speed-up if no measurement separates lower precision from compression.
 TOGETHER = "from precision and compression together"
 
 
@@ -266,9 +269,9 @@ def _speedup(result: Result) -> str:
 
 
 def compresses(result: Result) -> bool:
-    """Return whether values have fewer bits than fp32, while no run with fp32 values separates the gains.
+    """Return whether the speed-up combines lower precision and compression without a measurement that separates them.
 
-    The gains are those of lower precision and of compression.
+    This is the case if stored values have fewer bits than fp32, and no run with fp32 values was measured.
     """
     formats = _formats(result.problem.get("precision"))
     values = {name for part in PARTS for name in formats.get(part, [])}
@@ -277,7 +280,7 @@ def compresses(result: Result) -> bool:
 
 
 def _between(figures: Section) -> str:
-    """Return the effects of precision and of compressed values on the speed-up as text; empty if not measured."""
+    """Return text with the speed-ups of compressed double and of fp32 values; empty if not measured."""
     between = figures.get("between") or {}
     parts = []
     if (double := between.get("compressed double")) and double.get("speedup") is not None:
@@ -290,9 +293,9 @@ def _between(figures: Section) -> str:
 
 
 def _countings(figures: Section, *, raw: bool = True) -> str:
-    """Return the rate by both flop counts: the reference code counts about 1.85 times ORNL's flops in multigrid.
+    """Return text with the rates by both flop counts. If `raw`, the rates before the penalty are included.
 
-    If `raw`, the rates before the penalty are included.
+    The reference code counts about 1.85 times as many flops in multigrid as ORNL's code.
     """
     names = (
         ("of the reference code", "rate_flops_reference", "raw_rate_flops"),
@@ -308,7 +311,7 @@ def _countings(figures: Section, *, raw: bool = True) -> str:
 
 
 def _ratings(figures: Section) -> str:
-    """Return HPCG's other ratings as text: raw, with convergence overhead, and without the set-up."""
+    """Return text with HPCG's other rates: raw, with convergence overhead, and the rating of HPCG 2.4."""
     names = (
         ("raw", "raw_rate_flops"),
         ("with convergence overhead", "rate_flops_with_convergence"),
@@ -318,7 +321,7 @@ def _ratings(figures: Section) -> str:
 
 
 def _beside(figures: Section) -> list[str]:
-    """Return the rates of other storage formats, labeled official or explore."""
+    """Return a line with the rate of each other storage format, labeled official or explore."""
     lines = []
     for other in figures.get("beside") or ():
         how = "/".join(part for part in (other.get("storage"), precision_text(other.get("precision"))) if part)

@@ -1,13 +1,13 @@
-"""Style and script of pages, in light and dark mode, on phones, screens and paper."""
+"""Style and script of the HTML pages, in light and dark mode, for phones, screens and paper."""
 
 from __future__ import annotations
 
 from mxpeak.foreign import printable
 
-#: The page uses no network: the browser blocks all resources outside of the page.
+#: Content security policy: the page uses no network, and the browser blocks all external resources.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
-#: Eight colors that people with color blindness can distinguish, on white and on black; dashes and markers also
+#: Eight colors, on white and on black, that people with color blindness can distinguish. Dashes and markers also
 #: differ.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #59636e; --line: #d8dee4; --card: #f6f8fa;
@@ -77,7 +77,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; } summary h2 { display: 
 }
 """ + "".join(f".c{k} {{ --c: var(--c{k}); }}\n" for k in range(8))
 
-#: Copies a command, and offers the JSON of the page as a file; without script, a click selects the command.
+#: Copies a command, and offers the JSON of the page for download. Without a script, a click selects the command.
 SCRIPT = """
 for (const button of document.querySelectorAll("button[data-copies]")) {
   button.hidden = false;
@@ -97,7 +97,7 @@ if (link && data) {
 
 
 def page(title: str, body: str, *, script: bool = False) -> str:
-    """Return a complete HTML page from an escaped title and body, without terminal control characters."""
+    """Return a complete HTML page from an escaped title and body. Terminal control characters are escaped."""
     title, body = printable(title), printable(body)
     code = f"<script>{SCRIPT}</script>" if script else ""
     return (

@@ -1,7 +1,6 @@
-"""Fill in the upload form of the HPL-MxP list (hpl-mxp.org) from a result. Fields that only the user knows remain
-null.
+"""Fill in the upload form of the HPL-MxP list (hpl-mxp.org) from a result.
 
-The keys are the names of the form's fields.
+The keys are the names of the form's fields. Fields that only the user knows are null.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ JSON_NAME, TEXT_NAME = "submission.json", "submission.txt"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of the form: its name, its label, and a function that computes its value from a result."""
+    """A field of the form: its name, its label, and the function that returns its value for a result."""
 
     name: str
     label: str
@@ -30,9 +29,9 @@ class Field:
 
 
 def submission_files(results: Sequence[Result], others: Sequence[Result], report: str) -> dict[str, str]:
-    """Return the files of a submission for the fastest admissible result, otherwise for the fastest result.
+    """Return the submission files for the fastest admissible result, or for the fastest result if none is admissible.
 
-    `others` are results of other benchmarks of the same run, `report` is the name of HPL-MxP's native report.
+    `others` contains the results of other benchmarks in the same run. `report` is the name of HPL-MxP's native report.
     """
     result = max(results, key=lambda r: (_admissible(r), r.result.get("rate_flops") or 0.0))
     body = submission(result, others, report)
@@ -40,7 +39,7 @@ def submission_files(results: Sequence[Result], others: Sequence[Result], report
 
 
 def submission(result: Result, others: Sequence[Result], report: str) -> dict[str, Any]:
-    """Return the fields of the form by name, and whether the list accepts the result."""
+    """Return the fields of the form by name, whether the list accepts the result, and the broken rules."""
     fields = {field.name: field.answer(result) for field in FORM}
     hpl = [rate for r in others if r.benchmark == "hpl" and r.passed and (rate := _gflops(r)) is not None]
     fields |= {"outputFile": report, "hplgflops": max(hpl, default=None)}
@@ -92,13 +91,13 @@ def _gflops(result: Result) -> float | None:
 
 
 def _clock_ghz(result: Result) -> float | None:
-    """Return the nominal clock rate if the processor's name contains it."""
+    """Return the nominal clock rate in GHz from the processor's name, or None if the name does not contain it."""
     clock = re.search(r"@ *([\d.]+) *GHz", result.machine.get("cpu_model") or "")
     return float(clock[1]) if clock else None
 
 
 def _each(count: str, of: str) -> Callable[[Result], int | None]:
-    """Return a function that divides one count of the machine by another; the function returns None for a remainder."""
+    """Return a function that divides one count of the machine by another; it returns None if there is a remainder."""
 
     def divide(result: Result) -> int | None:
         total, parts = result.machine.get(count), result.machine.get(of)
@@ -119,7 +118,7 @@ def _compiler(result: Result) -> str | None:
 
 
 def _mpi_library(result: Result) -> str | None:
-    """Return the name of the MPI library that the ranks used; for an older result, PyPI's MPICH."""
+    """Return the name of the MPI library that the ranks used, or PyPI's MPICH for an older result."""
     if result.launch.get("ranks") == 1:
         return "none (one rank)"
     if result.launch.get("comm") == "torch":
@@ -130,7 +129,7 @@ def _mpi_library(result: Result) -> str | None:
 
 
 def _algorithm(result: Result) -> str:
-    """Describe how the factors were computed and used, as the rules require."""
+    """Return a description of how the factors were computed and used, which the rules require."""
     problem, low = result.problem, result.problem.get("precision", "fp32")
     rounded = ", rounded in software and multiplied in fp32" if result.result.get("emulated") else ""
     way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")

@@ -1,7 +1,6 @@
 """Describe the results of each benchmark in text lines, with defaults for benchmarks without their own lines.
 
-Reports call `lines_of` instead of testing the name of a benchmark, so that plug-in benchmarks can register their
-lines.
+Reports call `lines_of` and do not test the name of a benchmark. A plug-in benchmark can therefore register its lines.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from mxpeak.records import Result, three_digits
 
 #: Parts of a case in the order in which they are printed.
 PARTS = {"n": "N=", "nb": "NB="}
-#: Options that distinguish the cases of a sweep if they have several values.
+#: Options that distinguish the cases of a sweep if the run has several values.
 SWEPT = ("bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "split")
 
 
 class Lines:
     """The text lines that describe a benchmark's results.
 
-    nested    phases that are part of other phases
-    undrawn   phases that the plot of the steps omits: parts of other phases, and phases whose parts it draws
+    nested    phases that are part of another phase, with the name of this phase
+    undrawn   phases that the step plot omits: parts of other phases, and phases whose parts are drawn
     history   names of the quantity and of the iteration in the validation's history
     together  whether the scoreboard shows all results of the benchmark in one row
     """
@@ -33,24 +32,24 @@ class Lines:
     together: ClassVar[bool] = False
 
     def name(self, result: Result) -> str:
-        """Return the name of a result in a scoreboard."""
+        """Return the name of a result in the scoreboard."""
         return result.benchmark
 
     def case(self, problem: Mapping[str, Any]) -> str:
-        """Return the size of a case, such as N=1000 NB=192 2x2, with its precision and generator."""
+        """Return a case as text, such as N=1000 NB=192 2x2, with its precision and generator."""
         parts = [f"{shown}{problem[name]}" for name, shown in PARTS.items() if name in problem]
         parts += [f"{problem['P']}x{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
         return " ".join([*parts, *(str(problem[name]) for name in ("precision", "generator") if name in problem)])
 
     def parts(self, problem: Mapping[str, Any]) -> list[str]:
-        """Return the size of a case in parts for a page, such as N 9408, NB 192, grid 2×2."""
+        """Return the parts of a case for a page, such as N 9408, NB 192, grid 2×2."""
         parts = [f"{name} {problem[key]}" for key, name in (("n", "N"), ("nb", "NB")) if key in problem]
         parts += [f"grid {problem['P']}×{problem['Q']}"] if {"P", "Q"} <= set(problem) else []
         parts += [str(problem["precision"])] if "precision" in problem else []
         return [*parts, *([f"generator {problem['generator']}"] if "generator" in problem else [])]
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return the lines below the headline: accuracy and size."""
+        """Return the lines below the headline of a result: accuracy and size."""
         check = result.validation
         residual, threshold = check.get("residual"), check.get("threshold")
         if residual is None and threshold is None:
@@ -59,64 +58,67 @@ class Lines:
         return [shown, problem_line(self, result)]
 
     def found(self, result: Result) -> list[str]:
-        """Return the lines about the validation and other rates for a page."""
+        """Return the lines of a page about the validation and other rates."""
         check = result.validation
         return [f"residual {three_digits(check.get('residual'))}, threshold {three_digits(check.get('threshold'))}"]
 
     def details(self, result: Result) -> list[str]:
-        """Return the lines of a collapsed part of a page, such as the formula of the validation."""
+        """Return the lines of a page that are collapsed, such as the formula of the residual."""
         formula = result.validation.get("formula")
         return [f"residual = {formula}"] if formula else []
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
-        """Return the ratio of the result's rate to another rate of the result or in `others` as text; may be empty."""
+        """Return the ratio of the rate to another rate as text, such as "2.1 × double"; empty without another rate.
+
+        The other rate is in the result or in `others`, which contains rates by benchmark.
+        """
         return ""
 
     def notes(self, result: Result) -> list[str]:
-        """Return notes about the rate for a scoreboard, one per line; may be empty."""
+        """Return notes about the rate for the scoreboard, one per line; empty by default."""
         return []
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
-        """Return the header and the rows of a comparison by motif; may be empty."""
+        """Return the header and the rows of a table that compares precisions by motif; empty by default."""
         return []
 
     def memory(self, problem: Mapping[str, Any]) -> str:
-        """Return the memory of a case; may be empty."""
+        """Return text about the memory of a case; empty by default."""
         return ""
 
 
 def title_of(benchmark: str) -> str:
-    """Return the name of a benchmark as its authors write it."""
+    """Return the official title of a benchmark, or its name if it has no title."""
     return (BENCHMARKS[benchmark].title if benchmark in BENCHMARKS else "") or benchmark
 
 
 def lines_of(benchmark: str) -> Lines:
-    """Return the text lines of a benchmark, or general ones if it has none or is not registered."""
+    """Return the Lines object of a benchmark, or the default if the benchmark has none or is not registered."""
     name = BENCHMARKS[benchmark].lines if benchmark in BENCHMARKS else ""
     return load(name)() if name else Lines()
 
 
 def case_text(result: Result) -> str:
-    """Return the size of a case, with the options that distinguish it from the other cases of its sweep."""
+    """Return a case as text, with the options that distinguish it from the other cases of its sweep."""
     swept = (f"{name}={result.problem[name]}" for name in _swept(result))
     return " ".join([lines_of(result.benchmark).case(result.problem), *swept])
 
 
 def problem_parts(result: Result) -> list[str]:
-    """Return the parts of a case, including the options that distinguish it from the other cases of its sweep."""
+    """Return the parts of a case, with the options that distinguish it from the other cases of its sweep."""
     swept = (f"{name} {result.problem[name]}" for name in _swept(result))
     return [*lines_of(result.benchmark).parts(result.problem), *swept]
 
 
 def _swept(result: Result) -> list[str]:
-    """Return the names of the options that have several values in the run of a result."""
+    """Return the names of the SWEPT options that have several values in the run of a result."""
     settings = ((name, result.config.get(name)) for name in SWEPT if name in result.problem)
     values = {name: each.get("value") for name, each in settings if isinstance(each, Mapping)}
     return [name for name, value in values.items() if isinstance(value, list | tuple) and len(value) > 1]
 
 
 def problem_line(lines: Lines, result: Result) -> str:
-    """Return a line with the problem and the time of a result."""
+    """Return the case and the measured time of a result as a line of text."""
     time_s = result.result.get("time_s")
     parts = [case_text(result).replace("=", " "), "" if time_s is None else f"time {three_digits(time_s)} s"]
     return ", ".join(part for part in parts if part)

@@ -28,7 +28,7 @@ COLUMNS = {
 
 
 def markdown(results: Sequence[tuple[str, Body]]) -> str:
-    """Return a Markdown table of results, each with the name of its run."""
+    """Return a Markdown table with a row per result and the name of its run."""
     rows = [["benchmark", "case", "rate", "of limit", "residual", "status", "run"], ["---"] * 7]
     for where, body in results:
         result = Result.from_dict(body)
@@ -44,12 +44,15 @@ def markdown(results: Sequence[tuple[str, Body]]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Escape a text for a Markdown cell, so that it contains no markup, HTML or links."""
+    """Escape text for a Markdown cell, so that it contains no markup, HTML or links."""
     return re.sub(r"[\\`*_{}\[\]<>|~&$!#]", r"\\\g<0>", one_line(text))
 
 
 def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
-    """Return CSV with one line per result and all digits, in flop/s, bytes/s and seconds; unknown values are empty."""
+    """Return CSV with a line per result. Numbers have all digits, and unknown values are empty.
+
+    Rates are in flop/s or bytes/s, and times in seconds.
+    """
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(["run", "benchmark", "status", *(name for names in COLUMNS.values() for name in names)])
@@ -64,7 +67,7 @@ FORMULA = tuple("=+-@\t\r＝＋－＠")
 
 
 def _plain(cell: Any) -> Any:
-    """Return a cell that no spreadsheet evaluates: a text that begins like a formula gets an apostrophe before it."""
+    """Return a cell, with an apostrophe in front of text that a spreadsheet would evaluate as a formula."""
     if isinstance(cell, int | float | None):
         return cell
     text = str(cell)

@@ -15,9 +15,10 @@ GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
 def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
-    """Return the status, the rate, the share of the limit and the accuracy of a result as text.
+    """Return the headline of a result, followed by lines about accuracy, size, repetitions, energy and broken rules.
 
-    If `verbose`, the text also contains the phases and the placement.
+    If `verbose`, the text also contains the phases and the placement. For an aborted run, the text contains the
+    progress.
     """
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"
@@ -32,7 +33,7 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
 
 
 def _repeats(result: Result) -> str:
-    """Return the best, median and spread of the times of a case with --repeat as text."""
+    """Return text with the best, the median and the spread of the times of a run with --repeat; empty otherwise."""
     repeat, samples = result.config.get("repeat"), result.samples_s
     if not isinstance(repeat, Mapping) or repeat.get("value", 1) < 2 or len(samples) < 2:
         return ""
@@ -42,7 +43,7 @@ def _repeats(result: Result) -> str:
 
 
 def _soak(result: Result) -> str:
-    """Return the duration of a soak test, and whether all of its runs were bitwise identical."""
+    """Return text with the duration of a soak test, and whether all runs were bitwise identical; empty otherwise."""
     soak = result.telemetry.get("soak")
     if not soak:
         return ""
@@ -51,7 +52,7 @@ def _soak(result: Result) -> str:
 
 
 def energy_text(telemetry: Mapping[str, Any]) -> str:
-    """Return a line with the energy and power of the timed work and the phases with most energy; empty if unknown."""
+    """Return a line with energy and power of the timed work, and the phases that used most energy; empty if unknown."""
     energy = telemetry.get("energy")
     if not energy or energy["joules"] is None:
         return ""
@@ -65,7 +66,7 @@ def energy_text(telemetry: Mapping[str, Any]) -> str:
 
 
 def _tuned(result: Result) -> str:
-    """Return the settings taken from `mxpeak tune` because no flag, variable or file set them."""
+    """Return text that lists the settings taken from `mxpeak tune`, or an empty string if there are none."""
     settings = {name: setting for name, setting in result.config.items() if isinstance(setting, dict)}
     tuned = {name: setting["value"] for name, setting in settings.items() if setting.get("origin") == "tuned"}
     named = ", ".join(f"{name} {_setting_text(value)}" for name, value in tuned.items())
@@ -73,7 +74,7 @@ def _tuned(result: Result) -> str:
 
 
 def _setting_text(value: Any) -> str:
-    """Return the value of a setting as text: a list separated by commas, a grid as PxQ."""
+    """Return the value of a setting as text: list items separated by commas, and grids as PxQ."""
     if isinstance(value, list | tuple):
         pairs = [v if isinstance(v, list | tuple) else (v,) for v in value]
         return ",".join("x".join(map(str, pair)) for pair in pairs)
@@ -81,7 +82,7 @@ def _setting_text(value: Any) -> str:
 
 
 def _progress_when_aborted(result: Result) -> str:
-    """Return the reason for the abort of a run, and its progress."""
+    """Return lines with the last step and the reason of an aborted run, its finished solves, and how to resume."""
     aborted = result.telemetry["aborted"]
     place = f"{aborted['computation']}, after step {aborted['step']}" if aborted["step"] else "before the first step"
     finished = _finished(aborted["finished"]) if "finished" in aborted else ""
@@ -91,7 +92,7 @@ def _progress_when_aborted(result: Result) -> str:
 
 
 def _finished(solves: Mapping[str, Any]) -> str:
-    """Return the rate of the solves that had finished before the abort as text."""
+    """Return a line with the rate and the validation of the solves that finished before an abort."""
     count, seconds = solves["solves"], three_digits(solves["time_s"])
     so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(solves['rate_flops'])}"
     validated = "the validation passed" if solves["passed"] else "the validation FAILED"
@@ -108,14 +109,14 @@ def headline(result: Result, *, color: bool = False) -> str:
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
 
 
-#: Number of phases whose share of the energy is shown.
+#: Number of phases whose share of the energy is printed.
 MOST_PHASES = 3
-#: Rules that a short run on a part of a machine breaks, and the list status of a run that breaks no others.
+#: Rules that a short or small run breaks, and the list status of a run that breaks no other rules.
 SHORT = {"time": "too short to submit", "memory": "too small to submit"}
 
 
 def rules_text(result: Result, short: Mapping[str, str] = SHORT) -> str:
-    """Return the list status of a result; empty if the benchmark has no published rules."""
+    """Return the list status of a result, such as ADMISSIBLE; empty if the benchmark has no published rules."""
     if not result.rules:
         return ""
     own = (
@@ -127,17 +128,17 @@ def rules_text(result: Result, short: Mapping[str, str] = SHORT) -> str:
 
 
 def failed_tests(result: Result) -> list[str]:
-    """Return the names of mxpeak's own tests that a result fails, without repetition."""
+    """Return the distinct names of mxpeak's own tests that a result fails."""
     return list(dict.fromkeys(str(each["rule"]) for each in result.rules.get("violations") or () if own_test(each)))
 
 
 def own_test(violation: Mapping[str, Any]) -> bool:
-    """Return whether a violation is of mxpeak's own tests; older results contain only published rules."""
+    """Return whether a violation is a failed test of mxpeak and not a broken rule of a list."""
     return violation.get("source") == "mxpeak"
 
 
 def too_short(result: Result, short: Mapping[str, str] = SHORT) -> str:
-    """Return the submission status of a valid run that is too short or too small; otherwise an empty string."""
+    """Return the list status of a valid run that is only too short or too small; otherwise an empty string."""
     broken = [str(each.get("rule")) for each in result.rules.get("violations") or ()]
     if not result.passed or not broken or not set(broken) <= set(short):
         return ""
@@ -145,15 +146,18 @@ def too_short(result: Result, short: Mapping[str, str] = SHORT) -> str:
 
 
 def share_text(result: Result) -> str:
-    """Return the share of the limit, with a star if the machine's speed changed; empty if no limit was measured."""
+    """Return the share of the limit in percent, or an empty string if no limit was measured.
+
+    A star marks a share that is uncertain because the machine's speed changed.
+    """
     share = percent(result.result.get("fraction_of_limit"))
     return f"{share}*" if share and drifted(result.result) else share
 
 
 def phase_table(result: Result) -> str:
-    """Return the table of phases, the longest first: mean over the ranks, slowest rank, share of the total, rate.
+    """Return the table of phases, sorted by time: mean and maximum over the ranks, share of total, rate and calls.
 
-    The total is the measured time; for a norm, which is repeated, it is the sum of all phases.
+    The total is the measured time. For a norm, which is repeated, the total is the sum of all phases.
     """
     total = result.result.get("time_s") or 0.0
     if "rate_bytes" in result.result:
@@ -174,7 +178,7 @@ def phase_table(result: Result) -> str:
 
 
 def nested_phases(phases: Mapping[str, Mapping[str, Any]], parents: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return phases and their nesting depth, the longest first, each followed by its parts."""
+    """Return the names and nesting depths of phases, sorted by time, with the parts of a phase after the phase."""
 
     def under(parent: str | None, depth: int) -> list[tuple[str, int]]:
         here = [name for name in phases if (parents.get(name) if parents.get(name) in phases else None) == parent]
@@ -190,17 +194,17 @@ def blas_text(blas: Mapping[str, Any]) -> str:
 
 
 def violation_text(violation: Mapping[str, Any]) -> str:
-    """Return a violated rule with its explanation; mxpeak's own tests are marked as such."""
+    """Return a violation as text: the rule and its explanation. The tests of mxpeak have the prefix "own test"."""
     return f"{'own test ' if own_test(violation) else ''}{violation.get('rule')}: {violation.get('text')}"
 
 
 def percent(share: float | None) -> str:
-    """Return a share in percent; empty if it is unknown."""
+    """Return a share in percent with three digits; empty if the share is None."""
     return "" if share is None else f"{three_digits(100 * share)} %"
 
 
 def phase_rate(phase: Mapping[str, Any]) -> str:
-    """Return the rate of a phase in flops if they were counted, otherwise in bytes."""
+    """Return the rate of a phase as text: flop/s if its flops were counted, otherwise bytes/s."""
     time_s, flops, moved = (phase.get(key) or 0.0 for key in ("time_s", "flops", "bytes"))
     if not time_s or not (flops or moved):
         return ""
@@ -208,7 +212,7 @@ def phase_rate(phase: Mapping[str, Any]) -> str:
 
 
 def placement(result: Result) -> str:
-    """Return the process grid, and the host, cores and threads of each rank."""
+    """Return lines with the process grid, and the host, threads and cores of each rank."""
     lines = str(result.launch.get("grid") or "").splitlines()
     for rank in result.launch.get("binding") or ():
         threads = f"{rank['threads']} thread{'s' if rank['threads'] > 1 else ''}"
@@ -217,7 +221,7 @@ def placement(result: Result) -> str:
 
 
 def cautions(warnings: Iterable[Caution]) -> str:
-    """Return each warning on a line, followed by its hint."""
+    """Return each warning on a line, followed by a line with its hint."""
     lines = []
     for warning in warnings:
         lines.append(f"warning: {one_line(warning.text)} [{one_line(warning.code)}]")
@@ -227,7 +231,7 @@ def cautions(warnings: Iterable[Caution]) -> str:
 
 
 def painted(mark: str, color: bool) -> str:
-    """Return the word for a status, colored green or red if `color`."""
+    """Return a status word, in green or red if `color`."""
     return f"{BOLD}{GREEN if mark == 'PASSED' else RED}{mark}{PLAIN}" if color else mark
 
 
@@ -239,7 +243,7 @@ def _emulation(result: Result) -> str:
 
 
 def _broken_rules(result: Result) -> list[str]:
-    """Return a line for each broken rule and each of mxpeak's own tests that failed."""
+    """Return a line for each broken rule and for each failed test of mxpeak."""
     return [
         f"{'own test' if own_test(each) else 'broken rule'} {each.get('rule')}: {each.get('text')}"
         for each in result.rules.get("violations") or ()

@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: The lanes of a rank from top to bottom.
+#: The lanes of a rank in the trace viewer, from top to bottom.
 LANES = ("compute", "halo")
 #: Seconds between the timelines of two cases.
 GAP_S = 1e-3
 
 
 def chrome_trace(cases: Sequence[tuple[str, Sequence[Mapping[str, Any]]]]) -> str:
-    """Return the events of all ranks as JSON, with times in microseconds and the cases in sequence."""
+    """Return the events of all ranks as JSON for the trace viewer, with times in microseconds and cases in sequence."""
     ranks = sorted({event["rank"] for _, events in cases for event in events})
     lanes = [lane for lane in LANES if any(event["lane"] == lane for _, events in cases for event in events)]
     events_json = [_meta("process_name", rank, 0, f"rank {rank}") for rank in ranks]

@@ -25,7 +25,7 @@ _ready: set[tuple[object, ...]] = set()
 
 
 def threads_for(asked: Any, *, default: int | None = None) -> int:
-    """Check a requested number of threads and return it; for None, return `default` or one thread per core."""
+    """Check a requested number of threads and return it; for None, return `default`, or one thread per core."""
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
@@ -43,14 +43,14 @@ def threads_for(asked: Any, *, default: int | None = None) -> int:
 
 @cache
 def _cores() -> int:
-    """Return the number of cores, each of which can run one thread."""
+    """Return the number of physical cores that this process may use."""
     return max(1, len(one_core_each()))
 
 
 def compile_once(
     what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE, name: str = ""
 ) -> None:
-    """Run kernels on tiny data at the first call with this key on one of the ranks, so that the kernels are compiled.
+    """Compile kernels by running `use` on tiny data, at the first call with this key on one of the ranks.
 
     `name` is the name of a declared set of entry points, if there is one for these kernels. A line on stderr reports a
     compilation of more than a second. Collective over comm.

@@ -76,8 +76,8 @@ class Part:
 
     about        the run: name, benchmark, version and settings
     generation   an identifier shared by the processes of one start; a resumed run has a different one
-    number       number of this checkpoint in the run
-    steps        completed steps of the factorization
+    number       the number of this checkpoint in the run
+    steps        the number of completed steps of the factorization
     elapsed_s    timed seconds until the copy, over all processes that have computed
     unix         the time of the copy
     notes        lists of numbers by name, from which the factorization continues
@@ -111,7 +111,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return the shape of the stored entries."""
+        """Return the shape of the array of entries that the part stores."""
         return self.rows.local_size, self.columns.local_size
 
     @property
@@ -137,7 +137,7 @@ def part_name(p: int, q: int) -> str:
 
 
 class Digest:
-    """Computes a digest of bytes in order: the BLAKE2b hash of the header and of a CRC-32 per 16 MiB of entries.
+    """Computes a digest of a part: the BLAKE2b hash of the header and of a CRC-32 per 16 MiB of entries.
 
     CRC-32 reads four times as many bytes per second as BLAKE2b (2.4 and 0.6 GB/s on a 2.5 GHz Xeon). It finds every
     error of one or two bits, and every burst of up to 32 bits, within the 16 MiB.
@@ -147,11 +147,11 @@ class Digest:
         self._hash = blake2b(head, digest_size=DIGEST // 2)
 
     def add(self, piece: Any) -> None:
-        """Add up to AT_ONCE bytes. All pieces except for the last one must have this size."""
+        """Add a piece of up to AT_ONCE bytes to the digest. All pieces except the last one must have this size."""
         self._hash.update(crc32(piece).to_bytes(4, "little"))
 
     def add_all(self, flat: Array) -> None:
-        """Add all bytes of an array."""
+        """Add all bytes of an array to the digest."""
         for piece in _cut(flat):
             self.add(piece.data)
 
@@ -193,7 +193,7 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def write(self, part: Part, fill: Callable[[Array], None]) -> None:
-        """Copy the entries with `fill`, and start to write the copy as this part."""
+        """Copy the entries with `fill`, and start to write the copy as this part in the background."""
         self.wait()
         fill(self._copy)
         self._thread = threading.Thread(target=self._run, args=(part,), name="checkpoint")
@@ -276,9 +276,10 @@ def pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _write(file: int, piece: Array) -> None:
-    """Write bytes. The write bypasses the cache of the system if the bytes are whole pages and the disk supports it.
+    """Write the bytes of `piece` to a file, and bypass the cache of the system if possible.
 
-    Writes through the cache need ten times as much processor time, and they need memory, which the run has filled.
+    The bypass requires whole pages and a disk that supports it. Writes through the cache need ten times as much
+    processor time, and they need memory, which the run has filled.
     """
     direct = piece.ctypes.data % PAGE == 0 == piece.size % PAGE and _set_direct(file, True)
     while piece.size:
@@ -308,7 +309,7 @@ def _set_direct(file: int, on: bool) -> bool:
 
 @contextmanager
 def regular_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading; refuse pipes and devices, from which reading may never end."""
+    """Open a regular file for reading, and raise a ValueError for pipes and devices, whose reads may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -335,7 +336,7 @@ def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
 
 
 def read_head(file: BinaryIO) -> tuple[bytes, Part]:
-    """Read the header of a part, and check its digest and its values."""
+    """Read the header of a part, check its digest and its values, and return its bytes and the part."""
     line = file.read(FIRST_LINE)
     match = re.fullmatch(re.escape(SCHEMA.encode()) + rb" (\d{10}) ([0-9a-f]{%d})\n" % DIGEST, line)
     if match is None:
@@ -404,7 +405,7 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
 
 
 def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, local: Array) -> None:
-    """Read the entries of this rank from the parts of a checkpoint, which may have another process grid.
+    """Read the entries of this rank into `local` from the parts of a checkpoint, which may have another process grid.
 
     `first` is one of the parts. All parts must have been read and checked before. Raises a ValueError or an OSError.
     """
@@ -441,7 +442,7 @@ def _load_part(
 
 
 def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
-    """Return the local indices in both layouts of the global indices that both layouts contain."""
+    """Find the global indices that both layouts contain, and return their local indices in each layout."""
     here = np.arange(local.local_size)
     blocks, within = here // local.nb * local.P + local.p, here % local.nb
     both = blocks % theirs.P == theirs.p
@@ -449,7 +450,7 @@ def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
 
 
 def _runs(to: Array, source: Array) -> Iterator[tuple[Array, Array]]:
-    """Divide rows into runs of at most 256 rows that are consecutive in the source, and yield their indices."""
+    """Divide rows into runs of at most 256 rows that are consecutive in `source`, and yield the indices of each run."""
     cuts = np.flatnonzero(np.diff(source) != 1) + 1
     for here, there in zip(np.split(to, cuts), np.split(source, cuts)):
         for i in range(0, len(there), 256):

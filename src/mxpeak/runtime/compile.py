@@ -50,9 +50,10 @@ def compile_in_turn(
 ) -> None:
     """Compile kernels at their first use on one rank per cache folder. The other ranks then load the machine code.
 
-    `name` is the name of a declared set of entry points, if there is one for these kernels. `cores` are the cores for
-    compilation, if they differ from those of this process. `kernels` is a backend that can rehearse the use. Rank 0
-    prints a line if compilation takes more than a second. Collective over comm.
+    `use` runs the kernels. `name` is the name of a declared set of entry points, if there is one for these kernels.
+    `cores` are the cores for compilation, if they differ from those of this process. `kernels` is a backend that can
+    compile the kernels of `use` without computing. Rank 0 prints a line if compilation takes more than a second.
+    Collective over comm.
     """
     from mxpeak.kernels.host.engine.cache import token
 
@@ -73,7 +74,10 @@ def compile_in_turn(
 
 @contextmanager
 def _announced(text: str) -> Iterator[threading.Event]:
-    """Print a line after a second if the event is set or new machine code appears. Loading kernels prints no line."""
+    """Print a line after a second if the yielded event is set or the caches contain new machine code.
+
+    Loading kernels from a cache prints no line.
+    """
     compiles, ended, before = threading.Event(), threading.Event(), _machine_code()
 
     def watch() -> None:
@@ -102,14 +106,14 @@ def _machine_code() -> int:
 
 
 def cold_entries(name: str) -> list[int]:
-    """Return the numbers of those entry points in the set `name` that are not in the cache."""
+    """Return the numbers of the entry points in the set `name` that are not in the cache."""
     from mxpeak.kernels.host.engine.first_use import entries
 
     return [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
-    """Compile those entry points of the set `name` that are not cached, in this process and on every other core.
+    """Compile the entry points of the set `name` that are not cached, in this process and on every other core.
 
     Each other core has its own process. With one core, or after a failure here, each entry point is compiled at its
     first use.
@@ -144,9 +148,9 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
 
 
 def _is_cold(entry: Any) -> bool:
-    """Return whether an entry point is not in the cache, or False if this is unknown.
+    """Return whether an entry point is known to be missing from the cache.
 
-    If the cache does not contain the entry point after all, its first use compiles it.
+    If the answer is False although the entry point is missing, its first use compiles it.
     """
     try:
         return bool(entry.is_cold())

@@ -44,7 +44,7 @@ class Facts:
         }
 
     def run_section(self, start_unix: float, end_unix: float) -> dict[str, Any]:
-        """Return the section with the command, user and times of the run."""
+        """Return the section with an identifier of the run, its command line, and its start and end times."""
         return {
             "id": str(uuid.uuid4()),
             "argv": self.argv,
@@ -91,7 +91,7 @@ def counted(comm: Communicator, kernels: Kernels) -> dict[str, int]:
 
 
 def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> dict[str, Any]:
-    """Return the launcher and the cores and devices of each rank, complete on rank 0. Collective over comm."""
+    """Return the launcher, and the cores and devices of all ranks, complete only on rank 0. Collective over comm."""
     launched = launcher()
     ranks = comm.gather_objects(
         {
@@ -111,7 +111,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
 
 
 def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:
-    """Return cautions about ranks that are not on the socket of their GPU. Collective over comm."""
+    """Return cautions about ranks whose cores are not on the socket of their GPU. Collective over comm."""
     if "device_bus" not in device:
         return []
     host = node_name()

@@ -61,7 +61,7 @@ def check_unlocked(folder: Path) -> None:
 
 
 def _open(folder: Path) -> int:
-    """Open the lock file; raise an error if it is a link to another file."""
+    """Open the lock file and return its descriptor; raise an error if the file is a link."""
     path, how = folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         try:
@@ -84,14 +84,14 @@ def _open(folder: Path) -> int:
 
 
 def _write_holder(file: int) -> None:
-    """Write the host and the number of this process into the lock file, for the error message of another run."""
+    """Write the host and the number of this process into the lock file, for the error messages of other runs."""
     with suppress(OSError):  # on a full disk the lock works without this text
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()} {os.uname().nodename}\n".encode(), 0)
 
 
 def _holder(file: int) -> str:
-    """Return a text that names the process that holds the lock; empty if the process is unknown."""
+    """Return a text that names the process that holds the lock, or an empty string if the process is unknown."""
     with suppress(OSError):
         if holder := re.fullmatch(rb"(\d{1,20}) ([\w.-]{1,255})\n", os.pread(file, 300, 0)):
             return f" (process {holder[1].decode()} on {holder[2].decode()})"

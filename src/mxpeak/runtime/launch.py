@@ -145,7 +145,7 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
-    """Start `ranks` local ranks of another command, or one process without a launcher, and return the exit code."""
+    """Run an mxpeak command on `ranks` local ranks, or in one process without a launcher, and return the exit code."""
     return respawn(ranks, argv, comm) if ranks > 1 else code_of([sys.executable, "-m", "mxpeak", *argv])
 
 
@@ -229,9 +229,9 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
 def start(comm: str = "auto") -> Communicator:
     """Return the communicator of all ranks.
 
-    It is the one that `comm` requests, otherwise torch.distributed under torchrun or MPI under other launchers.
-    Without a launcher and without a request, or with a single rank, this process is alone. torchrun always ends with
-    code 1 if a rank fails; mxpeak's --ranks returns the code of the rank. Collective.
+    The communicator is of the type that `comm` requests, otherwise torch.distributed under torchrun or MPI under other
+    launchers. Without a launcher and without a request, or with a single rank, this process is alone. torchrun always
+    ends with code 1 if a rank fails; mxpeak's --ranks returns the code of the rank. Collective.
     """
     launch = launcher()
     if not launched() and comm not in COMMANDS:
@@ -279,7 +279,7 @@ def _start_mpi(launch: tuple[str, int, int] | None) -> Communicator:
 
 
 def _refuse_other_launcher(launch: tuple[str, int, int] | None) -> None:
-    """Raise an error before MPI starts and aborts, if Open MPI's launcher started ranks of another MPI library."""
+    """Raise an error, before MPI aborts, if Open MPI's launcher started ranks that use another MPI library."""
     if launch is None or launch[0] != "mpiexec (Open MPI)":
         return
     vendor = _mpi_vendor()
@@ -305,7 +305,10 @@ def _mpi_vendor() -> str:
 
 
 def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> int:
-    """Return this rank's number among the ranks of its node, from the launcher or by counting. Collective over comm."""
+    """Return this rank's number among the ranks of its node.
+
+    The number is read from the launcher, or computed by counting the ranks of the node. Collective over comm.
+    """
     launch = launcher(environ)
     number = environ.get(LOCAL_RANKS.get(launch[0], ""), "") if launch is not None else ""
     if number.isdecimal():

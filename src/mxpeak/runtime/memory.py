@@ -24,10 +24,14 @@ MARGIN = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Memory in bytes of the node with the least memory: the limit, the part for a default size, and the total.
+    """The memory in bytes of the node with the least memory.
 
-    Every node is assumed to have `ranks_a_node` ranks, like the fullest node. If GPUs compute, the memory of a node is
-    that of its ranks' GPUs.
+    limit     the memory that a case may use
+    default   the memory that a default size may use
+    total     all memory of the node
+
+    Every node is assumed to have `ranks_a_node` ranks, the number of ranks on the fullest node. If GPUs compute, the
+    memory of a node is the memory of its ranks' GPUs.
     """
 
     limit: int
@@ -37,7 +41,7 @@ class Budget:
     total: int = 2**63
 
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
-        """Return the bytes that a case needs on a node with the largest number of ranks."""
+        """Return the bytes that a case needs on the node with the most ranks."""
         total, ranks = footprint(n, nb, P, Q)["total"], P * Q
         return total * min(self.ranks_a_node, ranks) // ranks
 
@@ -46,15 +50,15 @@ class Budget:
         return self.need(footprint, n, nb, P, Q) <= self.limit
 
     def default_n(self, footprint: Footprint, nb: int, P: int, Q: int) -> int:
-        """Return the default order: the largest that fits in the part of the memory for a default size."""
+        """Return the largest order N that fits in the memory for a default size."""
         return self._largest(self.default, footprint, nb, P, Q)
 
     def share_n(self, share: float, footprint: Footprint, nb: int, P: int, Q: int) -> int:
-        """Return the largest order that uses this share of the total memory, regardless of the free memory."""
+        """Return the largest order N that uses this share of the total memory, regardless of the free memory."""
         return self._largest(int(share * self.total), footprint, nb, P, Q)
 
     def too_large(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> str:
-        """Return a text with the reason why a case does not fit, and the largest size that fits."""
+        """Return a text that explains why a case does not fit, and states the largest size that fits."""
         parts = footprint(n, nb, P, Q)
         limit = self._largest(self.limit, footprint, nb, P, Q)
         return (
@@ -69,9 +73,9 @@ class Budget:
 
 
 def memory_budget(run: Run[Any], comm: Communicator, number: int | None = None) -> Budget:
-    """Return the memory budget: the free memory minus a margin, limited by --mem if it is given.
+    """Return the memory budget: the free memory minus a margin, but at most --mem if the user gives it.
 
-    `number` is the number of this rank's GPU in its placement; None before ranks are bound. Collective over comm.
+    `number` is the number of this rank's GPU in its placement, or None before ranks are bound. Collective over comm.
     """
     config, ranks = run.config, nodes_of(comm, None).max_ranks
     total, free = _gpu_memory(config, comm, number) if config.on_gpu else _host_memory()
@@ -88,7 +92,10 @@ def _host_memory() -> tuple[int, int]:
 
 
 def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> tuple[int, int]:
-    """Return the GPU memory of a full node whose ranks all have GPUs like this one; ranks may share a GPU."""
+    """Return the total and the free GPU memory, in bytes, of a node with the most ranks.
+
+    All ranks of this node are assumed to have GPUs like this one; ranks may share a GPU. Collective over comm.
+    """
     number = device_number(config, comm) if number is None else number
     mistake, here, device = None, (0, 0), ""
     try:

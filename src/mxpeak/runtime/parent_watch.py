@@ -59,7 +59,10 @@ def child_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
 
 
 def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of columns of a stream's terminal, even if a launcher uses a pipe; None without a terminal."""
+    """Return the number of columns of a stream's terminal, even if a launcher uses a pipe.
+
+    Return None if there is no terminal.
+    """
     if stream is not None and stream.isatty():
         return shutil.get_terminal_size().columns
     columns = environ.get(COLUMNS, "")
@@ -67,7 +70,7 @@ def terminal_width(stream: TextIO | None, environ: Mapping[str, str] = os.enviro
 
 
 def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the parent's process number on this host, from the variable or from torchrun; None without a parent."""
+    """Return the parent's process number on this host, from the variable or from torchrun, or None without a parent."""
     host, _, pid = environ.get(VARIABLE, "").rpartition(":")
     if host == os.uname().nodename and pid.isdecimal():
         return int(pid)
@@ -75,7 +78,7 @@ def parent_pid(environ: Mapping[str, str] = os.environ) -> int | None:
 
 
 def pass_on(number: int) -> None:
-    """Send the signal that ended this rank to all ranks, if one process of this host started the ranks.
+    """Forward the signal that ended this rank to the process of this host that started all ranks.
 
     This rank ignores the signal from then on. torchrun itself ends the other ranks, and a second signal would
     interrupt its wait for the ranks.
@@ -90,7 +93,7 @@ def pass_on(number: int) -> None:
 
 
 def first_signal(number: int) -> int:
-    """Return the signal that ended the run: that of the starting process if it is known, otherwise `number`.
+    """Return the signal that ended the run: the signal of the starting process if it is known, otherwise `number`.
 
     `number` is the signal that this process received.
     """
@@ -102,7 +105,7 @@ def first_signal(number: int) -> int:
 
 
 def write_exit_code(code: int) -> None:
-    """Write the exit code of this rank to the file of the starting process."""
+    """Append the exit code of this rank to the file that the starting process reads."""
     path = os.environ.get(EXIT_CODE_FILE)
     if path and parent_pid() is not None:  # on another host, the path would belong to another process
         with suppress(OSError), open(path, "a") as word:  # only Linux has /proc, and only this host has the path
@@ -135,12 +138,15 @@ def first_exit_code(text: str) -> int | None:
 
 
 def handled_signals() -> list[signal.Signals]:
-    """Return those signals of ENDING that this process handles; nohup ignores SIGHUP."""
+    """Return the signals of ENDING that this process handles, which exclude SIGHUP under nohup."""
     return [number for number in ENDING if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 def mpiexec_socket(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Return the socket to MPICH's mpiexec; None if the socket belongs to a parent process that is itself a rank."""
+    """Return the file descriptor of the socket to MPICH's mpiexec.
+
+    Return None if there is no such socket, or if it belongs to a parent process that is itself a rank.
+    """
     import socket
 
     fd, peer = environ.get("PMI_FD", ""), getattr(socket, "SO_PEERCRED", None)
@@ -176,7 +182,7 @@ def await_readers() -> None:
 
 
 def _unread(file: int) -> int:
-    """Return the number of unread bytes in a pipe as reported by Linux; 0 for other files."""
+    """Return the number of unread bytes in a pipe as reported by Linux, or 0 for other files."""
     with suppress(OSError):
         if stat.S_ISFIFO(os.fstat(file).st_mode):
             return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)

@@ -108,9 +108,9 @@ def bind_to_cores(
 
 
 def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list[int]:
-    """Return the cores near this GPU; empty without a GPU, or if the system does not report the cores.
+    """Return the cores near this GPU, or an empty list if the system does not report the cores.
 
-    `load_kernels` reports a missing GPU on all ranks.
+    The list is also empty without a GPU. `load_kernels` later reports a missing GPU on all ranks.
     """
     if not config.on_gpu:
         return []
@@ -155,10 +155,10 @@ def map_of_a_node(
 
 
 def parts_here(config: PlaceConfig) -> int:
-    """Return the number of devices on this host, or of groups of cores if no GPU computes; each serves one rank.
+    """Return the number of devices on this host, or the number of core groups if no GPU computes.
 
-    A group consists of the cores of one third-level cache, or of --threads of these cores. If all cores share one
-    cache, each core is a group.
+    Each device or group serves one rank. A group consists of the cores of one third-level cache, or of --threads of
+    these cores. If all cores share one cache, each core is a group.
     """
     _, device = resolve(config.kernels, config.device)
     if device != "cpu":
@@ -211,7 +211,7 @@ def on_processor(run: AnyRun, native: Collection[str]) -> AnyRun:
 
 
 def _open_values(run: Run[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values whose settings no source has set."""
+    """Return the entries of `values` for settings that no source has set."""
     defaults = type(run.config).__dataclass_fields__
     return {
         name: value
@@ -221,7 +221,7 @@ def _open_values(run: Run[Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def native_precisions(config: PlaceConfig) -> frozenset[str]:
-    """Return the low precisions that this rank's processor multiplies natively; empty if a GPU computes."""
+    """Return the low precisions that this rank's processor multiplies natively, or an empty set if a GPU computes."""
     if config.kernels != "host":
         return frozenset()
     from mxpeak.kernels.host.engine.matrix_engines import chosen
@@ -284,7 +284,7 @@ def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
 
 
 def _compiled(config: PlaceConfig, panels: bool) -> str:
-    """Return the name of the set of host kernels that is compiled in advance; empty for most GPUs."""
+    """Return the name of the set of host kernels that is compiled in advance, or an empty string for most GPUs."""
     from mxpeak.kernels.host.engine.first_use import LOADING, LOADING_PANELS
 
     if config.kernels == "host":

@@ -41,7 +41,7 @@ class Store:
 
     @cached_property
     def name(self) -> str:
-        """Return the fingerprint."""
+        """Return the fingerprint of the machine."""
         return digest(self.facts)
 
     @property
@@ -68,8 +68,9 @@ class Store:
         return tables
 
     def book(self) -> tuple[Winners, str]:
-        """Return the fastest settings, and a description of any error in their file; an unreadable file counts as
-        empty.
+        """Return the fastest settings, and a description of any error in their file.
+
+        An unreadable file counts as empty.
         """
         try:
             return read_winners(self.book_file.read_text(encoding="utf-8"), self.facts), ""
@@ -111,12 +112,12 @@ class Store:
             ) from None
 
     def note(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append measurements to the file with the measurements."""
+        """Append records of measurements to the journal file."""
         append(self.journal_file, records)
 
 
 def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append measurements to a journal, one per line.
+    """Append records of measurements to a journal, one per line.
 
     If an earlier writer has left an incomplete line, the line is ended first.
     """
@@ -151,7 +152,7 @@ def with_tuned(
     """Return the run with the stored winner's values instead of defaults, and notes about values that are not used.
 
     If `alone`, this is the only benchmark of the command, so its ranks and threads may also be tuned values if both
-    are unset. The values of `fixed` are not used.
+    are unset. The settings in `fixed` keep their values.
     """
     if is_empty():
         return run, []
@@ -184,7 +185,7 @@ def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str
 
 
 def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool) -> dict[str, Any]:
-    """Return the tuned settings as values, including ranks and threads if these were tuned and are unset."""
+    """Return the winner's settings as parsed values, including ranks and threads if these were tuned and are unset."""
     by_name = {o.name: o for o in options(config) if not o.users_path}
     texts = dict(winner.settings)
     if winner.any_layout and winner.ranks > 1 and open_layout:
@@ -230,7 +231,7 @@ def device_of(kernels: str, device: str) -> str:
 
 
 def _orders(config: RunConfig, device: str) -> tuple[int, ...] | None:
-    """Return the orders of a run, or an estimate if the run fills the memory.
+    """Return the orders N of a run, or an estimate of N if the run fills the memory.
 
     Returns None if the size depends on a measurement or if the benchmark has no order.
     """

@@ -50,7 +50,11 @@ def plain_lu_by_rows(n: int, *, is_complex: bool) -> float:
 
 
 def row_errors(xp: Any, R: Any, D: Any, n: int) -> Any:
-    """Return |r_ij| / d_ij for order n; residuals of at most n + 1 roundings of subnormal numbers count as zero."""
+    """Return |r_ij| / d_ij for residuals R and the sizes D of their terms.
+
+    A residual counts as zero if it is at most n + 1 roundings of subnormal numbers, where n is the order of the
+    matrix.
+    """
     info = xp.finfo(R.dtype)
     floor = (n + 1) * float(info.smallest_normal) * float(info.eps)
     sizes = xp.abs(R)

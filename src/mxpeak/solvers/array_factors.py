@@ -48,7 +48,10 @@ SHARES = (0.0, 1 / 64, 1 / 16, 1 / 4)
 
 
 class DenseBackend(NamedTuple):
-    """The kernels, the type of A and the types of its factors; `prepare` compiles products, and `check` rejects NaN."""
+    """The kernels, the type of A and the types of its factors.
+
+    `prepare` compiles the kernels for products, and `check` rejects matrices that contain NaN.
+    """
 
     kernels: DenseKernels
     own: DType
@@ -70,7 +73,7 @@ class MatrixNorms(NamedTuple):
 class ScaledMatrix:
     """The matrix A and the scaled matrix A_s = R A C.
 
-    W_is_A      whether the matrix W that is factored is A_s rather than A_s^T, which depends on the memory order
+    W_is_A      True if the factored matrix W is A_s, False if it is A_s^T; this depends on the memory order
     balance     R and C; None if A is not scaled
     A_inf       ||A||_inf
     norms       norms of A_s
@@ -174,7 +177,7 @@ class ArrayEquations(Equations):
         return self._worst_rows(R, least_sizes_of_terms(self._matrix, X, R, B))
 
     def random_signs(self, columns: int) -> tuple[Vector, Block]:
-        """Return random signs as one column, and as a block."""
+        """Return random signs as one column over the unknowns, and as a block over the equations."""
         signs = random_signs(self.n, 1 + columns)
         of_x, of_rows = (self.xp.asarray(s.copy(), dtype=self._matrix.A.dtype) for s in (signs[:, :1], signs[:, 1:]))
         return of_x, of_rows
@@ -224,7 +227,7 @@ class ArrayFactors(Factorization):
         return self.kernels.solve(self.lu, B, transposed=transposed)
 
     def random(self) -> Vector:
-        """Return random numbers of either sign and size 1 to 2, in the type of A; they are exact in fp32."""
+        """Return a vector of random numbers of either sign and size 1 to 2, in the type of A and exact in fp32."""
         xp = self.xp
         return xp.asarray(xp.asarray(probe_vector(self.n), dtype=xp.float32), dtype=self.matrix.A.dtype)
 
@@ -278,7 +281,9 @@ def factor(
     scale: bool = True,
     across: bool = False,
 ) -> ArrayFactors | None:
-    """Factor A, scaled if necessary, in one copy of the factors' type; return None if the pivots decay.
+    """Factor A, scaled if necessary, in one array of the factors' type, and return the factors.
+
+    Return None if the pivots decay and `unless_decayed` is set.
 
     unless_decayed  stop if the pivots of fp32 factors decay; use bf16 instead of fp32 if that is fast and accurate
     scale           False: never scale A

@@ -41,7 +41,10 @@ class System(Protocol):
 
 @dataclass(slots=True)
 class CgSolve:
-    """The history of a solve; `residual` and `history` are relative to the first residual, `initial`."""
+    """The history of a CG solve.
+
+    `residual` and `history` are relative to the first residual, `initial`.
+    """
 
     outcome: Outcome = Outcome.NOT_CONVERGED
     steps: int = 0
@@ -53,7 +56,7 @@ class CgSolve:
 def conjugate_gradients(
     system: System, *, most: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
 ) -> CgSolve:
-    """Solve A x = b until ||r|| <= tolerance·||r_0||, or for `most` steps. Collective.
+    """Solve A x = b by preconditioned CG until ||r|| <= tolerance·||r_0||, or for `most` steps. Collective.
 
     `watch` is called after each step. The outcome reports breakdown and NaN. With a tolerance of 0, all steps run,
     unless A or M is not positive definite, which ends the solve early.

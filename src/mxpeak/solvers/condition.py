@@ -31,7 +31,10 @@ def _identity(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Reductions:
-    """The sum and the maximum of a number over the ranks of a vector; copies of entries are counted once."""
+    """The sum and the maximum of a number over the ranks that share a vector.
+
+    If several ranks store the same entries, these entries are counted once.
+    """
 
     total: Callable[[float], float] = _identity
     maximum: Callable[[float], float] = _identity
@@ -59,7 +62,7 @@ def inverse_one_norm(
     X: Reductions = SERIAL,
     Y: Reductions = SERIAL,
 ) -> float:
-    """Return a lower bound of ||B||_1, B = A^-1, that is rarely too small by a factor of 3; inf if it overflows.
+    """Return a lower bound of ||B||_1 for B = A^-1 that is rarely too small by a factor of 3, or inf on overflow.
 
     B maps x to a new vector y, and B_H = B^H maps y back. `indices` are the indices of this rank's entries of x; X and
     Y reduce over the ranks of x and y. The estimate usually takes two or three products with each. Collective.

@@ -90,7 +90,7 @@ def deflated(factors: ArrayFactors) -> DeflatedFactors | None:
 
 
 def _with_z(factors: DeflatedFactors) -> DeflatedFactors | None:
-    """Compute z and ρ and return factors of A' that contain both; return None if z is less accurate than plain LU."""
+    """Compute z and ρ, and return factors of A' that contain both, or None if z is less accurate than plain LU."""
     xp, n, matrix = factors.xp, factors.n, factors.matrix
     e = xp.zeros((n, 1), dtype=matrix.A.dtype)
     e[factors.i] = 1.0

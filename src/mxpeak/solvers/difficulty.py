@@ -35,8 +35,8 @@ def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | 
 def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, threshold: float) -> int | None:
     """Return the number of steps of GMRES without a preconditioner, from x = 0, until eta is below `threshold`.
 
-    Return None if more than `most` steps are necessary. Each step takes one product with A, and r = b - (A Q) t as in
-    `refine`. Collective over the grid.
+    Return None if more than `most` steps are necessary. Each step takes one product with A, because the residual is
+    computed as r = b - (A Q) t. Collective over the grid.
     """
     Q, rho = started(mxp.unknowns, system.on_columns(system.b), most)
     AQ = mxp.equations.basis(most)

@@ -51,7 +51,7 @@ def vector_norms(A: NormMatrix, S: Structure, kind: str, by: str, kernels: NormK
 
 
 def reproducible_norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
-    """Return each kind of norm of A from the norms of its columns or rows. Collective over A's ranks."""
+    """Return the norms of A that `kinds` names, computed from the norms of its columns or rows. Collective."""
     values: dict[str, float] = {}
     for kind in kinds:
         if kind == "fro":
@@ -63,7 +63,7 @@ def reproducible_norms(A: NormMatrix, S: Structure, kinds: Collection[str], kern
 
 
 def _fro(A: NormMatrix, S: Structure, kernels: NormKernels) -> float:
-    """Return the norm of the vector of column norms, scaled so that the largest entry of A is about 1."""
+    """Return the Frobenius norm of A, computed from column norms. A is scaled so that its largest entry is about 1."""
     by = "rows" if S.mirrored else "columns"
     maxima = _maxima(A, S, by, kernels)
     top = largest(maxima, kernels.xp)
@@ -89,7 +89,7 @@ def _maxima(A: NormMatrix, S: Structure, by: str, kernels: NormKernels) -> Vecto
 
 
 def _folds(A: NormMatrix, S: Structure, by: str, squared: bool, factors: Vector, kernels: NormKernels) -> Matrix:
-    """Return the folds of the sum of each row or column."""
+    """Return the partial sums (folds) of each row or column, which are free of rounding errors."""
     xp, wants, folds = kernels.xp, _wants(S, by), sigmas(S.n if by == "rows" else S.m)
     none = fp64([], xp)
     of_rows = factors[global_indices(A.row_map, xp)] if "rows" in wants else none

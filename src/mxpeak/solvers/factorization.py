@@ -78,7 +78,7 @@ class Factorization(ABC):
 
     @abstractmethod
     def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
-        """Return whether A may be singular to working precision after refinement."""
+        """Return whether A may still be singular to working precision, given the refined columns."""
 
     @property
     @abstractmethod
@@ -97,7 +97,7 @@ class Factorization(ABC):
 
     @property
     def xp(self) -> Any:
-        """Return the array namespace."""
+        """Return the array namespace of the factors."""
         return self.kernels.xp
 
     @property

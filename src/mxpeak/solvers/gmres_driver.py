@@ -79,7 +79,10 @@ class Ending(StrEnum):
 
 @dataclass(slots=True)
 class SolveResult:
-    """The solution for one right-hand side; `note` contains advice, and `finite` is whether x is finite."""
+    """The solution for one right-hand side.
+
+    `note` contains advice for the user, and `finite` is True if all entries of x are finite.
+    """
 
     x: Vector
     residual: float = 0.0
@@ -97,7 +100,7 @@ class SolveResult:
 
 
 class GmresDriver:
-    """The solver for one matrix, or for the rows of one rank, and many right-hand sides. All methods are collective."""
+    """A GMRES solver for one matrix, or the rows of one rank, and many right-hand sides. All methods are collective."""
 
     def __init__(
         self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup = SERIAL
@@ -127,7 +130,10 @@ class GmresDriver:
         self._install(setup)
 
     def _formats_for(self, A: Csr, choice: Choice) -> Formats:
-        """Return the formats for the precision; complete factors are so close to A^-1 that A is not rounded."""
+        """Return the formats for the requested precision.
+
+        With complete factors, `mixed` does not round A, because the factors are very close to A^-1.
+        """
         rows, precision = rows_of(self._kernels, A), self._options.precision
         return formats(self._kernels, rows, precision, self.group, exact=choice.name == "lu")
 
@@ -156,16 +162,16 @@ class GmresDriver:
         return matrix.result(), setup
 
     def _compiled_and_stored(self, A: Csr) -> MatrixForms:
-        """Compile the kernels of the plan, store the matrix, and return it."""
+        """Compile the kernels of the plan, store the matrix, and return the stored matrix."""
         compile_for(self._kernels, self.plan, self._formats)
         return self._stored(A)
 
     def _stored(self, A: Csr) -> MatrixForms:
-        """Store the matrix in the forms of the plan, and return it."""
+        """Store the matrix in the forms of the plan, and return the stored matrix."""
         return self.group.collectively(lambda: MatrixForms(self._kernels, A, self.plan, self._formats, self.spans))
 
     def _install(self, setup: PreconditionerSetup) -> None:
-        """Create the problem with a preconditioner, and store the matrix again if its order or formats change."""
+        """Create the problem with its preconditioner, and store the matrix again if its order or formats change."""
         if setup.name:
             self.spans.add(setup.name, setup.time_s)
         choice, A = setup.choice, self._matrix.A
@@ -242,7 +248,7 @@ class GmresDriver:
         return self._relative(self.problem.system.residual_vector, b)
 
     def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
-        """Run cycles from the current x until the solve converges or needs another method; return the reason."""
+        """Run cycles from the current x until the solve converges or needs another method, and return the reason."""
         system, low, restart = self.problem.system, self._formats.vectors != "fp64", self.plan.restart
         b_norm, target, first, best_unscaled = system.norm_of_b(), tol, len(result.history), inf
         stall = Ending.STALLED_IN_LOW_PRECISION if low else Ending.STALLED
@@ -291,7 +297,7 @@ class GmresDriver:
         return self.plan.scaling.relative(self._matrix.unordered(r), b)
 
     def _promote_to_fp64(self, result: SolveResult, b: Vector) -> bool:
-        """Continue in fp64 from the best x so far, for this right-hand side and all later ones; return True."""
+        """Continue in fp64 from the best x so far, for this and all later right-hand sides, and return True."""
         y = self._matrix.unordered(self.problem.system.go_back())
         self.notes.append(
             f"with values in {self._formats.values} and vectors in {self._formats.vectors} GMRES stagnated: after "

@@ -36,11 +36,11 @@ GOLDEN = 0.6180339887498949
 
 
 class GridMatrix(NamedTuple):
-    """A user's matrix in real form, and the data for the row-wise errors of the user's own matrix.
+    """A user's matrix in real form, and the data for the row-wise errors of the original matrix.
 
-    A           the matrix, or the real form of a complex one
-    sizes       the matrix of all |a_ij| of the user's matrix
-    moduli      maps vectors of the real form to the absolute values of those of the user's matrix
+    A           the user's matrix, or its real form if it is complex
+    sizes       the matrix of the absolute values |a_ij| of the user's matrix
+    moduli      maps a vector of the real form to the absolute values of the corresponding user's vector
     """
 
     A: UserMatrix
@@ -99,7 +99,7 @@ class GridFactors(Factorization):
 
     @property
     def row_indices(self) -> Vector:
-        """Return the indices of this rank's rows."""
+        """Return the global indices of this rank's rows."""
         rows = self.matrix.A.rows
         return rows.to_global(self.xp.arange(rows.local_size))
 
@@ -129,7 +129,7 @@ class GridFactors(Factorization):
         return by_row, by_column
 
     def _largest(self, *sums: Vector) -> list[float]:
-        """Return the largest entry of each vector over all ranks."""
+        """Return the largest absolute entry of each vector over all ranks."""
         return allreduce_scalars(self.matrix.A.grid.all, [max_abs(self.kernels, v) for v in sums], "max", self.xp)
 
     def _well_balanced(self, *sums: Vector) -> bool:
@@ -141,7 +141,7 @@ class GridFactors(Factorization):
         return bool(balanced((-of_rows_low, of_rows_high), (-low, high)))
 
     def least_size(self) -> float:
-        """Return the smallest nonzero |lu_ij|, or 1 if it is not smaller."""
+        """Return the smallest nonzero |lu_ij| over all ranks, but at most 1."""
         xp, least = self.xp, 1.0
         for row in self.LU.local:
             sizes = xp.abs(row)
@@ -150,7 +150,7 @@ class GridFactors(Factorization):
         return -allreduce_scalar(self.matrix.A.grid.all, -least, "max", xp)
 
     def random(self) -> Vector:
-        """Return ±(1 + frac(i·φ)) for the rows i of this rank, with random signs."""
+        """Return ±(1 + frac(i·φ)) for the rows i of this rank, with random signs and the golden ratio φ."""
         xp, rows = self.xp, self.matrix.A.rows
         z = xp.zeros(rows.local_size)
         self.kernels.signs(z, rows, PROBE_SEED)
@@ -184,19 +184,22 @@ class GridFactors(Factorization):
         return self.gathered(self.balance.C if transposed else self.balance.R, over_rows=not transposed)
 
     def solve(self, B: Matrix) -> Matrix:
-        """Return U^-1 L^-1 P b over the columns, for vectors over the rows."""
+        """Return A_s^-1 B = U^-1 L^-1 P B; B is distributed like the rows of A, and the result like the columns."""
         return self._solver.solve(self._permuted(B, self._to))
 
     def solve_transposed(self, B: Matrix) -> Matrix:
-        """Return P^T L^-T U^-T c over the rows, for vectors over the columns."""
+        """Return A_s^-T B = P^T L^-T U^-T B; B is distributed like the columns of A, and the result like the rows."""
         return self._permuted(self._solver.solve_transposed(B), self._back)
 
     def _permuted(self, r: Matrix, sources: Vector) -> Matrix:
-        """Return the vector with the entries r[sources[i]]; every rank gathers r, which takes 8·N bytes per column."""
+        """Return the distributed vector with the entries r[sources[i]].
+
+        Every rank gathers r, which takes 8·N bytes per column.
+        """
         return self.xp.take(self.gathered(r, over_rows=True), sources, axis=0)
 
     def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
-        """Return the global vector for a vector distributed over the columns, or over the rows."""
+        """Return the global vector for a vector distributed over the columns, or over the rows if `over_rows`."""
         A, whole = self.matrix.A, self.xp.zeros((self.n, *x.shape[1:]))
         layout, along = (A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)
         for local, everywhere in layout.blocks():
@@ -208,8 +211,8 @@ class GridFactors(Factorization):
 class GridEquations(Equations):
     """`refine.Equations` on a grid: X is distributed over one dimension of the grid, and B over the other.
 
-    Systems on a grid are refined without scaling. `info` contains row-wise errors, not bounds; they need the residual
-    of every column.
+    Systems on a grid are refined without scaling. Row-wise errors are computed, not bounded, which requires the
+    residual of every column.
     """
 
     def __init__(self, factors: GridFactors, *, scaled: bool, transposed: bool = False):

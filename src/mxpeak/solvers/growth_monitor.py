@@ -22,7 +22,8 @@ from mxpeak.layout.lu_schedule import LuStep, lu_steps
 class GrowthReport:
     """The largest entry and the first error of an LU; blocks are numbered from 0.
 
-    largest     the largest |entry| of the finite diagonal blocks, and `block`, the number of its block
+    largest     the largest |entry| of the finite diagonal blocks
+    block       the number of the block with this entry
     not_finite  the block (i, j) in which an entry was first not finite, if known; None if all entries are finite
     step        the step that detected the error
     """
@@ -80,7 +81,7 @@ class DiagonalBlocks:
         return (above, k) if above <= to_left else (k, to_left)
 
     def _finite(self, row: LuStep, column: LuStep) -> bool:
-        """Return whether this rank's part of a block is finite."""
+        """Return whether this rank's part of the block in block row `row` and block column `column` is finite."""
         block = self._A[row.j0 : row.j1, column.j0 : column.j1]
         xp = self._kernels.xp
         return 0 in block.shape or isfinite(float(xp.max(xp.abs(block))))

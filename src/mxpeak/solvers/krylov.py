@@ -217,7 +217,7 @@ def restarted(
 
 
 def stalled(history: list[float]) -> bool:
-    """Return whether the last cycles made no progress."""
+    """Return whether the last STALL_CYCLES cycles made almost no progress."""
     return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
 
 

@@ -37,10 +37,10 @@ class Level(Protocol):
         """Compute r = (b - A x) at the coarser points."""
 
     def correct(self, coarse: Any) -> None:
-        """Add the correction of the coarser level to x."""
+        """Add the coarser level's correction to x (prolongation)."""
 
     def postsmooth(self, b: Vector) -> None:
-        """Improve x by another sweep, which starts from x."""
+        """Improve x by another sweep, which starts from the current x."""
 
 
 def cycle(level: Level, b: Vector) -> Vector:

@@ -36,16 +36,16 @@ class MxpSystem:
         self.b_inf = self.equations.max_abs(self.b)
 
     def multiply(self, v: Vector) -> Vector:
-        """Return A v over the rows."""
+        """Return A v, distributed like the rows of A."""
         with self.spans("matvec", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
             return self._system.multiply(v)
 
     def residual(self, x: Vector) -> Vector:
-        """Return b - A x over the rows."""
+        """Return b - A x, distributed like the rows of A."""
         return self.b - self.multiply(x)
 
     def precondition(self, r: Vector) -> Vector:
-        """Return C U^-1 L^-1 R r over the columns."""
+        """Return C U^-1 L^-1 R r, distributed like the columns of A."""
         xp = self._kernels.xp
         with self.spans("ptrsv", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
             if self._balance is None:
@@ -54,7 +54,7 @@ class MxpSystem:
             return xp.multiply(self._balance.C, self._factors.solve(scaled))
 
     def precondition_transposed(self, c: Vector) -> Vector:
-        """Return R L^-T U^-T C c over the rows, for c over the columns."""
+        """Return R L^-T U^-T C c, distributed like the rows of A, for c distributed like the columns."""
         if self._balance is None:
             return self._factors.solve_transposed(c)
         xp = self._kernels.xp

@@ -49,7 +49,7 @@ class NormMatrix(Protocol):
 
 
 def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
-    """Compute each kind of norm of A in one pass over the entries of S. Collective over A's ranks."""
+    """Return the norms of A that `kinds` names, computed in one pass over its entries. Collective over A's ranks."""
     xp, wants = kernels.xp, {PARTIAL[kind] for kind in kinds}
     values: dict[str, float] = {}
 
@@ -148,7 +148,7 @@ def ones_before(end: int, index_map: IndexMap, xp: Any) -> Vector:
 
 
 def root(plain: float, big: float, small: float) -> float:
-    """Return sqrt(plain + big/DOWN² + small/UP²) without overflow or underflow (Blue 1978)."""
+    """Return the square root of plain + big/DOWN² + small/UP² without overflow or underflow (Blue 1978)."""
     if not math.isfinite(plain + big + small):
         return plain + big + small
     return math.hypot(math.sqrt(plain), math.sqrt(big) / DOWN, math.sqrt(small) / UP)

@@ -114,7 +114,7 @@ class _Refinement:
         self.x = system.precondition(system.b)
 
     def residual(self) -> float:
-        """Compute r = b - A x and return eta."""
+        """Compute r = b - A x, and return its backward error eta."""
         self._r = self._system.residual(self.x)
         return self._eta(self._r)
 
@@ -122,7 +122,10 @@ class _Refinement:
         return backward_error(self._system, self._system.equations.max_abs(r), self.x, self._u)
 
     def by_gmres(self, steps: int) -> list[float]:
-        """Set x = x + Q t; r - (A Q) t predicts the next residual without another product with A."""
+        """Set x = x + Q t by one GMRES cycle of at most `steps` steps, and return the predicted error of each step.
+
+        r - (A Q) t predicts the next residual without another product with A.
+        """
         system = self._system
         Q, rho = started(system.unknowns, system.precondition(self._r), steps)
         AQ = system.equations.basis(steps)
@@ -140,20 +143,20 @@ class _Refinement:
         return estimates
 
     def by_one_solve(self, steps: int) -> list[float]:
-        """Set x = x + M^-1 r in one step, whose predicted residual is zero."""
+        """Set x = x + M^-1 r, and return 0 as the predicted error."""
         self.x += self._system.precondition(self._r)
         return [0.0]
 
 
 class _SolutionGrowth(_Refinement):
-    """Refinement whose residual is measured relative to ||b||, so that a large x does not reduce it."""
+    """A refinement that measures the residual relative to ||b||, so a large x does not make the error look small."""
 
     def _eta(self, r: Vector) -> float:
         return self._system.equations.max_abs(r) / self._system.b_inf
 
 
 class Space(krylov.Space, Protocol):
-    """Vectors of one length and distribution, and blocks with such vectors as columns."""
+    """A vector space for columns of one length and distribution, and for blocks of such columns."""
 
     def max_abs_of_each(self, W: Block) -> list[float]:
         """Return ||w_j||_inf of each column, or NaN if the column contains NaN. Collective."""
@@ -317,7 +320,7 @@ def solve_in_range(
 def solve_equations(
     factors: RefinedFactors, B: Block, accuracy: Accuracy, gmres_steps: int, *, equations: Equations, first: Equations
 ) -> Solution:
-    """Solve A X = B: classical refinement of all columns, GMRES for columns that do not converge, then single rows.
+    """Solve A X = B by classical refinement, then GMRES for unconverged columns, then corrections of single rows.
 
     `first` is the scaled system, which is refined before A X = B itself, or `equations` again.
     """
@@ -513,14 +516,14 @@ def _movement(equations: Equations, B: Block, X: Block, R: Block) -> float:
 
 
 def _backward_errors(equations: Equations, R: Block, X: Block, b_infs: Sequence[float]) -> list[float]:
-    """Return eta of each column."""
+    """Return the normwise backward error eta of each column."""
     r_infs, x_infs = equations.equations.max_abs_of_each(R), equations.unknowns.max_abs_of_each(X)
     norms = zip(r_infs, x_infs, b_infs)
     return [normwise_error(r, equations.A_inf, x, b, equations.n, equations.u) for r, x, b in norms]
 
 
 def columns_of(xp: Any, V: Block, which: Sequence[int]) -> Block:
-    """Return some columns as a block, or V itself if all columns are selected."""
+    """Return the columns `which` of V as a block, or V itself if all columns are selected."""
     return V if len(which) == V.shape[1] else xp.take(V, xp.asarray(which), axis=1)
 
 

@@ -13,7 +13,7 @@ from mxpeak.kernels.contract import Kernels
 
 @dataclass(frozen=True, slots=True)
 class ResidualNorms:
-    """The norm ||Ax-b||_inf and the norms that scale it; NaN if the solution is not finite."""
+    """The norm ||Ax-b||_inf, and the norms of A, x and b that scale it. All are NaN if the solution is not finite."""
 
     residual: float
     A_inf: float

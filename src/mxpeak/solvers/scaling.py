@@ -127,7 +127,7 @@ def balanced_copy(kernels: DenseKernels, A: Matrix, scales: Balance, W: Matrix) 
 
 
 def scale_rows(xp: Any, diagonal: Vector, X: Matrix) -> Matrix:
-    """Return D X in the type of X, for one vector or for the columns of a matrix."""
+    """Return D X in the type of X, where D has the given diagonal and X is a vector or a matrix."""
     return xp.astype((diagonal if X.ndim == 1 else diagonal[:, None]) * X, X.dtype, copy=False)
 
 

@@ -1,1 +1,1 @@
-"""The commands that are not benchmarks, in one directory each."""
+"""Commands that are not benchmarks, one package per command or pair of commands."""

@@ -1,1 +1,1 @@
-"""Observe the spans of a run: progress, events, metrics and the watchdog. The observers never write to stdout."""
+"""Observers of the spans of a run: progress, events, metrics, guard and watchdog. Observers never write to stdout."""

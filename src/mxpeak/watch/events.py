@@ -1,4 +1,6 @@
-"""Write the events of a run as JSON lines. Each line is flushed immediately, so a killed run keeps its events."""
+"""Write the events of a run as JSON lines. Each line is flushed immediately, so the file is complete if a run is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ from typing import Any, TextIO
 from mxpeak.spans import Step
 
 SCHEMA = "mxpeak.events/1"
-#: Least number of seconds between two samples of a computation's steps.
+#: Minimum number of seconds between two recorded steps of a computation.
 STEP_S = 1.0
 
 
 class EventLog:
-    """Writes events to a new file until the first error, as an observer of spans and when `write` is called."""
+    """Writes the events of a run to a new file. The first error is stored in `error` and ends the output."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time):
         self.path = path
@@ -31,7 +33,7 @@ class EventLog:
             self.error = error
 
     def write(self, event: str, **about: Any) -> None:
-        """Write an event with its details and the current time."""
+        """Write an event with its details and the current Unix time."""
         if self._file is None:
             return
         try:
@@ -43,7 +45,7 @@ class EventLog:
             self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the event file."""
         if self._file is not None:
             with suppress(OSError):  # `write` has reported the error
                 self._file.close()
@@ -77,7 +79,7 @@ class EventLog:
 
 
 def _finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not support, by None."""
+    """Replace NaN and infinity by None in nested lists and dictionaries, because JSON does not support them."""
     if isinstance(value, float) and (value != value or abs(value) == float("inf")):
         return None
     if isinstance(value, Mapping):

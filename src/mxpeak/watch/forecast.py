@@ -6,14 +6,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Largest number of points of a forecast in a result.
+#: Maximum number of points of a forecast in a result.
 MOST_POINTS = 200
 
 
 class ProgressForecast:
-    """Elapsed seconds and completed flops of another run, with linear interpolation.
+    """Elapsed seconds over completed flops of another run, with linear interpolation.
 
-    simulated    whether the other run was simulated, not measured
+    simulated    whether the other run was simulated and not measured
     """
 
     def __init__(self, elapsed_s: Sequence[float], done_flops: Sequence[float], *, simulated: bool = False):
@@ -24,9 +24,9 @@ class ProgressForecast:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> ProgressForecast | None:
-        """Return the forecast from a recorded result, or None if the result has no steps.
+        """Return the forecast from a recorded result, or None if the result has fewer than two recorded steps.
 
-        The forecast ends with the last step of the LU, because the steps of the new run also exclude refinement.
+        The last row is omitted, because it includes the refinement, which is not part of the steps of the new run.
         """
         steps = (result.get("telemetry") or {}).get("steps") or {}
         elapsed_s, done_flops = steps.get("elapsed_s") or [], steps.get("done_flops") or []
@@ -39,11 +39,11 @@ class ProgressForecast:
         return s0 + (s1 - s0) * (done_flops - d0) / (d1 - d0)
 
     def left(self, done_flops: float) -> float:
-        """Return the time, in seconds, that the other run still needed after it had completed `done_flops` flops."""
+        """Return the time in seconds that the other run needed after it had completed `done_flops` flops."""
         return max(0.0, self._elapsed[-1] - self.seconds(done_flops))
 
     def compared(self, elapsed_s: float, done_flops: float) -> str:
-        """Return the difference from the forecast as text, or "" if there is nothing to compare."""
+        """Return text such as "3 % slower than forecast", or "" if no work was completed."""
         expected = self.seconds(done_flops)
         if done_flops <= 0.0 or expected <= 0.0:
             return ""
@@ -53,7 +53,7 @@ class ProgressForecast:
         return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than {word}"
 
     def section(self) -> dict[str, Any]:
-        """Return the forecast as a section of a result."""
+        """Return at most MOST_POINTS points of the forecast as a section of a result."""
         stride = -(-len(self._done) // MOST_POINTS)
         kept = sorted({*range(0, len(self._done), stride), len(self._done) - 1})[-MOST_POINTS:]
         return {

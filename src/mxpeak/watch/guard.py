@@ -12,15 +12,15 @@ from mxpeak.records import rate_text, three_digits
 from mxpeak.spans import Step
 from mxpeak.watch.forecast import ProgressForecast
 
-#: Share of the work over which a rate is measured, share of the work before which no run is stopped, and number of
-#: measured rates that a decision needs, because a cold start is not representative.
+#: Share of the work over which a rate is measured, share of the work before which a run is never stopped, and number
+#: of measured rates that a decision needs. The first rates are not representative, because the machine is cold.
 WINDOW, UNDECIDED, LEAST_WINDOWS = 0.02, 0.1, 3
 #: Factor by which the remaining work may be faster than the best measured rate.
 MARGIN = 1.02
 
 
 class Guard:
-    """Watches the steps of a computation; `reason` returns the reason to stop it."""
+    """Observes the steps of a computation, and decides whether the target rate can still be reached."""
 
     def __init__(self, target_flops: float):
         self.forecast: ProgressForecast | None = None
@@ -28,14 +28,14 @@ class Guard:
         self.start("", 0.0)
 
     def start(self, label: str, total_flops: float) -> None:
-        """Start to watch a computation."""
+        """Reset the measured rates for a new computation."""
         self._mark, self._best, self._windows = (0.0, 0.0), 0.0, 0
         self._reason: str | None = None
 
     def step(self, step: Step) -> None:
-        """Update the best measured rate and the best reachable rate."""
+        """Update the best measured rate, and decide whether the run can still reach the target."""
         elapsed_s, done_flops = self._mark
-        if step.done_flops == 0.0:  # leave out the work before the first step
+        if step.done_flops == 0.0:  # exclude the work before the first step
             self._mark = (step.elapsed_s, 0.0)
         elif step.done_flops - done_flops >= WINDOW * step.total_flops and step.elapsed_s > elapsed_s:
             self._best = max(self._best, (step.done_flops - done_flops) / (step.elapsed_s - elapsed_s))
@@ -44,11 +44,11 @@ class Guard:
         self._reason = self._judged(step)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Stop watching the computation, because it has ended."""
+        """Clear the reason to stop, because the computation has ended."""
         self._reason = None
 
     def reason(self) -> str | None:
-        """Return the reason to stop the computation, or None to continue."""
+        """Return the reason to stop the computation, or None if the computation may continue."""
         return self._reason
 
     def _judged(self, step: Step) -> str | None:

@@ -1,8 +1,9 @@
 """Show the progress of a run: completed share, current and average rate, and remaining time.
 
-On a terminal, a live line appears after two seconds. If the terminal has no colors, with --progress always, or if
---ranks was started on the terminal, plain lines appear instead, one per 5 % or 60 s. Nothing is written to other
-streams. The name of work before and after a computation, such as generating and checking, appears after one second.
+On a terminal, a live line appears after two seconds. Plain lines appear instead, one per 5 % or 60 s, if the terminal
+has no colors, with --progress always, or if --ranks was started on the terminal. If `stream` is not a terminal,
+nothing is written unless --progress is `always`. The name of work before and after a computation, such as generating
+and checking, appears after one second.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ LIVE_S = 0.25
 
 
 def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Return whether `stream` is a terminal on which a line can be redrawn; False for NO_COLOR and TERM=dumb."""
+    """Return whether `stream` is a terminal that can redraw a line; False if NO_COLOR is set or TERM is dumb."""
     return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 class Progress:
-    """Shows progress on `stream`, and keeps up to 200 samples of (elapsed_s, done_flops)."""
+    """Shows progress on `stream`, and stores at most 200 samples (elapsed_s, done_flops) per computation."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
         self.forecast: ProgressForecast | None = None
@@ -52,7 +53,7 @@ class Progress:
             import rich.live  # noqa: F401  (its import must not fall into a timed run)
 
     def start(self, label: str, total_flops: float) -> None:
-        """Start to show a computation of `total_flops` flops."""
+        """Reset the samples for a computation of `total_flops` flops, and show its label on a live line."""
         self._done()
         self._reset()
         self._by_label[label] = self.samples
@@ -60,7 +61,10 @@ class Progress:
             self._draw(label)
 
     def doing(self, text: str) -> None:
-        """Show the name of work outside of computations. Plain output shows the name only if the work takes long."""
+        """Show the name of work outside of computations.
+
+        In plain output, the name appears only if the work takes longer than LONG_S or with --progress always.
+        """
         self._done()
         if self._show_live:
             self._draw(text)
@@ -72,7 +76,7 @@ class Progress:
             self._soon.start()
 
     def _done(self) -> None:
-        """Cancel the delayed output about work that has ended."""
+        """Cancel the delayed output of `doing`."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
@@ -86,7 +90,7 @@ class Progress:
         return list(self.samples if label is None else self._by_label.get(label, []))
 
     def step(self, step: Step) -> None:
-        """Store a sample of the step, and show a line if one is due."""
+        """Store a sample of the step, and update the progress output if a line is due."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
         if self._mode != "never" and self._due(step):
@@ -104,7 +108,7 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Remove the live line and restore the cursor, even after an error."""
+        """Remove the live line and restore the cursor."""
         self._done()
         if self._live is not None:
             self._live.stop()
@@ -118,7 +122,7 @@ class Progress:
         self._last = (0.0, 0.0)
 
     def _sample(self) -> None:
-        """Store every stride-th step as a sample. If there are too many samples, halve them and double the stride."""
+        """Store every stride-th step as a sample. If there are too many, drop half of them and double the stride."""
         if self._count % self._stride == 0:
             self.samples.append(self._last)
         self._count += 1
@@ -136,7 +140,7 @@ class Progress:
         return share >= LINE_SHARE or step.elapsed_s - elapsed_s >= LINE_S
 
     def _line(self, step: Step) -> str:
-        """Return the progress line with as many parts as fit on a terminal; the most important parts come first."""
+        """Return the progress line. On a terminal, the line is cut after the last part that fits."""
         label, share, remaining, *others = filter(None, self._parts(step))
         if not self._show_live:
             return "  ".join([label, share, remaining, *others])
@@ -149,7 +153,7 @@ class Progress:
         return line
 
     def _parts(self, step: Step) -> list[str]:
-        """Return the completed share, remaining time, difference from the forecast, rates and elapsed time as texts."""
+        """Return label, completed share, remaining time, difference from forecast, rates and elapsed time as texts."""
         elapsed_s, done_flops = self._mark
         mean = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
         now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
@@ -175,20 +179,20 @@ def _cut(text: str, width: int) -> str:
 
 
 def how_far(step: Step) -> list[str]:
-    """Return the label, the completed share, and the remaining time at the current pace."""
+    """Return three texts: the label, the completed share, and the remaining time at the average rate."""
     share = step.done_flops / step.total_flops if step.total_flops else 0.0
     left_s = step.elapsed_s * (1.0 / share - 1.0) if share else 0.0
     return [step.label, f"{100 * share:3.0f} %", f"{duration(left_s)} left"]
 
 
 def since(step: Step) -> str:
-    """Return a text with the elapsed time and the expected total time."""
+    """Return text with the elapsed time and the expected total time, such as "20 s of ~3 min 20 s"."""
     share = step.done_flops / step.total_flops if step.total_flops else 0.0
     return f"{duration(step.elapsed_s)} of ~{duration(step.elapsed_s / share)}" if share else duration(step.elapsed_s)
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text, such as 8.25 s, 3 min 20 s or 5 h 02 min."""
+    """Format a duration, such as 8.25 s, 3 min 20 s or 5 h 02 min."""
     if seconds < 60:
         return f"{three_digits(seconds)} s"
     minutes, rest = divmod(round(seconds), 60)

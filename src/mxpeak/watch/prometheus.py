@@ -1,6 +1,7 @@
 """Write the metrics of a run to a text file for the textfile collector of Prometheus's node_exporter.
 
-A rename replaces the file at most every five seconds, so that readers always find a complete file.
+The file is replaced by a rename, so that readers always find a complete file. During a computation, it is replaced at
+most every UPDATE_S seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from mxpeak.records import Result
 from mxpeak.spans import Step
 
-#: Least number of seconds between two updates during a computation.
+#: Minimum number of seconds between two updates during a computation.
 UPDATE_S = 5.0
 #: Type and description of each metric.
 METRICS = {
@@ -41,7 +42,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metrics:
-    """Stores and writes the metrics of one run, as an observer of spans, until the first error, which it keeps."""
+    """Observes a run and writes its metrics to a file. The first error is stored in `error` and ends the output."""
 
     def __init__(self, path: Path, about: Mapping[str, str], clock: Callable[[], float] = time.time):
         self.path = path
@@ -55,23 +56,23 @@ class Metrics:
         self._write()
 
     def start(self, label: str, total_flops: float) -> None:
-        """Set the metrics of a new computation."""
+        """Reset the metrics of the current computation, and write the file."""
         self._written_s = 0.0
         self._phase(label, 0, 0, 0.0, 0.0, total_flops)
         self._write()
 
     def step(self, step: Step) -> None:
-        """Update the metrics, and write them if at least UPDATE_S seconds have passed since the last update."""
+        """Update the metrics and write the file, if UPDATE_S seconds have passed since the last update."""
         if step.elapsed_s - self._written_s >= UPDATE_S:
             self._written_s = step.elapsed_s
             self._phase(step.label, step.index, step.count, step.elapsed_s, step.done_flops, step.total_flops)
             self._write()
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Leave the last metrics of a computation in the file."""
+        """Do nothing: the last metrics of a computation remain in the file."""
 
     def case(self, result: Result, name: str) -> None:
-        """Add the metrics of a case from its result."""
+        """Add the metrics of a completed case, and write the file."""
         about = {"benchmark": result.benchmark, "case": name}
         counted = self._values["mxpeak_cases_total"]
         key = (("benchmark", result.benchmark), ("status", result.status))
@@ -89,7 +90,7 @@ class Metrics:
         self._write()
 
     def ended(self, code: int) -> None:
-        """Add the exit code of the run to the metrics."""
+        """Set the exit code, remove the metrics of the computation, and write the file."""
         for name in METRICS:
             if name.startswith("mxpeak_phase_"):
                 self._values[name].clear()
@@ -98,7 +99,7 @@ class Metrics:
         self._write()
 
     def text(self) -> str:
-        """Return the metrics in the exposition format of Prometheus."""
+        """Return all metrics in Prometheus's text exposition format."""
         lines: list[str] = []
         for name, (kind, help_text) in METRICS.items():
             if samples := self._values[name]:
@@ -125,7 +126,7 @@ class Metrics:
         if self.error is not None:
             return
         self._set("mxpeak_update_time_seconds", self._clock())
-        part = self.path.with_name(f".mxpeak-{os.getpid()}.prom.part")  # file names have a maximum length
+        part = self.path.with_name(f".mxpeak-{os.getpid()}.prom.part")  # file systems limit the length of names
         try:
             part.write_text(self.text(), encoding="utf-8", errors="backslashreplace")
             part.replace(self.path)

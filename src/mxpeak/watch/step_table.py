@@ -1,4 +1,4 @@
-"""Show the steps of a run as a table: the time, the rates, and the time of each phase since the previous row.
+"""Show the steps of a run as a table: the rates, and the time of each phase since the previous row.
 
 A row contains the steps of at least ROW_S seconds, so that a run with thousands of short steps remains readable.
 """
@@ -13,12 +13,12 @@ from mxpeak.spans import Step
 from mxpeak.watch.progress import Progress
 
 ROW_S = 0.1
-#: Widths of the columns before the phases, and the smallest width of a phase.
+#: Widths of the columns before the phases, and the minimum width of a phase column.
 WIDTHS, PHASE_WIDTH = (11, 6, 9, 13, 13), 8
 
 
 class StepTable(Progress):
-    """Prints a row per step on `stream`; phases in `skipped` contain other phases and get no column."""
+    """Prints a table of steps on `stream`. Phases in `skipped` contain other phases and have no column."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str], skipped: Collection[str] = ()):
         super().__init__(stream, environ, "always")
@@ -28,13 +28,13 @@ class StepTable(Progress):
         self._phases_shown: dict[str, float] = {}
 
     def start(self, label: str, total_flops: float) -> None:
-        """Start the table of a computation."""
+        """Reset the table for a new computation, and print its label."""
         super().start(label, total_flops)
         self._columns, self._unshown, self._phases_shown = [], None, {}
         self._print(label)
 
     def step(self, step: Step) -> None:
-        """Store a sample of the step, and print a row if one is due."""
+        """Store a sample of the step, and print a row if ROW_S seconds have passed since the previous row."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
         self._unshown = step
@@ -42,13 +42,13 @@ class StepTable(Progress):
             self._print_row(step)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Print the last row."""
+        """Print the row of the remaining steps, and store the last sample."""
         if self._unshown is not None and self._unshown.done_flops > self._mark[1]:
             self._print_row(self._unshown)
         super().finish(label, elapsed_s)
 
     def _print_row(self, step: Step) -> None:
-        """Print the time of each phase since the previous row; if there is a new phase, print a new header above."""
+        """Print the rates and the time per phase since the previous row, below a new header if there is a new phase."""
         phases = {name: phase.time_s for name, phase in step.phases.items() if name not in self._skipped}
         spent = {name: time_s - self._phases_shown.get(name, 0.0) for name, time_s in phases.items()}
         new = [name for name, time_s in spent.items() if time_s > 0.0 and name not in self._columns]
@@ -68,6 +68,6 @@ class StepTable(Progress):
         self._mark, self._phases_shown, self._unshown = self._last, phases, None
 
     def _cells(self, cells: list[str], phases: list[str]) -> str:
-        """Return one line of the table."""
+        """Join cells and phase times to one line of the table, with aligned columns."""
         widths = [max(PHASE_WIDTH, len(name)) for name in self._columns]
         return "  ".join(cell.rjust(width) for cell, width in zip([*cells, *phases], [*WIDTHS, *widths]))

@@ -1,11 +1,12 @@
 """Detect ranks that make no progress: no span starts or ends for many times the longest step.
 
-Steps of an LU become shorter, so the longest step so far limits the next one. The watchdog thread counts only the time
-between its own checks, so it reports no stall if the process is stopped or the computer sleeps.
+Steps of an LU become shorter, so the longest step so far is an upper limit for the next one. The watchdog thread
+counts only the time between its own checks. It therefore reports no stall if the process is stopped or the computer
+sleeps.
 
-During set-up, checks and writing, no step limits the time. In these phases, the watchdog reports a wait for the same
-message if it takes FIRST times the minimum time. If the process of a rank on the same node is stopped, Linux shows
-this state. The watchdog then reports the rank after the minimum time, in all phases.
+During set-up, checks and writing, there is no step that limits the time. In these phases, the watchdog reports a wait
+for the same message if it takes FIRST times the minimum time. If the process of a rank on the same node is stopped,
+/proc shows it. The watchdog then reports the rank after the minimum time, in all phases.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from time import monotonic
 from mxpeak.records import three_digits
 from mxpeak.spans import Spans
 
-#: Largest number of seconds between two checks, number of checks within the minimum time, and the factor for the first
-#: step, whose duration is unknown.
+#: Maximum seconds between two checks, number of checks within the minimum time, and the factor for the first step,
+#: whose duration is unknown.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
-#: Smallest number of seconds of a wait for one message that counts as a stall during set-up, checks and writing, if
-#: all ranks are on one node. Other ranks may generate a matrix or compile kernels meanwhile, and a stopped rank is
-#: visible on its node.
+#: Minimum seconds of a wait for one message that counts as a stall during set-up, checks and writing, if all ranks are
+#: on one node. Other ranks may generate a matrix or compile kernels during this time, and a stopped rank is visible on
+#: its node.
 OUTSIDE_S = 600.0
-#: Phases without spans.
+#: Phases in which no computation runs.
 SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
 
 
 class Watchdog:
-    """Watches the spans of this rank, and calls `stalled` once if no span starts or ends for too long.
+    """Watches the spans of this rank in a thread, and calls `stalled` once if no span starts or ends for too long.
 
     factor     multiple of the longest step that counts as a stall
     least_s    duration in seconds up to which nothing counts as a stall
-    waiting    description of the message that the rank waits for
-    message    the message that the rank waits for
-    stopped    ranks of this node whose processes are stopped
+    waiting    function that returns a description of the message that the rank waits for
+    message    function that returns this message
+    stopped    function that returns the ranks of this node whose processes are stopped
     on_node    whether all ranks are on this node
     """
 
@@ -62,7 +63,7 @@ class Watchdog:
         self._end = threading.Event()
 
     def follow(self, spans: Spans) -> None:
-        """Start to watch these spans."""
+        """Watch these spans instead of the previous ones."""
         self._spans, self._beats, self._idle_s = spans, -1, 0.0
         self.phase = SET_UP
 
@@ -81,10 +82,10 @@ class Watchdog:
                 return
 
     def look(self) -> str | None:
-        """Check once for a stall, and return a description of the stall or None."""
+        """Check for a stall, and return its description, or None if there is no stall."""
         now, spans = self._clock(), self._spans
         if spans is not None and spans.computations and self.phase == SET_UP:
-            self.phase = CHECKS  # after any computation, however short
+            self.phase = CHECKS  # a computation may be too short to be seen
         passed_s, self._looked = min(now - self._looked, 2 * self.look_s), now
         if (stall := self._look_at_ranks(passed_s)) is not None:
             return stall

@@ -30,7 +30,9 @@ from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
-#: The factor of the diagonal in the spectral test, the number of rows with own factors, and the allowed iterations.
+#: The spectral test: the factor of the diagonal, and the number of rows with larger factors. The next line has the
+#: maximum number of iterations, the tolerance, the allowed iterations without and with the preconditioner, and the
+#: number of solves.
 LARGE, SPECIAL = 1e6, 9
 MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
 #: The norm of A in the symmetry test, and ε.
@@ -43,7 +45,7 @@ VARIANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Spectral:
-    """The maximum number of CG iterations on the matrix with the large diagonal."""
+    """The largest number of CG iterations in the spectral test, without and with the preconditioner."""
 
     unpreconditioned: int
     preconditioned: int
@@ -63,7 +65,7 @@ class Symmetry:
 
     @property
     def passed(self) -> bool:
-        """Return whether A and the preconditioner are symmetric; False for NaN."""
+        """Return whether A and the preconditioner are symmetric within the allowed deviation. A NaN fails."""
         return self.spmv <= 1.0 and self.mg <= 1.0
 
 
@@ -80,7 +82,7 @@ class SetResiduals:
 
     @property
     def variance(self) -> float:
-        """Return the population variance of the residuals, Σ (sample - mean)² / samples."""
+        """Return the population variance of the residuals, Σ (sample - mean)² / number of samples."""
         return sum((sample - self.mean) ** 2 for sample in self.samples) / len(self.samples)
 
     @property
@@ -92,7 +94,10 @@ class SetResiduals:
 def spectral_test(
     kernels: SparseKernels, comm: Communicator, top: Level, box: Box, order: str, spans: Spans
 ) -> Spectral:
-    """Count the iterations of CG without and with multigrid on the matrix with the large diagonal. Collective."""
+    """Run CG on the matrix with the enlarged diagonal, without and with multigrid, and count the iterations.
+
+    Collective.
+    """
     level, b = with_large_diagonal(kernels, top, box, order)
     steps = []
     for precondition in (None, partial(cycle, level)):
@@ -107,9 +112,9 @@ def _steps(system: CgSystem) -> int:
 
 
 def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:
-    """Return the level and right-hand side of the spectral test.
+    """Build the finest multigrid level and the right-hand side of the spectral test.
 
-    The level has the finest matrix with the large diagonal, and the vectors and coarser levels of `top`.
+    The matrix of the level has an enlarged diagonal. The vectors and the coarser levels are those of `top`.
     """
     rows = kernels.stencil_rows(box, weights())
     permutation = kernels.order(rows, order)
@@ -128,7 +133,7 @@ def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str
 
 
 def special_rows(box: Box) -> list[tuple[int, int]]:
-    """Return the local and global indices of this rank's rows that are among the first nine rows of the matrix."""
+    """Return the pair (local index, global index) of each of the first nine matrix rows that this rank owns."""
     rows = []
     for number in range(SPECIAL):
         place = (number % box.gnx, number // box.gnx % box.gny, number // (box.gnx * box.gny))
@@ -141,7 +146,7 @@ def special_rows(box: Box) -> list[tuple[int, int]]:
 def symmetry_test(
     kernels: SparseKernels, comm: Communicator, A: SparseMatrix, precondition: Preconditioner
 ) -> Symmetry:
-    """Measure the deviation of A and M^-1 from symmetry. Collective."""
+    """Measure how far A and the preconditioner M^-1 deviate from symmetry, with two random vectors. Collective."""
     x, y, out = A.halo_vector(), A.halo_vector(), zeros(kernels, A.n, "fp64")
     for k, vector in enumerate((x, y)):
         A.own(vector)[:] = _random(kernels.xp, A.n, first=(2 * comm.rank + k) << 40)

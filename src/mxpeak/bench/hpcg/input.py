@@ -1,4 +1,4 @@
-"""Read and write hpcg.dat: two lines of text, the box of a rank, the seconds, and an optional process grid."""
+"""Read and write hpcg.dat: two title lines, the box per rank, the run time in seconds, and an optional process grid."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from mxpeak.errors import UsageError
 from mxpeak.options import integer, real
 
 LINES = 4
-#: Values of the file in HPCG's source.
+#: The box side and the run time in seconds of the hpcg.dat in HPCG's source.
 SAMPLE_NX, SAMPLE_S = 104, 60
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """Return the values of an hpcg.dat, keyed by the fields of HpcgConfig; errors name the file `source`."""
+    """Parse the text of an hpcg.dat and return its values, keyed by the fields of HpcgConfig.
+
+    Errors name the file `source`.
+    """
     dat = Dat.of(text, source, LINES)
     box = dat.row(3, "nx ny nz", 3, integer(1))
     values = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.value(4, "seconds", _seconds)}
@@ -32,9 +35,9 @@ def _seconds(text: str) -> float:
 
 
 def write_dat(config: HpcgConfig) -> str:
-    """Return an hpcg.dat that makes HPCG run this configuration.
+    """Return the text of an hpcg.dat with which HPCG runs this configuration.
 
-    Options that are not set have the values of HPCG's own file. HPCG reads whole seconds.
+    Options that are not set have the values of HPCG's own file. The run time is rounded to whole seconds.
     """
     box = config.shape or (SAMPLE_NX,) * 3
     seconds, grid = max(1, round(config.rt or SAMPLE_S)), (config.npx, config.npy, config.npz)

@@ -35,7 +35,10 @@ def iterations_of(sets: Sets) -> int:
 
 
 def rating(box: Box, sets: Sets, steps: int, before_s: float = 0.0) -> float:
-    """Return the credited flops per second of sets of `steps` iterations; the time includes a share of the set-up."""
+    """Return the credited flop/s of the sets, with 50 of the `steps` iterations per set credited.
+
+    A tenth of `before_s` is added to the time of each set.
+    """
     credited = hpcg_flops(stencil_levels(box), iterations_of(sets), sets.count)["total"] * REFERENCE_STEPS / steps
     return credited / (sets.time_s + sets.count * before_s / SHARED_BY)
 
@@ -62,7 +65,7 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
         return self.converged.outcome == Outcome.SOLVED and all(tests)
 
     def rates(self, box: Box) -> dict[str, Any]:
-        """Return the rating, the raw rate, and the rates without set-up and optimization."""
+        """Return the rating and the rates with less set-up time in flop/s, the iteration counts and the limit."""
         sets, iterations = self.timed, iterations_of(self.timed)
         raw = hpcg_flops(stencil_levels(box), iterations, sets.count)
         return {
@@ -84,7 +87,10 @@ class HpcgMeasured(MeasuredStorage[CgSolve]):
 def hpcg_result(
     bench: SparseBench[HpcgConfig], box: Box, reference: CgSolve, measured: Sequence[HpcgMeasured], rss: int
 ) -> dict[str, Any]:
-    """Return the sections of the result: the official rates, and those of other storage formats."""
+    """Build the sections of the HPCG result.
+
+    The first element of `measured` is official. The rates of the other storage formats are listed for comparison.
+    """
     config, (official, *others) = bench.config, measured
     sets = official.timed
     broken = foreseen(config, sets.time_s, official.storage)
@@ -123,7 +129,7 @@ def hpcg_result(
 
 
 def _validation(measured: HpcgMeasured, reference: CgSolve) -> dict[str, Any]:
-    """Return the residual of the convergence solve, and HPCG's tests."""
+    """Return the validation section: the residual of the convergence solve, and the outcomes of HPCG's tests."""
     spectral, symmetry, norms = measured.spectral, measured.symmetry, measured.norms
     return {
         "passed": measured.passed,
@@ -146,7 +152,7 @@ def _validation(measured: HpcgMeasured, reference: CgSolve) -> dict[str, Any]:
 
 
 def _beside(other: HpcgMeasured, box: Box) -> dict[str, Any]:
-    """Return the rates of another storage format."""
+    """Return the rates, the iterations and the phases of an additional storage format."""
     return {
         "label": "official" if other.storage in PLAIN else "explore",
         "storage": other.storage,

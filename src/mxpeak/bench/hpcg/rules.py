@@ -34,7 +34,7 @@ def storages(config: HpcgConfig) -> tuple[str, ...]:
 
 
 def form(storage: str, levels: int = LEVELS) -> Form:
-    """Return the fp64 form of the problem for symmetric sweeps."""
+    """Return the storage form of the problem: fp64 on every level, with symmetric Gauss–Seidel sweeps."""
     return Form(("fp64",) * levels, "fp64", storage, symmetric=True)
 
 

@@ -62,12 +62,16 @@ from mxpeak.solvers.cg import CgSolve, conjugate_gradients
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
-#: Expected iterations of the convergence solve, for observers: colors cost about a fifth.
+#: Expected iterations of the convergence solve, shown to observers. Colors need about a fifth more than the natural
+#: order.
 GUESSED = 60
 
 
 def run(config: HpcgConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run the benchmark; usage errors raise on every rank before any measurement. Collective over comm."""
+    """Run HPCG and return its result. Usage errors are raised on every rank before any measurement.
+
+    Collective over comm.
+    """
     return run_cases(SparseBench[HpcgConfig], _check, _results, config, comm, **hooks)
 
 
@@ -113,7 +117,7 @@ class Hpcg:
         self._flops_per_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:
-        """Return the result on rank 0, None on the other ranks. Collective."""
+        """Run all measurements, and return the result on rank 0 and None on the other ranks. Collective."""
         start, bench = time.time(), self._bench
         parts = (f"{storage}: {part}" for storage in self._storages for part in ("convergence", "sets"))
         bench.parts = ("reference", *parts)
@@ -146,13 +150,19 @@ class Hpcg:
         return solve
 
     def _in_natural_order(self, box: Box, comm: Communicator) -> StencilProblem:
-        """Build the problem with the row order of the reference. Collective over comm."""
+        """Release the previous problem, and build the problem in the row order of the reference code.
+
+        Collective over comm.
+        """
         self._bench.forget_problem()
         order, forms = natural_order(self._config, self._plain), [form(self._plain)]
         return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
 
     def _measured(self, aim: float, storage: str, rt: float) -> HpcgMeasured:
-        """Run tests, convergence solve and sets with one storage format. Collective."""
+        """Run the tests, the convergence solve and the sets with one storage format, and return the measurements.
+
+        Collective.
+        """
         bench, kernels, comm = self._bench, self._kernels, self._comm
         problem = bench.make(self._box, [form(storage)], weights(), comm)
         top = problem.hierarchies[0].top
@@ -195,7 +205,7 @@ class Hpcg:
         )  # fmt: skip
 
     def _trace(self, system: CgSystem, steps: int) -> list[dict[str, Any]] | None:
-        """Run one more set and return its spans if --trace is given. Collective."""
+        """Run one more set and return its spans, or return None without --trace. Collective."""
         if self._config.trace is None:
             return None
         system.restart_from_zero()
@@ -212,11 +222,11 @@ class Hpcg:
         return solves[0], elapsed_s
 
     def _progress(self, part: str, steps: int) -> SolveProgress:
-        """Start to report the progress of a part of the run with this expected number of steps."""
+        """Return a progress reporter for one part of the run, which is expected to take `steps` iterations."""
         return self._bench.progress(self._bench.label(part), steps, self._flops_per_step)
 
     def _solve(self, system: CgSystem, **how: Any) -> CgSolve:
-        """Solve once, and then run the fault checks. Collective."""
+        """Run one CG solve, and then the fault checks. Collective."""
         solve = conjugate_gradients(system, **how)
         system.ended()
         return solve
@@ -227,7 +237,7 @@ class Hpcg:
         return CgSystem(*shared) if checks is None else CheckedCg(checks, *shared)
 
     def _longest(self, seconds: float) -> float:
-        """Return the time of the slowest rank on rank 0."""
+        """Return the largest `seconds` of all ranks on rank 0, and 0 on the other ranks. Collective."""
         return float(max(self._comm.gather_objects(seconds) or [0.0]))
 
 

@@ -53,7 +53,7 @@ class HpgMxpConfig(SparseConfig):
     )
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:
-        """Return the requested format of each level's matrix."""
+        """Return the matrix format of each level; raise a UsageError if --mg-precision has the wrong length."""
         formats = self.mg_precision or (self.precision,)
         if len(formats) not in (1, levels):
             raise UsageError(

@@ -20,10 +20,10 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text, three_digits
 from mxpeak.runtime.memory import MARGIN, Budget
 
-#: Bounds of ||b||: the squares of its entries and of residuals must be in the range of fp64.
+#: Bounds of ||b||. They keep the squares of the entries of b and of residuals in the range of fp64.
 LEAST_B, MOST_B = 1e-100, 1e100
-#: Bytes per entry: of the file's matrix on rank 0; at most, while rows are ordered and stored; at most, while a pattern
-#: is made symmetric, which needs the rows before and after, and the positions of the added zeros.
+#: Bytes per entry: the file's matrix on rank 0; the maximum while rows are ordered and stored; the maximum while the
+#: pattern is made symmetric. The last step needs the rows before and after, and the positions of the added zeros.
 KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
 
 
@@ -42,7 +42,10 @@ class MatrixFile:
     entries: Any = None
 
     def line(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> str:
-        """Return a line with the sizes and the memory for a dry run; an automatic format counts as the widest one."""
+        """Return the dry-run line with the sizes and the memory of the matrix.
+
+        An automatic value format counts as fp64.
+        """
         parts = self._parts(config, storage)
         text = (
             f"{self.name}  ranks {ranks}: {self.n} rows, {self.nnz} entries; matrices {size_text(parts['matrix'])}, "
@@ -52,7 +55,7 @@ class MatrixFile:
         return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
 
     def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
-        """Return whether the matrix fits into every node's memory with the widest possible format."""
+        """Return whether the matrix fits into every node's memory, with fp64 values if the format is automatic."""
         return self.node_need(self._parts(config, storage), ranks, budget) <= budget.limit
 
     def _parts(self, config: HpgMxpConfig, storage: str) -> dict[str, int]:
@@ -85,13 +88,13 @@ class MatrixFile:
         return {**parts, "total": parts["kept"] + max(stored, parts["filling"])}
 
     def node_need(self, parts: dict[str, int], ranks: int, budget: Budget) -> int:
-        """Return the memory on the node of rank 0 in bytes."""
+        """Return the bytes needed on the node of rank 0, which also stores the matrix of the file."""
         shared = {"total": parts["total"] - parts["kept"]}
         return parts["kept"] + budget.need(lambda n, nb, P, Q: shared, self.n, 1, ranks, 1)
 
 
 def read_file(path: str, comm: Communicator) -> MatrixFile:
-    """Read a matrix from a file; an error in the file is raised on all ranks. Collective over comm."""
+    """Read a matrix file on rank 0 and broadcast its sizes; errors are raised on all ranks. Collective over comm."""
     entries: Any = None
 
     def read() -> MatrixFile:
@@ -109,7 +112,7 @@ def read_file(path: str, comm: Communicator) -> MatrixFile:
 
 
 def _read(path: str, ranks: int) -> tuple[Any, MatrixFile]:
-    """Read the matrix on rank 0, and return it with its sizes."""
+    """Read and check the matrix on rank 0, and return the matrix and its sizes."""
     from mxpeak.bench.matrix_market import read_matrix  # import SciPy only for a file
 
     A = read_matrix(path)
@@ -151,7 +154,7 @@ def _check_sums(path: str, A: Any) -> None:
 
 
 def too_large(file: MatrixFile, parts: dict[str, int], need: int, node_bytes: int) -> str:
-    """Return the message for a matrix that does not fit into a node's memory."""
+    """Return the error message for a matrix that does not fit into a node's memory."""
     names = ("matrix", "vectors", "basis", "making", "filling", "kept")
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in names)
     return (

@@ -36,29 +36,32 @@ class HpgMxpProblem(Protocol):
     double_sets_aim: bool
 
     def forms(self, storage: str) -> tuple[Form, Form]:
-        """Return the forms of the double solver and of the mixed solver."""
+        """Return the storage forms (precisions and layout) of the double solver and of the mixed solver."""
 
     def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
-        """Compile the kernels of these forms by using them on a tiny problem. Collective."""
+        """Call `use` with a tiny problem in these forms, so that all kernels are compiled. Collective."""
 
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
-        """Build the problem in forms of one storage format, on all or on the first ranks. Collective over comm."""
+        """Build the problem in the given forms on the ranks of comm. Collective over comm."""
 
     def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
-        """Describe each level of a hierarchy for the result."""
+        """Return a description of each level of hierarchy `k` for the result."""
 
     def section(self) -> dict[str, Any]:
         """Return the sizes of the problem for the result."""
 
     def reference_bytes(self) -> int | None:
-        """Return the memory by the formula of the reference code; None for a matrix from a file."""
+        """Return the bytes that the reference code's memory formula gives, or None for a matrix from a file."""
 
     def larger_mesh(self, share: float) -> int | None:
-        """Return the side of each rank's cube that fills this share of the memory; None for a matrix from a file."""
+        """Return the side of a cube with `share` times as many points as this rank's box.
+
+        The side is rounded down to a multiple of 8. Returns None for a matrix from a file.
+        """
 
 
 def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> HpgMxpProblem:
-    """Return the problem of a run; raise a UsageError if it does not fit into memory. Collective."""
+    """Build the problem of a run; raise a ResourceError if the problem does not fit into memory. Collective."""
     return BoxProblem(bench) if file is None else FileProblem(bench, file)
 
 
@@ -92,7 +95,7 @@ class BoxProblem:
         self._bench.make_ready(forms, self._stencil, use)
 
     def make(self, forms: Sequence[Form], comm: Communicator) -> StencilProblem:
-        """Build the problem; on fewer ranks, the boxes have the same size in a smaller grid."""
+        """Build the problem on the ranks of comm. If comm has fewer ranks than the run, the boxes keep their size."""
         box = self._box
         if comm.size != box.ranks:
             box = Box.of(comm.rank, box.shape, process_grid(comm.size))
@@ -126,7 +129,10 @@ class FileProblem:
             raise ResourceError(too_large(file, parts, need, bench.budget.limit))
 
     def _value_format(self) -> str:
-        """Return the value format of the mixed solver; rank 0, which has all values, chooses it. Collective."""
+        """Choose the value format of the mixed solver on rank 0, which has all values, and broadcast the format.
+
+        Collective.
+        """
         bench, name, A = self._bench, None, self._file.entries
         if bench.comm.rank == 0:
             kernels, mixed = bench.kernels.sparse, forms(self._config, "sell")[1]
@@ -139,7 +145,10 @@ class FileProblem:
         return double, replace(mixed, values=(self._values,))
 
     def make_ready(self, forms: Sequence[Form], use: Callable[[StencilProblem], None]) -> None:
-        """Compile the kernels of these forms, including the kernels for general matrices."""
+        """Compile the kernels of these forms on a tiny problem, including the kernels for general matrices.
+
+        Collective.
+        """
         kernels = self._bench.kernels.sparse
         tiny = [replace(form, values=form.values * LEVELS) for form in forms]
 

@@ -32,7 +32,7 @@ def cycles_of(timed: Solves) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """The solve of one solver to the tolerance, and max |x - 1| at its end."""
+    """One validation solve to the tolerance, with max |x - 1| of its solution."""
 
     solve: Solve
     max_error: float
@@ -50,7 +50,10 @@ class Validation:
 
     @property
     def passed(self) -> bool:
-        """Return whether both solvers reached the required residual, which the double solver may define."""
+        """Return whether both solvers reached the required residual.
+
+        At full scale, the residual of the double solver may define the requirement.
+        """
         double = self.double.solve
         set_aim = self.type == "fullscale" and double.outcome != Outcome.NOT_FINITE and double.residual <= self.reach
         return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED
@@ -82,7 +85,10 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         return self.validation.passed and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:
-        """Return the rating and its parts by both flop counts, without speed-up if the double solver took no step."""
+        """Return the rates in flop/s by the flop counts of the reference code and of ORNL, and the speed-up.
+
+        The speed-up is None if the double solver took no step.
+        """
         penalty = self.validation.penalty
         rates: dict[str, Any] = {}
         for counting in ("reference", "ornl"):
@@ -115,10 +121,9 @@ def hpg_mxp_result(
     between: Mapping[str, Solves],
     rss: int,
 ) -> dict[str, Any]:
-    """Return the sections of the result.
+    """Build the sections of the HPG-MxP result.
 
-    The official rates are accompanied by `beside`, the rates with other storage formats, and `between`, the rates with
-    intermediate precisions.
+    `beside` contains the rates with other storage formats, and `between` the rates with intermediate precisions.
     """
     config, (official, *others) = bench.config, measured
     check, rates, mixed = official.validation, official.rates(problem.levels), official.timed
@@ -226,7 +231,7 @@ def _between(between: Mapping[str, Solves], rates: dict[str, Any], penalty: floa
 
 
 def _beside(config: HpgMxpConfig, other: HpgMxpMeasured, levels: Levels) -> dict[str, Any]:
-    """Return the rates of another storage format."""
+    """Return the rates, the iterations and the phases of an additional storage format."""
     check = other.validation
     return {
         "label": "explore" if foreseen(config, OFFICIAL_S, other.storage) else "official",

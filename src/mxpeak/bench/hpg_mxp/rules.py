@@ -77,7 +77,7 @@ def storages(config: HpgMxpConfig) -> tuple[str, ...]:
 
 
 def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
-    """Return the forms of the double solver and of the mixed solver."""
+    """Return the storage forms (precisions and layout) of the double solver and of the mixed solver."""
     narrowest, count = "fp8" if config.mode == "explore" else "bf16", levels(config)
     values = tuple(narrowest if name == "auto" else name for name in config.mg_precisions(count))
     rounding = 0.0 if config.matrix is None else PRECISIONS["fp32"].u
@@ -89,13 +89,13 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
 
 
 def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any]]) -> dict[str, Form]:
-    """Return the forms between double and mixed, which separate the effect of precision from that of compression.
+    """Return the intermediate storage forms that separate the effect of precision from the effect of compression.
 
     compressed double   fp64 vectors and the stored values of the mixed solver, if these values have fewer bits
     fp32                fp32 values and vectors, as in ORNL's code: the numbers of the mixed solver in more bits
     """
     if config.value_tolerance or config.matrix is not None or config.krylov_precision == "fp64":
-        return {}  # rounded values need other numbers of steps; with fp64 vectors, mixed is the compressed double
+        return {}  # rounded values change the number of steps; with fp64 vectors, mixed equals compressed double
     values, forms_between = tuple(level["value_precision"] for level in mixed), dict[str, Form]()
     if set(values) != {"fp64"}:
         forms_between["compressed double"] = Form(values, "fp64", storage, mixed=True)

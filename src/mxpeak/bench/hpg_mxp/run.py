@@ -56,12 +56,15 @@ from mxpeak.solvers.multigrid import cycle
 FEW, MOST, MOST_IR = 8, 10_000, 100_000
 #: The parts of a run with each storage format, in order.
 PARTS = ("double to the threshold", "mixed to the threshold", "mixed", "double")
-#: Expected steps of a solve to the threshold, for observers, until its residual allows an estimate.
+#: Expected steps of a validation solve, shown to observers until the residual allows an estimate.
 GUESSED = 100
 
 
 def run(config: HpgMxpConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run the benchmark; usage errors raise on every rank before any measurement. Collective over comm."""
+    """Run HPG-MxP and return its result. Usage errors are raised on every rank before any measurement.
+
+    Collective over comm.
+    """
     return run_cases(SparseBench[HpgMxpConfig], _check, _results, config, comm, **hooks)
 
 
@@ -87,8 +90,9 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
 
 
 def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
-    """Return the line of a dry run about the minimum work, which applies to every --rt because no solve is
-    interrupted.
+    """Return the dry-run line with the minimum number of solves and their flops.
+
+    No solve is interrupted, so the minimum does not depend on --rt.
     """
     solvers, m = 2 * len(storages(config)), config.iterations
     measured = solvers + len(_between_expected(config))
@@ -100,7 +104,7 @@ def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
 
 
 def _between_expected(config: HpgMxpConfig) -> list[str]:
-    """Return the names of the forms between double and mixed that a run measures if no value needs a wider format."""
+    """Return the names of the intermediate storage forms that a run measures if no value needs a wider format."""
     if config.quick or not measuring_seconds(config):
         return []
     first = storages(config)[0]
@@ -118,7 +122,7 @@ def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
 
 
 class HpgMxp:
-    """Builds the problem in its forms and runs the three phases of HPG-MxP."""
+    """Builds the problem in its storage forms and runs the three phases of HPG-MxP."""
 
     def __init__(self, bench: SparseBench[HpgMxpConfig], file: MatrixFile | None):
         config = bench.config
@@ -129,7 +133,7 @@ class HpgMxp:
         self._few = bench.comm.split(0 if bench.comm.rank < FEW else None, bench.comm.rank)  # for the validation
 
     def result(self) -> Result | None:
-        """Return the result on rank 0, None on the other ranks. Collective."""
+        """Run all measurements, and return the result on rank 0 and None on the other ranks. Collective."""
         start, bench, first = time.time(), self._bench, self._storages[0]
         bench.parts = [f"{storage}: {part}" for storage in self._storages for part in PARTS]
         bench.parts += [f"{first}: {name}" for name in _between_expected(self._config)]
@@ -141,7 +145,7 @@ class HpgMxp:
         return bench.finished(f"{first}: mixed", start, sections)
 
     def _between(self, storage: str, measured: HpgMxpMeasured) -> dict[str, Solves]:
-        """Time solves in each form between double and mixed for a share of the measuring time. Collective."""
+        """Time solves in each intermediate storage form, for a share of the measuring time. Collective."""
         rt, timed = BESIDE * self._bench.rt, dict[str, Solves]()
         if self._config.quick or not rt:
             return timed
@@ -170,7 +174,7 @@ class HpgMxp:
             kernels.subtract_and_square(Q, size, w, h)
 
     def _measured(self, storage: str, rt: float) -> HpgMxpMeasured:
-        """Run all three phases with one storage format. Collective."""
+        """Run the validation, the mixed solves and the double solves with one storage format. Collective."""
         bench, config = self._bench, self._config
         few = config.validation == "standard" and self._comm.size > FEW
         validation = self._validate_on_few(storage) if few else None  # first, because both problems may not fit
@@ -196,13 +200,13 @@ class HpgMxp:
         )  # fmt: skip
 
     def _trace(self, problem: StencilProblem, hierarchy: Hierarchy) -> list[dict[str, Any]]:
-        """Return the spans of one restart cycle (paper, fig. 9). Collective."""
+        """Run one restart cycle and return its spans (paper, fig. 9). Collective."""
         restart, system = self._config.restart, self._system(problem, hierarchy, self._comm, self._config.restart)
         b_norm = system.norm_of_b()
         return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
 
     def _validate_on_few(self, storage: str) -> Validation:
-        """Validate on the first ranks: both solvers must reach the same residual. Collective."""
+        """Run the validation on the first eight ranks, and broadcast its outcome to all ranks. Collective."""
         validation = None
         if self._few is not None:
             problem = self._problem.make(self._problem.forms(storage), self._few)
@@ -223,7 +227,10 @@ class HpgMxp:
     def _validated(
         self, problem: StencilProblem, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
     ) -> Validated:
-        """Solve with one solver to the tolerance. Collective over comm."""
+        """Run one validation solve to the tolerance, and return the solve with its error max |x - 1|.
+
+        Collective over comm.
+        """
         restart, system = self._config.restart, self._system(problem, hierarchy, comm, self._config.restart)
         self._bench.begin_solves(label)
         progress = self._bench.progress(self._bench.label(label), GUESSED, self._flops_per_step, aim=tolerance)
@@ -241,7 +248,7 @@ class HpgMxp:
         figure: Validation | None = None,
         least: int = 1,
     ) -> Solves:
-        """Time solves with all iterations from x = 0, after an uncounted restart cycle. Collective.
+        """Repeat and time a solve of --iterations iterations from x = 0, after an uncounted restart cycle. Collective.
 
         rt, least   the solves repeat until `rt` seconds have passed, at least `least` times
         figure      the validation, if these solves determine the rating
@@ -271,7 +278,7 @@ class HpgMxp:
         return bench.timed_solves(each, progress, m, least=least, rt=rt, so_far=so_far if figure else None)
 
     def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
-        """Solve once, and then run the fault checks. Collective."""
+        """Run one GMRES-IR solve, and then the fault checks. Collective."""
         solve = gmres_ir(system, b_norm, **how)
         system.ended()
         return solve

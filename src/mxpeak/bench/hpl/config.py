@@ -19,7 +19,7 @@ UNUSED = ("l1_form", "u_form", "equilibration", "alignment")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HplCase(LuCase):
-    """One case of HPL."""
+    """The settings of one HPL solve: one combination of the values in the lists of options."""
 
     pfact: str = "right"
     nbmin: int = 8
@@ -36,9 +36,9 @@ class HplCase(LuCase):
 
     @property
     def tag(self) -> str:
-        """Return HPL's code of the variant, such as WR11C2R4, with the look-ahead depth that runs.
+        """Return HPL's code of the algorithmic variant, such as WR11C2R4, with the look-ahead depth that mxpeak uses.
 
-        A broadcast that HPL does not have is encoded as digit 6 or 7.
+        Broadcasts that HPL does not have are encoded as digit 6 or 7.
         """
         letter = {"left": "L", "crout": "C", "right": "R"}
         return (
@@ -89,8 +89,8 @@ class HplConfig(LuConfig):
     swap_threshold: int = option(64, integer(0), "largest number of columns for which --swap mix uses bin", "grid", "K")
     threshold: float = option(16.0, real(), "largest scaled residual that passes; 0 skips the check", "problem")
 
-    # Read only from HPL.dat.  mxpeak does not use the forms, the equilibration and the alignment (`UNUSED`): reports
-    # print them with that remark.
+    # Read only from HPL.dat. mxpeak does not use the forms, the equilibration and the alignment (`UNUSED`). Reports
+    # mark these settings as not used.
     l1_form: str = "transposed"
     u_form: str = "transposed"
     equilibration: bool = True

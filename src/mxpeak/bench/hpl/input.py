@@ -18,7 +18,10 @@ FORMS = ("transposed", "no-transposed")
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """Return the values of an HPL.dat, keyed by the fields of HplConfig; errors name the file `source`."""
+    """Parse the text of an HPL.dat and return its values, keyed by the fields of HplConfig.
+
+    Errors name the file `source`.
+    """
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
@@ -46,12 +49,12 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 
 def write_dat(config: HplConfig) -> str:
-    """Return an HPL.dat with which HPL runs this configuration."""
+    """Return the text of an HPL.dat with which HPL runs this configuration."""
     return dat_text("HPL input file", _rows(config))
 
 
 def _rows(config: HplConfig) -> Iterator[tuple[str, str]]:
-    """Yield the value and the remark of each line of the file."""
+    """Yield the value and the comment of each line of HPL.dat; raise a UsageError without order or process grid."""
     P, Q = _grid_lists(config)
     rows = partial(list_rows, "HPL.dat")
     if config.n is None:

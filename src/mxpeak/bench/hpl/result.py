@@ -23,7 +23,7 @@ FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
 #: HPL's bound on the scaled residual, used if a file disables the check: mxpeak checks every rate.
 THRESHOLD = 16.0
 
-#: Values of a case that a result records.
+#: Settings of a case that its result records.
 RECORDED = (
     *("n", "nb", "P", "Q", "order", "seed", "node_grid"),
     *("split", "bcast", "pfact", "rfact", "nbmin", "ndiv", "depth", "lookahead"),
@@ -34,7 +34,7 @@ NORMS = ("residual", "A_inf", "A_one", "x_inf", "x_one", "b_inf")
 
 @dataclass(frozen=True, slots=True)
 class HplSolve:
-    """One timed solve and its check."""
+    """The time, the residual norms and the diagnostics of one timed solve."""
 
     time_s: float
     start_unix: float
@@ -50,11 +50,11 @@ class HplSolve:
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Result:
-    """Return the result of a case, with the time of its fastest solve and the check of its worst solve."""
+    """Build the result of a case, with the time of its fastest solve and the check of its worst solve."""
     best = runs.best
     worst = max(runs.solves, key=lambda solve: sortable_residual(solve.scaled))
     threshold = case.threshold if case.threshold > 0 else THRESHOLD
-    passed = worst.scaled < threshold  # a NaN is not below anything
+    passed = worst.scaled < threshold  # False for NaN
     rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
     limit = runs.measured.limit(f"DGEMM, inner dimension {case.nb}", rate)
     return Result(
@@ -130,7 +130,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
     if names and (library := bench.kernels.panel_library(case.P)):
         text = f"{', '.join(names)} had no effect: with P = 1 the device's library factors panels ({library})"
         cautions.append(Caution("panel", text, f"remove {', '.join(names)}, or use P > 1"))
-    split = 0.0 if origins["split"] == "auto" else case.split  # a GPU's default is nobody's mistake
+    split = 0.0 if origins["split"] == "auto" else case.split  # the user did not choose the default of a GPU
     if split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
@@ -144,7 +144,7 @@ def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
 
 
 def _ever_splits(case: HplCase) -> bool:
-    """Return whether the process column of the first panel has a left and a right section in its first step."""
+    """Return whether `split` leaves columns in both sections of the trailing matrix in the first step."""
     columns = BlockCyclic(case.n + 1, case.nb, 0, case.Q)
     n2 = split_columns(columns.local_size, case.split, case.nb)
     return 0 < n2 <= columns.local_size - columns.local_start(2 * case.nb)

@@ -47,7 +47,10 @@ PARTS = ("rfact", "copy", "bcast", "laswp", "trsm", "gemm", "ptrsv", "abft")
 
 
 def run(config: HplConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of the config; usage errors are raised on every rank before any case. Collective over comm."""
+    """Run every case and return the results. Usage errors are raised on every rank before any case.
+
+    Collective over comm.
+    """
     return run_lu(HPL, config, comm, **hooks)
 
 
@@ -109,7 +112,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:
-    """Generate the [A | b] of Netlib HPL, in which b continues the random sequence of A."""
+    """Fill A with Netlib HPL's random [A | b], in which b continues the random sequence of A."""
     entries = generator("hpl", case.n, seed=case.seed).entries
     kernels.generate(A.local, A.rows, A.cols, entries)
 

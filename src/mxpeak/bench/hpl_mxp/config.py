@@ -13,7 +13,7 @@ from mxpeak.precision import PRECISIONS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HplMxpCase(LuCase):
-    """One case of HPL-MxP."""
+    """The settings of one HPL-MxP solve: one combination of the values in the lists of options."""
 
     precision: str = "fp32"
     panel_solves: str = "low"
@@ -44,9 +44,9 @@ class HplMxpConfig(LuConfig):
     }
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return the defaults for natively multiplied formats: bf16, and longer blocks.
+        """Return the default precision and block size if the processor multiplies the precision natively, otherwise {}.
 
-        Longer blocks reduce the memory traffic of the trailing matrix.
+        The default precision is bf16. Longer blocks reduce the memory traffic of the trailing matrix.
         """
         precision = self.precision or (("bf16",) if "bf16" in native else ())
         return {"precision": precision, "nb": (512,)} if precision and set(precision) <= set(native) else {}
@@ -109,5 +109,5 @@ class HplMxpConfig(LuConfig):
 
     @property
     def submission_folder(self) -> str | None:
-        """Return the folder of --submit."""
+        """Return the folder given by --submit, or None without --submit."""
         return self.submit

@@ -15,7 +15,10 @@ LINES = 14
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
-    """Return the values of an HPL-MxP.dat, keyed by the fields of HplMxpConfig; errors name the file `source`."""
+    """Parse the text of an HPL-MxP.dat and return its values, keyed by the fields of HplMxpConfig.
+
+    Errors name the file `source`.
+    """
     dat = Dat.of(text, source, LINES)
     return {
         "output_file": dat.word(3, "output file name"),
@@ -32,14 +35,14 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
 
 def _threshold(text: str) -> float:
-    """Parse the threshold, which must be positive."""
+    """Parse the threshold; raise a UsageError if it is not positive."""
     if (value := real()(text)) > 0.0:
         return value
     raise UsageError(f"the threshold {value:g} skips the check, but a mixed-precision result needs a check; use 16.0")
 
 
 def write_dat(config: HplMxpConfig) -> str:
-    """Return the HPL-MxP.dat with which HPL-MxP runs this configuration: orders, block sizes, one grid, broadcasts."""
+    """Return the text of an HPL-MxP.dat for this configuration: orders, block sizes, process grid and broadcasts."""
     if config.n is None or config.grid is None or len(config.grid) != 1:
         raise UsageError("an HPL-MxP.dat file needs the order of the matrix and the process grid; add -N and --grid")
     ((P, Q),) = config.grid

@@ -22,7 +22,7 @@ from mxpeak.spans import Spans
 
 FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"
 
-#: Values of a case that a result records.
+#: Settings of a case that its result records.
 RECORDED = (
     *("n", "nb", "P", "Q", "order", "seed", "node_grid"),
     *("generator", "bcast", "depth", "precision", "refine", "scaling"),
@@ -31,7 +31,7 @@ RECORDED = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The scaled backward error, which is computed after the timed part, with its norms."""
+    """The scaled backward error and its norms, computed after the timed part."""
 
     scaled: float
     residual: float
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class MxpSolve:
-    """One timed solve, with its check, the proof of its LU, and the difficulty of the system."""
+    """One timed solve with its backward error, the proof of its LU, and the difficulty of the system."""
 
     time_s: float
     lu_time_s: float
@@ -58,7 +58,8 @@ class MxpSolve:
     growth: float
     condition: float
     unpreconditioned_factor: float | None
-    #: At most fifty, the limit of the rules; None if the circular law predicts the number.
+    #: GMRES steps without the factors, at most fifty. None if GMRES needs more steps or if the circular law predicts
+    #: the number.
     unpreconditioned_steps: int | None
     spans: Spans
     witness: GrowthReport
@@ -67,12 +68,12 @@ class MxpSolve:
     checked: Checked | None = None
 
     def passed(self, threshold: float) -> bool:
-        """Return whether the solution is accurate and the factors are an LU factorization of the matrix."""
+        """Return whether the scaled backward error is below the threshold and the LU proof passed."""
         return self.check.scaled < threshold and self.proof.passed
 
 
 def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve]) -> Result:
-    """Return the result of a case, with the time of its fastest solve and the check of its worst solve."""
+    """Build the result of a case, with the time of its fastest solve and the check of its worst solve."""
     best, emulated = runs.best, bench.kernels.emulates(case.precision)
     lookahead = int(looks_ahead(case.depth, case.P * case.Q, background=bench.kernels.background))
 

@@ -40,7 +40,7 @@ from mxpeak.layout.generators import SQRT_SCALE
 from mxpeak.precision import precision
 from mxpeak.solvers.refine import MOST_STEPS, U
 
-#: Scaled backward errors below it pass.
+#: Scaled backward errors below this bound pass.
 THRESHOLD = 16.0
 #: Bits of the narrowest format that the rules allow.
 LEAST_BITS = 16
@@ -66,22 +66,26 @@ class _Spectrum:
 
 
 def diagonal_scale(case: HplMxpCase) -> float:
-    """Return the c (or theta) of a case, given or by default; theta = 2c/sqrt(n) gives the same mean diagonal."""
+    """Return --diagonal-scale or its default: c = 0.625, or theta = 2c/sqrt(n) for the generator ddd.
+
+    Both defaults give the same mean diagonal.
+    """
     if case.diagonal_scale is not None:
         return case.diagonal_scale
     return 2.0 * SQRT_SCALE / sqrt(case.n) if case.generator == "ddd" else SQRT_SCALE
 
 
 def convergence_factor(case: HplMxpCase) -> float | None:
-    """Return the convergence factor rho of GMRES without preconditioner; None if no circular law applies."""
+    """Return the convergence factor rho of GMRES without preconditioner, or None if no circular law applies."""
     spectrum = _spectrum(case)
     return spectrum.radius / spectrum.d if spectrum else None
 
 
 def predicted_steps(case: HplMxpCase) -> int | None:
-    """Return the predicted number of GMRES steps to the threshold; None if no circular law applies or rho >= 1.
+    """Return the predicted number of GMRES steps to the threshold, or None if no circular law applies or rho >= 1.
 
-    The number is the k with k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)).
+    The number is the k with k·ln(1/rho) + k²/4n = ln((1 - rho²)·d / (16·n·u·||A||)), where rho is the convergence
+    factor, d the diagonal and u = 2^-53.
     """
     spectrum = _spectrum(case)
     if spectrum is None or spectrum.radius >= spectrum.d:
@@ -139,7 +143,7 @@ def violations(
     if iterations >= MOST_STEPS and not residual < THRESHOLD:
         text = f"refinement did not converge in the {MOST_STEPS} steps that the rules allow; use a wider --precision"
         broken.append(Violation("iterations", text))
-    if not residual < THRESHOLD:  # a NaN is not below anything
+    if not residual < THRESHOLD:  # true for NaN
         text = f"the scaled backward error {residual:.3g} is not below {THRESHOLD:g}: the solution lacks fp64 accuracy"
         broken.append(Violation("backward-error", text))
     elif not passed:
@@ -218,7 +222,7 @@ def _remedy(case: HplMxpCase) -> str:
 
 
 def _spectrum(case: HplMxpCase) -> _Spectrum | None:
-    """Return the disc of A's eigenvalues; None if its entries are not independent or no diagonal is added to them."""
+    """Return the circular law of A's eigenvalues, or None if the law does not apply to the generator of the case."""
     n, scale = case.n, diagonal_scale(case)
     moments = {"gaussian": (sqrt(2.0 / (3.0 * pi)), sqrt(1.0 / 3.0)), "icl": (0.25, sqrt(1.0 / 12.0))}
     mean, deviation = moments.get(case.generator, (0.5, sqrt(1.0 / 3.0)))

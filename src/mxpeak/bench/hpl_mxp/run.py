@@ -55,14 +55,17 @@ from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
 from mxpeak.solvers.scaling import Balance, balance
 from mxpeak.spans import Spans
 
-#: The quality that a case lacks if it breaks a rule of each source.
+#: The verb phrase of a note about a broken rule, by the source of the rule.
 BREAKS = {PUBLISHED: "be ADMISSIBLE:", OWN: "pass mxpeak's own test"}
 #: The phases of a run; "other" is the remaining time.
 PARTS = ("store", "balance", "factor", "trsm", "cast", "bcast", "gemm", "matvec", "ptrsv", "abft")
 
 
 def run(config: HplMxpConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run every case of the config; usage errors are raised on every rank before any case. Collective over comm."""
+    """Run every case and return the results. Usage errors are raised on every rank before any case.
+
+    Collective over comm.
+    """
     return run_lu(HPL_MXP, config, comm, **hooks)
 
 
@@ -87,7 +90,7 @@ def forewarnings(config: HplMxpConfig, comm: Communicator) -> list[str]:
 
 
 def _check(config: HplMxpConfig, comm: Communicator) -> None:
-    """Raise a UsageError for settings that no case can use, or that would be ignored."""
+    """Raise a UsageError for settings that no case can use, or that the run would ignore."""
     check_grids(config, comm)
     if config.condition != HplMxpConfig.condition and "fasi-higham" not in config.generator:
         generators = ", ".join(config.generator)
@@ -135,7 +138,10 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
 
 
 def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, generate_s: float) -> MxpSolve:
-    """Check the solution, prove the LU, and measure the difficulty of the system, using only x and the factors."""
+    """Check the solution, prove the LU, and measure the difficulty of the system. Collective.
+
+    A, b and ||A|| are generated again, so the checks use only x and the factors of the timed part.
+    """
     case, grid, A, kernels, done = timed.case, timed.grid, timed.A, timed.kernels, timed.done
     x = timed.x
     system = GeneratedSystem(grid, case.n, case.nb, _generator(case), kernels)
@@ -178,7 +184,7 @@ class _Timed:
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, kernels = bench.kernels, spans, bench.kernels
-        self.forwards = bench.forwards(case) or case.P > 1  # the others need each diagonal block at once
+        self.forwards = bench.forwards(case) or case.P > 1  # with P > 1, other ranks wait for each diagonal block
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
         self.checks = None
         if bench.config.abft:
@@ -191,7 +197,7 @@ class _Timed:
         self.lu_s = self.refine_s = 0.0
 
     def solve(self) -> None:
-        """Generate A in fp32, balance, factor and refine."""
+        """Run the timed part: generate A in fp32, balance and factor A, and refine the solution. Collective."""
         case, kernels, spans = self.case, self.kernels, self.spans
         spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
         with spans("store"):
@@ -227,7 +233,7 @@ class _Timed:
 
 
 def _norm(system: GeneratedSystem, kernels: Kernels) -> float:
-    """Return ||A||_inf. Collective."""
+    """Compute ||A||_inf. Collective."""
     return allreduce_scalar(system.grid.all, max_abs(kernels, system.row_sums()), "max", kernels.xp)
 
 

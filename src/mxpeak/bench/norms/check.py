@@ -2,8 +2,8 @@
 
     error = |norm - reference| / reference,  over sqrt(m) for one, sqrt(n) for inf, sqrt(m·n) for fro, in units of eps
 
-Errors up to 10 pass; the maximum of a real matrix must be exact. eps is that of the entries' type. For 16-bit types,
-it is that of fp32, because other libraries add them in fp32.
+Errors up to 10 pass, but the maximum of a real matrix must be exact. eps is the machine epsilon of the entries' type.
+For 16-bit types, it is that of fp32, because other libraries add 16-bit entries in fp32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mxpeak.spans import Spans
 THRESHOLD, EXACT = 10.0, 0.0
 #: Decimal digits of the reference, about 30 of which are correct.
 DIGITS = 40
-#: Number of parts after each of which progress is reported.
+#: Number of parts of the check. Progress is reported after each part.
 STRIPS = 50
 
 
@@ -74,7 +74,7 @@ def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: 
 
 
 def scaled_error(case: NormsCase, kind: str, value: float, expected: Decimal) -> float:
-    """Return the scaled error of a norm; inf if the norm is not finite."""
+    """Return the scaled error of a norm of this kind, in units of eps, or inf if the norm is not finite."""
     if not isfinite(value):
         return inf
     with localcontext(prec=DIGITS):
@@ -85,19 +85,19 @@ def scaled_error(case: NormsCase, kind: str, value: float, expected: Decimal) ->
 
 
 def eps(case: NormsCase) -> float:
-    """Return the distance from 1 to the next larger number of the type, which is twice the unit roundoff."""
+    """Return the machine epsilon (twice the unit roundoff) of the entries' type, or that of fp32 for 16-bit types."""
     return 2.0 * min(case.precision.u, precision("fp32").u)
 
 
 def threshold(case: NormsCase, kind: str) -> float:
-    """Return the largest scaled error that passes."""
+    """Return the largest scaled error that passes: 0 for the maximum of a real matrix, otherwise 10."""
     return EXACT if kind == "max" and not case.complex else THRESHOLD
 
 
 def _parts(
     A: StoredMatrix, tiles: Sequence[Sequence[Tile]], band: Band, kernels: NormKernels, spans: Spans
 ) -> ExtendedParts:
-    """Compute the sums of this rank's tiles, strip by strip."""
+    """Compute the double-double sums of this rank's tiles, and report the progress after each strip of tiles."""
     parts = []
     for step, strip in enumerate(tiles, start=1):
         parts.append(kernels.extended_pass(strip, band, A.rows.local_size, A.cols.local_size))
@@ -147,5 +147,5 @@ def _first(rows: Sequence[Sequence[float]]) -> Decimal:
 
 
 def _number(pair: Iterable[Any]) -> Decimal:
-    """Return high + low as a decimal number."""
+    """Return the sum of a double-double pair as a Decimal."""
     return sum((Decimal(float(x)) for x in pair), Decimal(0))

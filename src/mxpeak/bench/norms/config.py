@@ -15,7 +15,7 @@ from mxpeak.precision import PRECISIONS, Precision
 
 
 def _name_in(names: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a parser that replaces a word of `names` with its standard name."""
+    """Return a parser that replaces a name or alias with its standard name, and raises a UsageError for other words."""
 
     def parse(text: str) -> str:
         if text not in names:
@@ -27,7 +27,7 @@ def _name_in(names: Mapping[str, str]) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormsCase(GridCase):
-    """The settings of one measured norm. Options that its structure does not use are None."""
+    """The settings of one measured norm. Options that the structure does not use are None."""
 
     m: int
     seed: int = 100
@@ -150,8 +150,9 @@ class NormsConfig(GridConfig):
     min_gflops: float | None = option(None, real(0.0), "", "measuring")
 
     def cases(self, ranks: int, n: Sequence[int] | None = None) -> Iterator[NormsCase]:
-        """Yield every combination of the options, ordered by matrix. `n` contains the sizes to use if the user gave
-        none.
+        """Yield the cases: every combination of the options, ordered by matrix.
+
+        `n` contains the numbers of columns to use without -N.
         """
         sizes = self.n if self.n is not None else n
         if sizes is None:
@@ -161,7 +162,7 @@ class NormsConfig(GridConfig):
         return cases_of(NormsCase, self, self.grid_choices(ranks), shapes, *matrices, self._regions())
 
     def _regions(self) -> Iterator[dict[str, Any]]:
-        """Yield the settings of each combination of a structure, its own options and a norm."""
+        """Yield the settings of each combination of a structure, the options that the structure uses, and a norm."""
         for structure in self.structure:
             used = STRUCTURES[structure]
             lists = {o: getattr(self, o) if o in used else (None,) for o in ("uplo", "diag", "kl", "ku")}

@@ -25,13 +25,13 @@ TILE_BYTES = 600
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoredMatrix(BlockCyclicMatrix):
-    """A block-cyclic matrix in which each rank's part, or each of its blocks, is one tile."""
+    """A block-cyclic matrix that each rank stores as one tile, or as one tile per block."""
 
     tiles: Sequence[Tile]
 
 
 def empty_matrix(case: NormsCase, grid: Grid, kernels: NormKernels) -> StoredMatrix:
-    """Return the uninitialized matrix of a case in its layout."""
+    """Allocate the matrix of a case in its storage layout, without initializing the entries."""
     rows, cols = BlockCyclic(case.m, case.nb, grid.p, grid.P), BlockCyclic(case.n, case.nb, grid.q, grid.Q)
     if case.layout != "tiles":
         local = kernels.empty(rows.local_size, cols.local_size, case.dtype, case.layout)
@@ -66,7 +66,7 @@ def generate(A: StoredMatrix, case: NormsCase, kernels: Kernels, spans: Spans) -
 
 
 def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
-    """Split the tiles of A into at most `count` parts; a tile that is alone is split between its rows."""
+    """Split the tiles of A into at most `count` parts. If A has only one tile, split its rows."""
     if len(A.tiles) != 1:
         size = max(1, -(-len(A.tiles) // count))
         return [A.tiles[k : k + size] for k in range(0, len(A.tiles), size)]
@@ -81,7 +81,7 @@ def strips(A: StoredMatrix, count: int) -> list[Sequence[Tile]]:
 
 
 def leading(A: StoredMatrix, share: float, *, by_columns: bool) -> Sequence[Tile]:
-    """Return the leading rows or columns of each tile that contain this share of its bytes."""
+    """Return views of the leading rows or columns of each tile that contain this share of the tile's bytes."""
     return A.tiles if share >= 1.0 else [_leading(tile, share, by_columns=by_columns) for tile in A.tiles]
 
 
@@ -93,7 +93,7 @@ def _leading(tile: Tile, share: float, *, by_columns: bool) -> Tile:
 
 
 def footprint(case: NormsCase, *, square: bool, threads: int) -> Footprint:
-    """Return a function that computes the bytes of a case over all ranks; each rank has the largest local part r×c.
+    """Return a function that computes the bytes of a case over all ranks, with the largest local part r×c on each.
 
       matrix       itemsize·r·c, and the Python objects of each tile
       block row    8·NB·c, twice if complex         (in fp64, during generation)

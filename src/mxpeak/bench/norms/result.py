@@ -55,7 +55,7 @@ class NormCheck:
 
     @property
     def worst(self) -> str:
-        """Return the kind of a norm that fails, or otherwise the kind with the largest error."""
+        """Return the kind of norm with the largest error, among the failed norms if any norm failed."""
 
         def order(kind: str) -> tuple[bool, float, float]:
             return not self._passes(kind), sortable_residual(self.errors[kind]), self.thresholds[kind]
@@ -64,7 +64,7 @@ class NormCheck:
 
     @property
     def passed(self) -> bool:
-        """Return whether every norm is within its threshold."""
+        """Return whether every norm is within its threshold and the check read every entry exactly once."""
         return self.counted and all(map(self._passes, self.errors))
 
     def _passes(self, kind: str) -> bool:
@@ -72,7 +72,7 @@ class NormCheck:
 
 
 def check_runs(case: NormsCase, S: Structure, runs: TimedNorms, reference: Reference) -> NormCheck:
-    """Check every norm of every run."""
+    """Compare every norm of every run with the reference, and return the largest error per norm."""
     errors = {
         kind: max(scaled_error(case, kind, values[kind], reference.values[kind]) for values in runs.values)
         for kind in case.kinds
@@ -90,7 +90,7 @@ def norms_result(
     memory: dict[str, int],
     facts: Facts,
 ) -> Result:
-    """Return the result of one case, with the time of the fastest run and the errors of the worst run."""
+    """Build the result of one case, with the time of the fastest run and the errors of the worst run."""
     check, time_s = check_runs(case, S, runs, reference), min(runs.samples_s)
     read_bytes = S.entries * case.itemsize
     rate = read_bytes / time_s if time_s > 0 else 0.0

@@ -51,12 +51,15 @@ from mxpeak.solvers.exact_norms import reproducible_norms
 from mxpeak.solvers.norms import norms
 from mxpeak.spans import Spans
 
-#: Time over which a norm is repeated, and the maximum number of runs unless --repeat is larger.
+#: Seconds over which a norm is repeated, and the maximum number of runs unless --repeat is larger.
 NORM_S, MOST_RUNS = 0.3, 50
 
 
 def run(config: NormsConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
-    """Run every case; usage errors are raised on every rank before any measurement. Collective over comm."""
+    """Run every case and return the results. Usage errors are raised on every rank before any measurement.
+
+    Collective over comm.
+    """
     return run_cases(NormBench, check, NormBench.results, config, comm, **hooks)
 
 
@@ -125,7 +128,7 @@ class NormBench(Bench[NormsConfig]):
                 spans = self._unwatched()  # the first case records the phases that the cases share
 
     def _unwatched(self) -> Spans:
-        """Return spans without observers for a case whose parts are observed through other spans. Collective."""
+        """Create spans without observers, because other spans report the parts of the case. Collective."""
         spans = self.new_spans(watched=False)
         if self.config.trace is not None:
             self.comm.barrier()
@@ -135,7 +138,7 @@ class NormBench(Bench[NormsConfig]):
     def _measured(
         self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
     ) -> Result | None:
-        """Measure one case and return its result on rank 0."""
+        """Measure one case, and return its result on rank 0 and None on the other ranks. Collective."""
         self.begin(case)
         before, runs, after = self._between_readings(case, A, S, spans)
         phases = phase_table(A.grid.all, spans)
@@ -171,9 +174,9 @@ class NormBench(Bench[NormsConfig]):
     def _between_readings(
         self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans
     ) -> tuple[Reading | None, TimedNorms, Reading | None]:
-        """Time the norm between two readings of the limit. Collective over the grid.
+        """Time the norm between two measurements of the read bandwidth. Collective over the grid.
 
-        There are no readings if --warmup is none. The reading after a norm is also the reading before the next norm of
+        The readings are None if --warmup is none. The reading after a norm is also the reading before the next norm of
         the same part of the matrix.
         """
         if self.config.warmup == "none":
@@ -209,7 +212,7 @@ class NormBench(Bench[NormsConfig]):
         return reading(timed, amount, run_s, READ_LEAST_S)
 
     def _limit(self, case: NormsCase, before: Reading | None, after: Reading | None, runs: TimedNorms) -> Limit:
-        """Return the limit of a case; the fastest norm of the same data raises the limit if it was faster."""
+        """Return the limit of a case: the read bandwidth, or a higher rate of the fastest norm of the same data."""
         limit = read_limit(before, after, read_bytes(case), self.facts.machine, on_gpu=self.config.on_gpu)
         data = READ if limit.name == READ else (matrix_of(case), read_bytes(case))
         own = read_bytes(case) / min(runs.samples_s)
@@ -226,7 +229,7 @@ class NormBench(Bench[NormsConfig]):
         return grid
 
     def _make_ready(self, dtype: str) -> None:
-        """Compile the kernels of a type. Collective."""
+        """Compile the norm kernels for entries of a type. Collective."""
         # Hermitian needs all kernels, also those for real parts
         name = "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
         use = f"norms, {dtype} {name}{' deterministic' * self.config.deterministic}"
@@ -235,7 +238,7 @@ class NormBench(Bench[NormsConfig]):
         compile_in_turn(self.comm, label, partial(self._try_all, dtype, name), kernels, cores, self.kernels)
 
     def _try_all(self, dtype: str, structure: str) -> None:
-        """Run all kernels on a tiny matrix of this rank."""
+        """Run all norm kernels on a tiny matrix of this rank, so that they are compiled."""
         case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=structure, kind="all")
         alone = make_grid(ProcessGrid(1, 1), Solo())
         assert alone is not None

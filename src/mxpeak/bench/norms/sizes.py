@@ -45,7 +45,7 @@ def without_effect(config: NormsConfig) -> list[str]:
 
 
 def structure_of(case: NormsCase) -> Structure:
-    """Return the structure of a case's matrix."""
+    """Return the structure of a case's matrix; raise a UsageError if its options are invalid."""
     try:
         return structure(case.structure, case.m, case.n, uplo=case.uplo, diag=case.diag, kl=case.kl, ku=case.ku)
     except UsageError as error:
@@ -53,7 +53,7 @@ def structure_of(case: NormsCase) -> Structure:
 
 
 def matrix_of(case: NormsCase) -> tuple[object, ...]:
-    """Return the settings that identify the matrix of a case."""
+    """Return the settings that identify the matrix of a case, as a key for grouping."""
     return case.P, case.Q, case.m, case.n, case.nb, case.seed, case.dtype, case.layout
 
 
@@ -63,12 +63,12 @@ def matrix_bytes(case: NormsCase) -> int:
 
 
 def read_bytes(case: NormsCase) -> int:
-    """Return the size of the structure's entries in bytes."""
+    """Return the bytes that a norm reads, which are those of the structure's entries."""
     return structure_of(case).entries * case.itemsize
 
 
 class NormsSizes:
-    """The cases of a run and their memory. They are equal on every rank. The constructor is collective."""
+    """The cases of a run and their memory, identical on every rank. The constructor is collective."""
 
     def __init__(self, config: NormsConfig, comm: Communicator, budget: Budget, threads: int):
         self._config, self._ranks, self._budget, self._threads = config, comm.size, budget, threads
@@ -80,7 +80,7 @@ class NormsSizes:
         return list(self._config.cases(self._ranks, self._n))
 
     def memory(self, case: NormsCase) -> dict[str, int]:
-        """Return the memory of all ranks in bytes: of the matrix, of the buffers, and in total."""
+        """Return the bytes over all ranks: of the matrix, of the buffers, and in total."""
         return self._footprint(case)(case.n, case.nb, case.P, case.Q)
 
     def fits(self, case: NormsCase) -> bool:
@@ -99,7 +99,7 @@ class NormsSizes:
         )
 
     def line(self, case: NormsCase) -> str:
-        """Return the line of a case's matrix and memory for a dry run."""
+        """Return the dry-run line with the matrix sizes and the memory of a case."""
         need, ranks = self.memory(case), case.P * case.Q
         text = (
             f"{case.m}x{case.n} {case.dtype} {case.layout}  NB {case.nb}  grid {case.P}x{case.Q}: matrix "
@@ -112,7 +112,10 @@ class NormsSizes:
         return footprint(case, square=self._config.m is None, threads=self._threads)
 
     def _default_n(self) -> int:
-        """Return the default size, reduced to the available memory, or with --quick a size that is read quickly."""
+        """Choose the default number of columns, or a smaller one for --quick.
+
+        If the matrix does not fit into memory, reduce the number and record a warning.
+        """
         config = self._config
         wanted, quick = (GPU_N, GPU_QUICK_BYTES) if config.on_gpu else (DEFAULT_N, QUICK_BYTES)
         models = list(config.cases(self._ranks, [wanted]))

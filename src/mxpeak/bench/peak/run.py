@@ -23,7 +23,7 @@ from mxpeak.distributed.spaces import zeros
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.index_map import consecutive
 
-#: Sides and inner dimension of the products, on the host and on a GPU.
+#: Side and inner dimension of the products, on the host and on a GPU.
 SIDE, GPU_SIDE, INNER = 4096, 16384, 512
 #: Seconds over which each rate is measured.
 SECONDS = 1.0
@@ -32,9 +32,9 @@ GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GE
 
 
 def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
-    """Measure the rates of all ranks together; the result is complete on rank 0. Collective.
+    """Measure the GEMM, read and triad rates of all ranks together, and return the result, complete on rank 0.
 
-    Tests divide the sizes by `scale`.
+    Tests divide the sizes by `scale`. Collective over comm.
     """
     start = time.time()
     with open_bench(Bench[RunConfig], lambda config, comm: None, config, comm, hooks) as bench:
@@ -51,14 +51,17 @@ def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpac
 def _measured(
     bench: Bench[RunConfig], name: str, unit: str, work: Callable[[], object], amount: float
 ) -> dict[str, Any]:
-    """Measure the rate that all ranks sustain together, and its burst; `amount` is per rank. Collective."""
+    """Repeat `work` on all ranks at the same time, and return the sustained rate and the burst rate. Collective.
+
+    `amount` is the number of flops or bytes per rank and call.
+    """
     work()  # touch the memory and load the kernels before the first reading
     measured = reading(lambda: bench.slowest(work), bench.comm.size * amount, lambda rate: SECONDS, SECONDS)
     return {"name": name, unit: measured.rate, "burst": measured.burst}
 
 
 def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:
-    """Measure GEMM in one precision."""
+    """Measure the GEMM rate of all ranks in one precision, in flop/s. Collective."""
     side, k = (GPU_SIDE if bench.config.on_gpu else SIDE) // scale, INNER // scale
     product = gemm_probe(bench.kernels, side, side, k, name)
     return _measured(bench, GEMMS[name], "rate_flops", product, 2.0 * side * side * k)
@@ -72,7 +75,7 @@ def _bytes(bench: Bench[RunConfig], scale: int) -> int:
 
 
 def _read(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
-    """Measure the memory-read rate."""
+    """Measure the rate at which all ranks read memory, in bytes per second. Collective."""
     m = max(8, int((_bytes(bench, scale) / 8) ** 0.5))
     A = bench.kernels.matrix(m, m)
     A[:] = 1.0
@@ -81,7 +84,7 @@ def _read(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
 
 
 def _triad(bench: Bench[RunConfig], scale: int) -> dict[str, Any]:
-    """Measure the memory-triad rate."""
+    """Measure the rate of y += a x on all ranks in bytes per second, counted as 24 bytes per entry. Collective."""
     kernels, n = bench.kernels.sparse, max(8, _bytes(bench, scale) // 16)
     x, y = zeros(kernels, n, "fp64"), zeros(kernels, n, "fp64")
     x[:], y[:] = 1.0, 1.0

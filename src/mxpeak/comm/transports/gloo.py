@@ -1,4 +1,4 @@
-"""Send messages with tags through Gloo, and convert host memory for torch.distributed."""
+"""Send messages with tags through Gloo, and convert host buffers to tensors for torch.distributed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import torch.distributed as dist
 
 from mxpeak.comm.shutdown import ABORT_SEEN, POLL_S, SIGNAL_S
 
-#: The libraries require a time limit, but none is useful: ranks may sleep for hours while others run a case. A rank
-#: that dies is noticed immediately by the ranks that wait for it, and the watchdog reports a rank that stalls.
+#: The libraries require a time limit, but none is useful: ranks may sleep for hours while others run a case. Ranks
+#: that wait for a rank detect its death immediately, and the watchdog reports a rank that stalls.
 TIMEOUT = timedelta(days=365)
 
 
 def _line(array: Any) -> Any:
-    """Return the memory of a contiguous array as a writable vector.
+    """Return a one-dimensional writable view of a contiguous array.
 
-    Read-only memory can only be sent, so it is copied.
+    A read-only array is copied, because torch rejects it; such an array can only be sent.
     """
     line = array.reshape(-1, order="A")
     assert array.size == 0 or np.shares_memory(line, array), "a communication buffer must be contiguous"
@@ -34,14 +34,14 @@ def _line(array: Any) -> Any:
 
 
 def as_tensor(buffer: Any) -> torch.Tensor:
-    """Return a contiguous array or tensor as a flat tensor over the same memory."""
+    """Return a one-dimensional tensor over the memory of a contiguous array or tensor."""
     if isinstance(buffer, torch.Tensor):
         return buffer.view(-1) if buffer.is_contiguous() else buffer.t().view(-1)
     return torch.from_numpy(_line(np.asarray(buffer)))
 
 
 def as_bytes(buffer: Any) -> torch.Tensor:
-    """Return the same memory as bytes, because libraries do not support every type."""
+    """Return a uint8 tensor over the memory of a contiguous buffer, because libraries do not support every type."""
     if isinstance(buffer, torch.Tensor):
         return as_tensor(buffer).view(torch.uint8)
     return torch.from_numpy(_line(np.asarray(buffer)).view(np.uint8))
@@ -49,9 +49,10 @@ def as_bytes(buffer: Any) -> torch.Tensor:
 
 @contextmanager
 def no_error_of_its_own() -> Iterator[None]:
-    """End this process silently if a message fails because another rank has ended the program.
+    """Return a context that prevents message errors if another rank has ended the program.
 
-    The process detects the end through the store or torchrun's signal, shortly after the connection is closed.
+    After an error, the context waits until the `Watch` or torchrun's signal can end this process. If neither does, the
+    context raises the error.
     """
     try:
         yield
@@ -63,13 +64,13 @@ def no_error_of_its_own() -> Iterator[None]:
 
 
 def await_work(work: Any) -> None:
-    """Wait until a Gloo operation is complete."""
+    """Wait until a Gloo operation is complete; raise no error if another rank has ended the program."""
     with no_error_of_its_own():
         work.wait()
 
 
 class Message:
-    """A message in Gloo.
+    """A send or receive with Gloo.
 
     Gloo can wait for a message but not test it; `test` therefore starts a thread that waits.
     """
@@ -82,7 +83,7 @@ class Message:
         self._error: Exception | None = None
 
     def test(self) -> bool:
-        """Return whether the message is complete according to the waiting thread."""
+        """Return whether the waiting thread has completed the message; the first call starts the thread."""
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._run, daemon=True)
             self._waiter.start()
@@ -92,7 +93,7 @@ class Message:
         return True
 
     def wait(self) -> None:
-        """Wait for the message, or for the thread that already waits for it."""
+        """Wait for the message, and raise the error of the waiting thread if it failed."""
         if self._waiter is None:
             await_work(self._work)
             return
@@ -109,7 +110,7 @@ class Message:
 
 @contextmanager
 def quiet_stdout() -> Iterator[None]:
-    """Redirect stdout to stderr, because some builds of Gloo print a line for every group on stdout."""
+    """Redirect stdout to stderr within the context, because some builds of Gloo print a line per group on stdout."""
     sys.stdout.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
@@ -121,7 +122,7 @@ def quiet_stdout() -> Iterator[None]:
 
 
 class Group:
-    """The shared state of a group: its store, its Gloo process group, and the number of groups split off."""
+    """The state that all communicators of a group share: store, Gloo process group, and a counter of splits."""
 
     def __init__(self, store: Any, rank: int, size: int):
         self.store, self.rank, self.size = store, rank, size
@@ -130,11 +131,11 @@ class Group:
             self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, TIMEOUT)
 
     def send(self, message: torch.Tensor, dest: int, tag: int) -> Message:
-        """Post a send; if a rank has ended, Gloo raises the error here rather than in `wait`."""
+        """Start to send to rank `dest`; if a rank has ended, Gloo raises the error here and not in `wait`."""
         with no_error_of_its_own():
             return Message(self.gloo.send([message], dest, tag), message)
 
     def recv(self, message: torch.Tensor, source: int, tag: int) -> Message:
-        """Post a receive; if a rank has ended, Gloo raises the error here rather than in `wait`."""
+        """Start to receive from rank `source`; if a rank has ended, Gloo raises the error here and not in `wait`."""
         with no_error_of_its_own():
             return Message(self.gloo.recv([message], source, tag), message)

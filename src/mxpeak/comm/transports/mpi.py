@@ -1,6 +1,6 @@
 """A communicator over MPI with mpi4py's buffer calls.
 
-Waiting is MPI_Test in a loop that yields the core after every failed test (`comm.base.Idling`). MPICH polls inside
+A wait calls MPI_Test in a loop that yields the core after every failed test (`comm.base.Idling`). MPICH polls inside
 MPI_Wait: with more ranks than cores, a polling rank would block the rank that it waits for. A rank with its own core
 loses less than a microsecond.
 """
@@ -39,7 +39,10 @@ from mxpeak.errors import UsageError  # noqa: E402
 
 
 def _max_with_nan(inbuf: Any, inoutbuf: Any, datatype: MPI.Datatype) -> None:
-    """Write the elementwise maximum to `inoutbuf`, with NaN above any number, because MPI_MAX may lose a NaN."""
+    """Write the elementwise maximum of two fp64 buffers to `inoutbuf`, with NaN above any number.
+
+    MPI_MAX may lose a NaN.
+    """
     ours, theirs = np.frombuffer(inoutbuf), np.frombuffer(inbuf)
     np.maximum(ours, theirs, out=ours)
 
@@ -53,12 +56,12 @@ def _op(name: str) -> MPI.Op:
     raise ValueError(f"unknown reduction {name!r}; use sum or max")
 
 
-#: Messages of all groups whose buffers a device still uses.
+#: Messages of all groups that are posted but not started, because a device still uses their buffers.
 _posts = Posts()
 
 
 def _wait_for(request: Request) -> None:
-    """Test a request until it is complete."""
+    """Test a request until it is complete, and start posted messages and yield the core between tests."""
     test = request.test
     if test():
         return
@@ -71,7 +74,7 @@ def _wait_for(request: Request) -> None:
 
 
 class _Awaited:
-    """An MPI request with a description of its peer or its purpose."""
+    """An MPI request with a description, such as the rank that sends the message."""
 
     __slots__ = ("_what", "_who", "test")
 
@@ -80,11 +83,11 @@ class _Awaited:
         self._what, self._who = what, who
 
     def wait(self) -> None:
-        """Test until the request is complete."""
+        """Test the request until it is complete."""
         _wait_for(self)
 
     def about(self) -> str:
-        """Return the description of the request."""
+        """Return the description of the request, with the rank of the peer."""
         return self._what if self._who is None else f"{self._what} rank {self._who}"
 
 
@@ -93,7 +96,7 @@ def _pending(request: MPI.Request, what: str, who: int | None = None) -> _Awaite
 
 
 class _Persistent:
-    """Persistent MPI messages, which start and complete in half of the time."""
+    """Persistent MPI messages, which need half of the time of new messages to start and complete."""
 
     def __init__(self, comm: MPI.Comm, world: Sequence[int], sends: Sequence[Envelope], receives: Sequence[Envelope]):
         self._requests: list[MPI.Prequest] = []
@@ -107,24 +110,24 @@ class _Persistent:
         self._all = list(zip(self._requests, about))
 
     def start(self) -> None:
-        """Start all messages."""
+        """Start all messages; the previous start must be complete."""
         if self._running:
             raise AssertionError("these messages are still in progress")
         MPI.Prequest.Startall(self._requests)
         self._running = self._all.copy()
 
     def test(self) -> bool:
-        """Return whether all messages are complete."""
+        """Test the messages, and return whether all are complete."""
         while self._running and self._running[-1][0].Test():
             self._running.pop()
         return not self._running
 
     def wait(self) -> None:
-        """Test until all messages are complete."""
+        """Test the messages until all are complete."""
         _wait_for(self)
 
     def about(self) -> str:
-        """Return the description of the incomplete messages."""
+        """Return the description of the last incomplete message, or '' if all messages are complete."""
         return self._running[-1][1] if self._running else ""
 
     def __del__(self) -> None:
@@ -147,18 +150,18 @@ class Mpi(Communicator):
         self.transport = transport
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        #: The program's rank of each rank of this group.
+        #: Ranks in MPI_COMM_WORLD of the ranks of this group.
         self._world: list[int] = comm.Get_group().Translate_ranks(None, MPI.COMM_WORLD.Get_group())
         self._all = f"all {self.size} ranks of {self._world[0]} to {self._world[-1]}"
         # MPI errors become exceptions, so that the traceback of the failing rank is visible.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return this group with device buffers passed to MPI, if MPI reports support on all ranks."""
+        """Return this group with device buffers passed to MPI, or None if MPI reports no support on some rank."""
         return self.with_transport(transport) if self.agree(takes_devices(transport.kind)) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Call MPI_Isend when the buffer's content is complete."""
+        """Start MPI_Isend to rank `dest` as soon as the buffer's content is complete, and return the request."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Isend(memory, dest, tag), "a message to be received by", self._world[dest])
@@ -166,7 +169,7 @@ class Mpi(Communicator):
         return _posts.post(self.transport.outgoing(buffer), begin, (id(self._comm), "send", dest, tag))
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Call MPI_Irecv when no operation reads the buffer."""
+        """Start MPI_Irecv from rank `source` as soon as no operation reads the buffer, and return the request."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Irecv(memory, source, tag), "a message from", self._world[source])
@@ -175,11 +178,11 @@ class Mpi(Communicator):
         return arrival(_posts.post(memory, begin, (id(self._comm), "receive", source, tag)), land)
 
     def repeated(self, sends: Sequence[Envelope], receives: Sequence[Envelope]) -> Repeated | None:
-        """Return persistent requests for arrays that MPI accesses in place."""
+        """Return persistent MPI requests, or None if the transport copies buffers."""
         return _Persistent(self._comm, self._world, sends, receives) if self.transport is ARRAYS else None
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """Call MPI_Ibcast when the buffer is ready."""
+        """Start MPI_Ibcast from rank `root` as soon as the buffer is ready, and return the request."""
 
         def begin(memory: Any) -> Request:
             return _pending(self._comm.Ibcast(memory, root), "the broadcast of", self._world[root])
@@ -188,7 +191,7 @@ class Mpi(Communicator):
         return arrival(_posts.post(memory, begin, (id(self._comm), "broadcast")), land)
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Call MPI_Iallreduce for fp64 numbers on the host, yielding the core while waiting."""
+        """Reduce fp64 numbers on the host by MPI_Iallreduce, and yield the core while waiting."""
         if self.size > 1:
             _posts.flush()  # all ranks must start the collective operations of a group in the same order
             numbers, land = self.transport.numbers(buffer)
@@ -197,12 +200,12 @@ class Mpi(Communicator):
                 land()
 
     def barrier(self) -> None:
-        """Call MPI_Ibarrier, yielding the core while waiting."""
+        """Wait for all ranks by MPI_Ibarrier, and yield the core while waiting."""
         _posts.flush()
         _pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Broadcast the length and the bytes of a pickled object with MPI."""
+        """Return the object of rank `root`, broadcast as a pickle: first its length, then its bytes."""
         from pickle import dumps, loads
 
         _posts.flush()
@@ -233,13 +236,13 @@ class Mpi(Communicator):
         return [loads(packed[(rank - root) % self.size]) for rank in range(self.size)]
 
     def _taken(self, source: int) -> list[bytes]:
-        """Receive the pickled objects that a rank has gathered from its subtree."""
+        """Receive and return the pickled objects that rank `source` has gathered from its subtree."""
         _Awaited(partial(self._comm.iprobe, source, tag=7000), "a message from", self._world[source]).wait()
         taken: list[bytes] = self._comm.recv(source=source, tag=7000)
         return taken
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Call MPI_Comm_split; ranks without a color get None."""
+        """Call MPI_Comm_split, and return the new group, or None if color is None."""
         _posts.flush()
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
@@ -249,7 +252,7 @@ class Mpi(Communicator):
         self._comm.Free()
 
     def agree(self, ok: bool) -> bool:
-        """Return whether `ok` is true on all ranks, by a reduction."""
+        """Return whether `ok` is true on all ranks, by MPI_Iallreduce."""
         _posts.flush()
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
@@ -257,7 +260,7 @@ class Mpi(Communicator):
         return flag[0] == 0
 
     def abort(self, code: int) -> None:
-        """Call MPI_Abort, which ends every rank of the program with `code`.
+        """Call MPI_Abort, which ends every rank of the program with exit code `code`.
 
         The call aborts MPI_COMM_WORLD, because MPICH informs the ranks of another communicator by messages and waits
         until they have left.
@@ -273,7 +276,7 @@ QUERIES = {
 
 
 def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this MPI reports support for device memory of this kind (cuda, hip).
+    """Return whether the environment or the MPI library reports support for device memory (`kind` is cuda or hip).
 
     An MPI library without support may crash. Therefore, device memory is used only if the library or the user confirms
     support.
@@ -291,19 +294,19 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def library_version() -> str:
-    """Return the version text of the MPI library, in one or more lines."""
+    """Return the version text of the MPI library, which may have several lines."""
     return str(MPI.Get_library_version())
 
 
 def _libraries() -> set[str]:
-    """Return the file names of the MPI libraries that this process has loaded."""
+    """Return the paths of the MPI libraries that this process has loaded."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     return {line.split()[-1] for line in lines if "libmpi" in line.rpartition("/")[2]}
 
 
 def _answers(library: str, name: str) -> bool:
-    """Return whether the library has a function of this name, and the function returns true."""
+    """Call a function of a library without arguments, and return whether it exists and returns true."""
     try:
         return bool(getattr(ctypes.CDLL(library), name)())
     except (AttributeError, OSError):
@@ -318,7 +321,8 @@ def _attribute() -> int:
 def of_user(comm: Any) -> Mpi:
     """Return a duplicate of a user's communicator. Collective.
 
-    The duplicate is created once and stored with the communicator, because MPI limits the number of communicators.
+    The duplicate is created once and stored with the user's communicator, because MPI limits the number of
+    communicators.
     """
     duplicate = comm.Get_attr(_attribute())
     if duplicate is None:
@@ -328,7 +332,7 @@ def of_user(comm: Any) -> Mpi:
 
 
 def world() -> Mpi:
-    """Return the communicator of all ranks that the launcher started."""
+    """Initialize MPI if necessary, and return a communicator of all ranks that the launcher started. Collective."""
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     return Mpi(MPI.COMM_WORLD.Dup())

@@ -1,9 +1,9 @@
 """NCCL (RCCL on AMD): messages between GPUs, started in groups, each after the work on its buffer.
 
 NCCL has no tags. It matches the messages between two ranks in the order in which they start. If both ranks start to
-receive before they send, they deadlock, unless their messages start in one group. Messages of GPUs are therefore
-posted first. The next test or wait in any stream starts all posted messages together, after an event of the stream
-that wrote their buffer.
+receive before they send, they deadlock, unless their messages start in one group. Messages between GPUs are therefore
+posted first. The next test or wait of any message starts all posted messages together, after the events of the streams
+that wrote their buffers.
 
 Each family of tags has its own order, and thus its own NCCL communicator. Within a family, all ranks must post in the
 same order, which holds for any algorithm that is correct with blocking sends. (`comm/deferred.py` starts MPI's
@@ -22,12 +22,13 @@ import torch.distributed as dist
 from mxpeak.comm.base import FAMILY
 from mxpeak.comm.transports.gloo import TIMEOUT, Group
 
-#: Communicators for messages; families of tags share them cyclically, so that concurrent families have different ones.
+#: Communicators for messages. Families of tags share communicators cyclically, so that concurrent families have
+#: different ones.
 CHANNELS = 4
 
 
 class Posted:
-    """A posted message between GPUs. The first test or wait for any message starts all posted messages.
+    """A posted message between GPUs. The first test or wait of any message starts all posted messages.
 
     ready     the event of the buffer, after the work of the stream that wrote it or still reads it
     waited    whether a stream waits for the message already, so that later work in that stream may use the buffer
@@ -43,24 +44,24 @@ class Posted:
         self.waited = False
 
     def test(self) -> bool:
-        """Return whether the GPU has finished the message, or a stream waits for it."""
+        """Start all posted messages, and return whether the GPU has finished this one or a stream waits for it."""
         begin_all()
         return self.waited or bool(self.work.is_completed())
 
     def wait(self) -> None:
-        """Make the current stream wait for the message."""
+        """Start all posted messages, and make the current stream wait for this message."""
         begin_all()
         self.work.wait()
         self.waited = True
 
 
 def on_gpu(message: torch.Tensor) -> bool:
-    """Return whether the message is in GPU memory, so that NCCL sends it; Gloo sends host memory."""
+    """Return whether a message is in GPU memory; NCCL sends GPU memory, and Gloo sends host memory."""
     return bool(message.is_cuda)
 
 
 def connected(store: Any, rank: int, size: int) -> Any:
-    """Return an NCCL communicator on this rank's current GPU. Collective over the group."""
+    """Create and return an NCCL communicator on this rank's current GPU. Collective over the group."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = TIMEOUT
     nccl = dist.ProcessGroupNCCL(store, rank, size, options)
@@ -71,7 +72,7 @@ def connected(store: Any, rank: int, size: int) -> Any:
 
 
 class Channel:
-    """An NCCL communicator with the posted messages that have not been started."""
+    """An NCCL communicator, and the messages that are posted in it but not started."""
 
     def __init__(self, nccl: Any):
         self.nccl = nccl
@@ -79,14 +80,14 @@ class Channel:
         self._stream: Any = None
 
     def post(self, begin: Callable[[Any], Any], message: torch.Tensor) -> Posted:
-        """Post a message that the call begin(nccl) will start."""
+        """Post a message; the call begin(nccl) will start it."""
         request = Posted(begin, message)
         self.posted.append(request)
         _waiting.setdefault(self)
         return request
 
     def begin(self) -> None:
-        """Start the posted messages in one group."""
+        """Start the posted messages in one NCCL group, after the events of their buffers."""
         with self._behind([request.ready for request in self.posted if request.ready is not None]):
             self.nccl._start_coalescing()
             for request in self.posted:
@@ -98,7 +99,7 @@ class Channel:
 
     @contextmanager
     def _behind(self, events: list[Any]) -> Iterator[None]:
-        """Run the body on a stream that waits only for these events; NCCL waits for the work of the current stream."""
+        """Return a context with a stream that waits only for `events`; NCCL waits for the current stream."""
         if not events:
             yield
             return
@@ -115,7 +116,7 @@ _waiting: dict[Channel, None] = {}
 
 
 def begin_all() -> None:
-    """Start all posted messages, one channel after the other, in the order of each channel's first message."""
+    """Start all posted messages, channel by channel, in the order in which the channels got their first message."""
     while _waiting:
         channel = next(iter(_waiting))
         del _waiting[channel]
@@ -123,7 +124,7 @@ def begin_all() -> None:
 
 
 class Channels:
-    """The NCCL communicators of a group: one for collective operations, and several for messages."""
+    """The NCCL communicators of a group: one for collective operations, and several channels for messages."""
 
     def __init__(self, group: Group):
         stores = [dist.PrefixStore(f"nccl{i}", group.store) for i in range(1 + CHANNELS)]
@@ -131,5 +132,5 @@ class Channels:
         self._messages = [Channel(nccl) for nccl in others]
 
     def of(self, tag: int) -> Channel:
-        """Return the channel of a tag's family."""
+        """Return the channel for messages with this tag."""
         return self._messages[tag // FAMILY % CHANNELS]

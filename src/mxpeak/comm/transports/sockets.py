@@ -26,22 +26,23 @@ from mxpeak.errors import MxpeakError
 
 #: Seconds within which all ranks must connect, unless the caller sets another limit.
 MEETING_S = 60.0
-#: Seconds for a caller's whole handshake, and the maximum number of concurrent handshakes; one more ends the oldest.
+#: Seconds for a caller's whole handshake, and the maximum number of concurrent handshakes. A further caller ends the
+#: oldest handshake.
 HELLO_S, CALLERS = 10.0, 128
 #: Interval at which the listening socket is checked, because not every system reports its closure to a waiting thread.
 LOOK_S = 1.0
-#: A caller's first message: its rank and a challenge.
+#: The first message of a connecting rank (the caller): its rank and a challenge.
 CALL = struct.Struct("!I32s")
-#: The answer to a caller: a response to its challenge that requires the secret, and another challenge.
+#: The answer to a caller: an HMAC of its challenge with the secret, and another challenge.
 ANSWER = struct.Struct("!32s32s")
-#: Bytes of the caller's own response, its last message.
+#: Bytes of the caller's last message, an HMAC of the second challenge with the secret.
 PROOF = 32
-#: Number of pieces before a message, and number of bytes before each piece.
+#: Format of the number of pieces of a message, and of the number of bytes of a piece.
 COUNT = struct.Struct("!Q")
 
 
 class LostRankError(MxpeakError):
-    """An error caused by a rank that has ended while another rank waits for its message."""
+    """The error that a rank raises if the rank that it communicates with has ended or did not connect."""
 
 
 class Mail(Post):
@@ -55,7 +56,10 @@ class Mail(Post):
             threading.Thread(target=self._fill, args=(other, line), daemon=True).start()
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """Deliver a message to a mailbox of this rank, or send it to another rank."""
+        """Deliver a message to a mailbox of this rank or of another rank.
+
+        Raises LostRankError if the other rank has ended.
+        """
         group, _, dest, _ = address
         world = self.members[group][dest]
         if world == self._rank:
@@ -73,7 +77,7 @@ class Mail(Post):
         return [self.take((group, source, rank, tag)) for source in range(size)]
 
     def has(self, address: tuple[Any, ...]) -> bool:
-        """Return whether the message has arrived; raise an error if its sender has ended."""
+        """Return whether a message has arrived; raise LostRankError if its sender has ended."""
         if super().has(address):
             return True
         if self._source(address) in self._lost and not super().has(address):
@@ -100,7 +104,7 @@ class Mail(Post):
         return int(self.members[group][source])
 
     def _fill(self, other: int, line: socket.socket) -> None:
-        """Deliver the messages of a peer until its connection ends."""
+        """Deliver the messages that rank `other` sends, until its connection ends."""
         try:
             with suppress(OSError, EOFError):
                 while True:
@@ -122,13 +126,13 @@ class Mail(Post):
 
 
 class Sockets(Threads):
-    """One rank's view of a group of processes that are connected by sockets."""
+    """A communicator of processes that are connected by sockets."""
 
     name = "sockets"
     _post: Mail
 
     def abort(self, code: int) -> None:
-        """Close the connections; the process belongs to the cluster and must not end."""
+        """Close the connections without ending the process, because the process belongs to the cluster."""
         self._post.close()
 
     def _part(self, group: tuple[Any, ...], members: Sequence[int]) -> Communicator:
@@ -138,7 +142,7 @@ class Sockets(Threads):
 
 
 def listening(host: str) -> socket.socket:
-    """Return a listening socket for the other ranks; its address is `getsockname()`."""
+    """Return a socket that listens on a free port of `host`; the other ranks need its `getsockname()`."""
     family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, 0), family=family, backlog=1024)
 
@@ -146,7 +150,11 @@ def listening(host: str) -> socket.socket:
 def meet(
     door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
 ) -> Sockets:
-    """Connect the ranks that listen at these addresses; each rank connects to all lower ranks. Collective."""
+    """Return a communicator of the ranks that listen at these addresses. Collective.
+
+    Each rank connects to all lower ranks, and accepts connections from all higher ranks at the socket `door`. Raises
+    LostRankError if a rank does not connect within `patience` seconds.
+    """
     until, lines = monotonic() + patience, dict[int, socket.socket]()
     try:
         for other in range(rank):
@@ -165,15 +173,15 @@ def meet(
 
 
 def _remaining_s(until: float) -> float:
-    """Return the time until the deadline in seconds, but at least the time for one attempt."""
+    """Return the time until a deadline in seconds, but at least 0.01 s, so that one attempt is possible."""
     return max(0.01, until - monotonic())
 
 
 def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> None:
-    """Authenticate to a peer as this rank, without sending the secret.
+    """Authenticate to the peer of a connection as this rank, without sending the secret.
 
-    Raise OSError if the peer does not have the secret. The peer may answer late while it waits for its chunks, but its
-    whole answer must then arrive within HELLO_S.
+    Raises OSError if the peer does not have the secret. The peer may answer late while it waits for other ranks, but
+    its complete answer must then arrive within HELLO_S.
     """
     challenge = token_bytes(32)
     line.sendall(CALL.pack(rank, challenge))
@@ -187,7 +195,7 @@ def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> N
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """A connection during its handshake: the bytes received so far, and the deadline."""
+    """A connection during its handshake: the bytes received so far, the deadline, and the rank that it claims to be."""
 
     line: socket.socket
     until: float
@@ -197,7 +205,7 @@ class _Caller:
 
 
 def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float) -> None:
-    """Accept the calling ranks and add their connections to `lines`; refuse other callers, which delay no rank.
+    """Accept connections of these ranks, and add their sockets to `lines`; refuse all other callers.
 
     All handshakes run concurrently. Raises OSError if the listening socket is closed, or a rank does not call in time.
     """
@@ -240,7 +248,7 @@ def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, 
 
 
 def _accepted(door: socket.socket) -> Iterator[socket.socket]:
-    """Accept the waiting callers; raise OSError if the listening socket is closed."""
+    """Yield the sockets of all waiting callers; raise OSError if the listening socket is closed."""
     while True:
         try:
             line = door.accept()[0]
@@ -251,7 +259,10 @@ def _accepted(door: socket.socket) -> Iterator[socket.socket]:
 
 
 def _heard(caller: _Caller, secret: bytes) -> bool | None:
-    """Read from a caller; return whether it has proven that it has the secret, or None if the proof is incomplete."""
+    """Continue a handshake with the bytes that have arrived from a caller.
+
+    Return whether the caller has proven that it has the secret, or None if the proof is incomplete.
+    """
     need = CALL.size if caller.rank is None else PROOF
     try:
         piece = caller.line.recv(need - len(caller.heard))
@@ -274,7 +285,7 @@ def _heard(caller: _Caller, secret: bytes) -> bool | None:
 
 
 def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
-    """Return HMAC-SHA256(secret, side, rank, challenge).
+    """Return the proof that a process has the secret: the HMAC-SHA256 of side, rank and challenge.
 
     `side` prevents a peer from returning the proof that it has received.
     """
@@ -282,7 +293,7 @@ def _proof(secret: bytes, side: bytes, rank: int, challenge: bytes) -> bytes:
 
 
 def _send(line: socket.socket, message: Any) -> None:
-    """Send a message as a pickle, followed by the memory of its arrays without a copy."""
+    """Send a message as a pickle, followed by the memory of its arrays, which is not copied."""
     arrays: list[pickle.PickleBuffer] = []
     pieces: list[Any] = [pickle.dumps(message, protocol=5, buffer_callback=arrays.append)]
     pieces += [array.raw() for array in arrays]
@@ -299,7 +310,7 @@ def _received(line: socket.socket) -> Any:
 
 
 def _bytes(line: socket.socket, size: int, until: float | None = None) -> bytearray:
-    """Receive a fixed number of bytes; `until` is the deadline."""
+    """Receive and return exactly `size` bytes; raise TimeoutError after the deadline `until`, EOFError at the end."""
     memory = bytearray(size)
     rest = memoryview(memory)
     while rest:

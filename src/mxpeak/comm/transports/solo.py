@@ -11,14 +11,14 @@ from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Enve
 
 
 class Done:
-    """A request that is complete from the start."""
+    """A request that is complete when it is created."""
 
     def test(self) -> bool:
-        """Return True."""
+        """Return True, because the request is complete."""
         return True
 
     def wait(self) -> None:
-        """Return immediately."""
+        """Return immediately, because the request is complete."""
 
 
 class Solo:
@@ -32,15 +32,15 @@ class Solo:
         self.transport = transport
 
     def with_transport(self, transport: Transport) -> Communicator:
-        """Return this group, which has no messages."""
+        """Return a single-rank group with another transport."""
         return Solo(transport)
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return this group, which has no messages."""
+        """Return a single-rank group, which sends no messages and therefore supports any device."""
         return Solo(transport)
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Raise an error, because there is no other rank."""
+        """Raise AssertionError, because there is no other rank."""
         raise AssertionError("a single rank has no other rank to send to")
 
     irecv = isend
@@ -49,36 +49,36 @@ class Solo:
         """Return None, because there is no other rank."""
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """Return a complete request."""
+        """Return a complete request, because the root is the only rank."""
         return Done()
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """Leave the buffer unchanged, because it is the sum or the maximum over one rank."""
 
     def barrier(self) -> None:
-        """Return immediately."""
+        """Return immediately, because there is no other rank."""
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         """Return the object itself."""
         return obj
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Return a list that contains only the object."""
+        """Return a list that contains only the object of this rank."""
         return [obj]
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Return this group, or None for color None."""
+        """Return a single-rank group, or None if color is None."""
         return None if color is None else Solo(self.transport)
 
     def free(self) -> None:
-        """Do nothing."""
+        """Do nothing, because the group has no resources."""
 
     def agree(self, ok: bool) -> bool:
-        """Return `ok`."""
+        """Return `ok`, because there is no other rank."""
         return ok
 
     def abort(self, code: int) -> None:
-        """End the process immediately."""
+        """Flush stderr and end the process immediately with exit code `code`."""
         if sys.stderr is not None:
             sys.stderr.flush()
         os._exit(code)
@@ -94,9 +94,9 @@ class DryRunCommunicator(Solo):
         self.size = size
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Return a list that contains the object P times."""
+        """Return a list that contains the object P times, once per rank."""
         return [obj] * self.size
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Return this group for any color: all P ranks are one group."""
+        """Return a group of all P ranks for any color, or None if color is None."""
         return None if color is None else DryRunCommunicator(self.size)

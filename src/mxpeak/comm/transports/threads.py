@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class _Meeting:
-    """The objects of the ranks that have arrived at a collective operation, and the number of missing ranks."""
+    """A collective operation in progress: the objects of the ranks that have arrived, and the number still missing."""
 
     complete: threading.Condition
     objects: list[Any]
@@ -35,7 +35,7 @@ class _Meeting:
 
 
 class Post:
-    """The mailboxes of all virtual ranks, and the results of their collectives."""
+    """The mailboxes of all virtual ranks, and the objects that they exchange in collective operations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,19 +45,19 @@ class Post:
         self.failed = False
 
     def put(self, address: tuple[Any, ...], message: Any) -> None:
-        """Deliver a message, and wake only the rank that waits for it; waking all ranks would dominate the time."""
+        """Deliver a message, and wake only the rank that waits for it; waking all ranks would take too long."""
         with self._lock:
             self._boxes[address].append(message)
             if address in self._waiting:
                 self._waiting[address].notify()
 
     def has(self, address: tuple[Any, ...]) -> bool:
-        """Return whether a message has arrived."""
+        """Return whether a message has arrived in the mailbox `address`."""
         with self._lock:
             return address in self._boxes
 
     def take(self, address: tuple[Any, ...]) -> Any:
-        """Wait for a message and return the oldest one."""
+        """Wait for a message in the mailbox `address`, remove the oldest message, and return it."""
         with self._lock:
             if address not in self._boxes:
                 self._wait(address)
@@ -76,7 +76,7 @@ class Post:
             raise RuntimeError("another rank failed")
 
     def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
-        """Wait for all ranks of a group, and return their objects in rank order."""
+        """Contribute `obj`, wait for all ranks of a group, and return the objects of all ranks in rank order."""
         address = group, tag
         with self._lock:
             if address not in self._meetings:
@@ -94,7 +94,7 @@ class Post:
             return list(meeting.objects)
 
     def fail(self) -> None:
-        """Record that a rank failed, so that the other ranks stop waiting for it."""
+        """Record that a rank has failed, and wake all waiting ranks, so that they raise an error."""
         with self._lock:
             self.failed = True
             for came in self._waiting.values():
@@ -104,13 +104,13 @@ class Post:
 
 
 class _Receive:
-    """A receive, complete after a message has been copied from the mailbox."""
+    """A receive that is complete after its message has been copied from the mailbox to the buffer."""
 
     def __init__(self, post: Post, address: tuple[Any, ...], buffer: Buffer):
         self._post, self._address, self._buffer, self._done = post, address, buffer, False
 
     def test(self) -> bool:
-        """Return whether the message has arrived."""
+        """Copy the message to its buffer if it has arrived, and return whether the receive is complete."""
         if not self._done and self._post.has(self._address):
             self.wait()
         return self._done
@@ -123,7 +123,7 @@ class _Receive:
 
 
 def _flat(buffer: Buffer) -> Any:
-    """Return the buffer's memory as a flat view; as in MPI, raise an error for a non-contiguous buffer."""
+    """Return a one-dimensional view of a buffer's memory; fail for a non-contiguous buffer, as MPI does."""
     array = np.asarray(buffer)
     flat = array.reshape(-1, order="A")
     assert np.shares_memory(flat, array) or array.size == 0, "a communication buffer must be contiguous"
@@ -131,7 +131,7 @@ def _flat(buffer: Buffer) -> Any:
 
 
 class Threads(Communicator):
-    """One virtual rank's view of a group."""
+    """A communicator of virtual ranks, as one of these ranks uses it."""
 
     name = "threads"
 
@@ -141,16 +141,16 @@ class Threads(Communicator):
         self._count = count(1)  # number of collectives, shared with this group's other transports
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return None: NumPy copies messages and cannot read device memory."""
+        """Return None, because NumPy copies the messages and cannot read device memory."""
         return None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Copy the buffer to the receiver's mailbox."""
+        """Copy the buffer to the mailbox of rank `dest`, and return a complete request."""
         self._post.put((self._group, self.rank, dest, tag), _flat(fulfilled(self.transport.outgoing(buffer))).copy())
         return Done()
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Return a receive that completes when the message arrives."""
+        """Return a receive that completes when the message from rank `source` arrives."""
         return self._receive(buffer, (self._group, source, self.rank, tag))
 
     def _receive(self, buffer: Buffer, address: tuple[Any, ...]) -> Request:
@@ -158,7 +158,7 @@ class Threads(Communicator):
         return arrival(_Receive(self._post, address, fulfilled(memory)), land)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """Send from the root to all other ranks."""
+        """Copy the buffer from the root to the mailboxes of all other ranks, and return a request."""
         tag = self._next("bcast")
         if self.rank != root:
             return self._receive(buffer, (self._group, root, self.rank, tag))
@@ -169,7 +169,7 @@ class Threads(Communicator):
         return Done()
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Reduce the buffers of all ranks on every rank, in rank order."""
+        """Reduce the buffers of all ranks in place, on every rank in the same rank order."""
         combine = _reducer(op)
         memory, land = self.transport.numbers(buffer)
         flat = _flat(memory)
@@ -181,20 +181,20 @@ class Threads(Communicator):
             land()
 
     def barrier(self) -> None:
-        """Wait until all ranks have arrived."""
+        """Wait until all ranks have called `barrier`."""
         self._exchange(None)
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Return the root's object."""
+        """Return the object of rank `root` on all ranks, without a copy."""
         return self._exchange(obj)[root]
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Return all objects on the root."""
+        """Return the objects of all ranks on rank `root`, and None on the other ranks."""
         parts = self._exchange(obj)
         return parts if self.rank == root else None
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Return the group of the ranks with the same color, ordered by (key, rank)."""
+        """Return the group of the ranks with the same color, ordered by (key, rank), or None if color is None."""
         parts = self._exchange((color, key, self.rank))
         number = next(self._count)
         if color is None:
@@ -206,14 +206,14 @@ class Threads(Communicator):
         return Threads(self._post, group, members.index(self.rank), len(members), self.transport)
 
     def free(self) -> None:
-        """Do nothing."""
+        """Do nothing, because the group has no resources."""
 
     def agree(self, ok: bool) -> bool:
-        """Return whether `ok` is true on all ranks."""
+        """Return whether `ok` is true on all ranks, by exchanging it."""
         return all(self._exchange(ok))
 
     def abort(self, code: int) -> None:
-        """End the process with all its virtual ranks."""
+        """End the process, and thereby all virtual ranks, with exit code `code`."""
         os._exit(code)
 
     def _next(self, kind: str) -> tuple[str, int]:
@@ -224,7 +224,7 @@ class Threads(Communicator):
 
 
 def _reducer(op: str) -> Callable[[Any, Any], Any]:
-    """Return the function that reduces two buffers into the first one by sum or max.
+    """Return the function that reduces two arrays into the first one; `op` is sum or max.
 
     The maximum is NaN if either entry is NaN.
     """
@@ -236,7 +236,7 @@ def _reducer(op: str) -> Callable[[Any, Any], Any]:
 
 
 def _core_here() -> int | None:
-    """Return the core of this thread, or None if the system does not bind threads."""
+    """Return the core on which this thread runs, or None if the system does not bind threads."""
     ask = getattr(ctypes.CDLL(None), "sched_getcpu", None) if hasattr(os, "sched_setaffinity") else None
     core = -1 if ask is None else int(ask())
     return core if core >= 0 else None

@@ -1,7 +1,7 @@
 """A communicator over torch.distributed: Gloo for host memory, NCCL (RCCL on AMD) for GPU memory.
 
-Groups are process groups of the library, created directly from the ranks' store under a name that all members compute.
-Therefore only the members of a new group communicate when it is created.
+Groups are process groups of the library. They are created directly from the store of the ranks, under a name that all
+members compute. Therefore, only the members of a new group communicate when it is created.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _leaving: list[Callable[[], None]] = []
 
 
 class _Collective:
-    """A running collective operation; on GPUs the stream waits for it."""
+    """A running collective operation; for GPU memory, the stream waits for it."""
 
     __slots__ = ("_buffer", "_work")
 
@@ -42,7 +42,7 @@ class _Collective:
         self._work, self._buffer = work, buffer
 
     def test(self) -> bool:
-        """Return whether the operation is complete; raise an error if it failed.
+        """Return whether the operation is complete; raise its error if it has failed.
 
         The library reports failed operations as complete.
         """
@@ -52,12 +52,12 @@ class _Collective:
         return True
 
     def wait(self) -> None:
-        """Wait until the library has completed the operation."""
+        """Wait for the operation on the host or, for GPU memory, in the current stream."""
         await_work(self._work)
 
 
 class TorchDist(Communicator):
-    """A group of ranks of torch.distributed; after `direct` has created channels, it sends tensors on GPUs directly."""
+    """A communicator over torch.distributed; one that `direct` has returned sends tensors between GPUs with NCCL."""
 
     name = "torch"
 
@@ -67,7 +67,7 @@ class TorchDist(Communicator):
         self.rank, self.size = group.rank, group.size
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
-        """Return this group with NCCL between its GPUs; return None if NCCL is missing or ranks share a GPU."""
+        """Return this group with NCCL between its GPUs, or None if NCCL is missing or ranks share a GPU."""
         location = (socket.gethostname(), transport.device_id, dist.is_nccl_available())
         locations = self._all_objects(location)
         if len({where[:2] for where in locations}) < self.size or not all(has_nccl for *_, has_nccl in locations):
@@ -80,14 +80,14 @@ class TorchDist(Communicator):
         return other if self.agree(other._channels is not None) else None
 
     def isend(self, buffer: Buffer, dest: int, tag: int = 0) -> Request:
-        """Send with a tag through Gloo, or post in the channel of the tag's family."""
+        """Start to send the buffer with Gloo, or post it in the NCCL channel of the tag if it is in GPU memory."""
         message = as_bytes(fulfilled(self.transport.outgoing(buffer)))
         if nccl.on_gpu(message):
             return self._channel(tag).post(lambda group: group.send([message], dest, 0), message)
         return self._group.send(message, dest, tag)
 
     def irecv(self, buffer: Buffer, source: int, tag: int = 0) -> Request:
-        """Receive with a tag through Gloo, or post in the channel of the tag's family."""
+        """Start to receive with Gloo, or post in the NCCL channel of the tag if the buffer is in GPU memory."""
         memory, land = self.transport.incoming(buffer)
         message = as_bytes(fulfilled(memory))
         if nccl.on_gpu(message):
@@ -100,13 +100,16 @@ class TorchDist(Communicator):
         return self._channels.of(tag)
 
     def ibcast(self, buffer: Buffer, root: int) -> Request:
-        """Start the library's broadcast."""
+        """Start the broadcast of Gloo or NCCL from rank `root`, and return a request."""
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
         message = as_bytes(fulfilled(memory))
         return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
 
     def _collective(self, message: torch.Tensor) -> Any:
-        """Return the process group for collectives of messages in the same kind of memory as `message`."""
+        """Return the process group for collectives of a message: NCCL for GPU memory, otherwise Gloo.
+
+        For NCCL, start all posted messages first.
+        """
         if not nccl.on_gpu(message):
             return self._group.gloo
         assert self._channels is not None, "buffers on a GPU need a group made by direct, or a staging transport"
@@ -114,7 +117,10 @@ class TorchDist(Communicator):
         return self._channels.collective
 
     def allreduce(self, buffer: Buffer, op: str) -> None:
-        """Reduce the buffer in place; the result is bitwise identical on all ranks, because one rank or ring adds."""
+        """Reduce the buffer in place by sum or max; the result is bitwise identical on all ranks.
+
+        The results are identical because the library adds each number on a single rank or in ring order.
+        """
         numbers, land = self.transport.numbers(buffer)
         x = as_tensor(numbers)
         if op == "sum":
@@ -127,7 +133,7 @@ class TorchDist(Communicator):
             land()
 
     def _max(self, x: torch.Tensor) -> None:
-        """Reduce x to its maximum in place, and its NaN flags separately; a library's maximum may lose a NaN."""
+        """Reduce x to its elementwise maximum in place, and its NaN flags separately; the library may lose NaN."""
         is_nan = x.isnan()
         both = torch.cat([x.masked_fill(is_nan, -torch.inf), is_nan.to(x.dtype)])
         await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX))
@@ -135,11 +141,11 @@ class TorchDist(Communicator):
         x.copy_(largest.masked_fill(flags > 0, torch.nan))
 
     def barrier(self) -> None:
-        """Wait for all ranks by reducing one number on the host."""
+        """Wait for all ranks by a reduction of one number on the host."""
         self.agree(True)
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
-        """Broadcast the length and the bytes of a pickled object."""
+        """Return the object of rank `root`, broadcast as a pickle: first its length, then its bytes."""
         message = _pickled(obj) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(message)])
         await_work(self._group.gloo.broadcast(length, root))
@@ -149,7 +155,7 @@ class TorchDist(Communicator):
         return obj if self.rank == root else _unpickled(message)
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """Gather pickled objects, with one length and one message per rank."""
+        """Gather pickled objects on rank `root`, which receives a length and a message from every other rank."""
         if self.rank != root:
             message = _pickled(obj)
             self._group.send(torch.tensor([len(message)]), root, OBJECTS).wait()
@@ -168,9 +174,9 @@ class TorchDist(Communicator):
         return list(self.bcast_object(self.gather_objects(obj)))
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Create a process group, named by the number of this split and its color.
+        """Return the group of the ranks with the same color; its name contains the number of the split and the color.
 
-        Only the members of the group take part in its creation.
+        Only the members of a new group take part in its creation.
         """
         parts = self._all_objects((color, key, self.rank))
         number = next(self._group.splits)
@@ -183,7 +189,7 @@ class TorchDist(Communicator):
         return part
 
     def free(self) -> None:
-        """Do nothing, because the process group ends with its last user."""
+        """Do nothing, because the process group ends when its last reference is deleted."""
 
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks, by a reduction on the host."""
@@ -192,7 +198,7 @@ class TorchDist(Communicator):
         return int(flag) == 0
 
     def abort(self, code: int) -> None:
-        """End all ranks with `code`, through the store that all ranks check."""
+        """End all ranks with exit code `code`, which is written to the store that all ranks check."""
         self._end(code)
 
 
@@ -205,9 +211,9 @@ def _unpickled(message: torch.Tensor) -> Any:
 
 
 def world(rank: int, size: int) -> TorchDist:
-    """Return the communicator of all ranks that the launcher started. Collective.
+    """Connect to the store at MASTER_ADDR and MASTER_PORT, and return the communicator of all ranks. Collective.
 
-    The ranks connect at MASTER_ADDR and MASTER_PORT.
+    Raises UsageError if the ranks cannot connect.
     """
     if size == 1:
         return TorchDist(Group(dist.HashStore(), 0, 1), exit_now)
@@ -225,16 +231,19 @@ def world(rank: int, size: int) -> TorchDist:
 
 
 def depart(code: int) -> NoReturn:
-    """Wait for the other ranks and end this rank, because threads of the library outlive Python and may crash."""
+    """Wait for the other ranks and exit with `code` without Python's finalization.
+
+    Threads of the library outlive Python's finalization and may crash.
+    """
     for farewell in _leaving:
         farewell()
     exit_now(code)
 
 
 def run_ranks(ranks: int, argv: list[str]) -> int:
-    """Start `ranks` local ranks of `mxpeak argv …` under torchrun and return the code of the first rank that failed.
+    """Start `ranks` local ranks of `mxpeak argv …` under torchrun, and return the exit code of the first failed rank.
 
-    torchrun itself always ends with 1 if a rank fails.
+    Return 0 if no rank fails. torchrun itself always exits with 1 if a rank fails.
     """
     import logging
 

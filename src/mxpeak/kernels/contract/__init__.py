@@ -37,7 +37,7 @@ __all__ = [
 
 
 class Kernels(LuKernels, GeneratedKernels, Protocol):
-    """All operations of one backend, on one device and one pool of threads."""
+    """All operations of one backend, for one device and one pool of threads."""
 
     @property
     def dense(self) -> DenseKernels:

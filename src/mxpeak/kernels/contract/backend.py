@@ -1,4 +1,4 @@
-"""The common part of every backend: its arrays, the order of its operations, and its stopwatch."""
+"""The protocol that all backends share: arrays, the order of operations, and a stopwatch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Indices = Any
 
 
 class Backend(Protocol):
-    """Arrays of one kind in one memory, and the order of the operations on these arrays.
+    """A backend: its arrays, the order of the operations on these arrays, and its stopwatch.
 
     xp is the array namespace of these arrays (the array API standard): `xp.zeros`, `xp.abs`, `xp.maximum` … are used
     if an operation is a single call of an array library. New arrays are on the backend's device, and fp64 unless a
@@ -32,7 +32,7 @@ class Backend(Protocol):
 
     @property
     def xp(self) -> Any:
-        """Return the array namespace of these arrays."""
+        """Return the array namespace of the backend's arrays."""
 
     @property
     def stopwatch(self) -> Stopwatch:
@@ -42,30 +42,30 @@ class Backend(Protocol):
         """Wait until all started operations have finished."""
 
     def side_stream(self, begun: Any = None) -> AbstractContextManager[None]:
-        """Start the enclosed operations on a side stream, which may overlap with later operations on the main stream.
+        """Return a context whose operations run on a side stream and may overlap later operations on the main stream.
 
         The enclosed operations start after `begun`, an event of the stopwatch (None: after all earlier operations),
         and after earlier operations on the side stream.
         """
 
     def main_stream(self) -> AbstractContextManager[None]:
-        """Start the enclosed operations on the main stream, after all earlier ones; use this in `side_stream`."""
+        """Return a context, for use inside `side_stream`, whose operations run on the main stream."""
 
     def join(self) -> None:
         """Make later operations wait for all operations on the side stream."""
 
     def rehearse(self, use: Callable[[], None], cores: Sequence[int]) -> None:
-        """Compile the kernels that the function `use` calls, in parallel on these host cores, without computing.
+        """Compile the kernels that the function `use` calls in parallel on these host cores, without running them.
 
         `use` itself is called later and compiles the kernels that are missing. Backends without just-in-time
         compilation do nothing. The kernels that `use` calls must not depend on computed numbers.
         """
 
     def facts(self) -> dict[str, Any]:
-        """Return the names and versions of the numerical libraries for the result."""
+        """Return the names and versions of the backend's numerical libraries, for the result file."""
 
     def device_facts(self) -> dict[str, Any]:
-        """Return the description of the device for the result; empty for the host."""
+        """Return the name and properties of the device for the result file, or an empty dictionary for the host."""
 
     @property
     def transport(self) -> Any:

@@ -20,7 +20,7 @@ PART = 1 / 8
 
 @dataclass(frozen=True, slots=True)
 class PivotedLU:
-    """The factors of W, or of W^T if the library reads W transposed; W is overwritten with L and U.
+    """The LU factors of W, or of W^T if the library reads W transposed; W is overwritten with L and U.
 
     rows         the row interchanges, in the form of the backend
     transposed   whether these are the factors of W^T
@@ -34,7 +34,7 @@ class PivotedLU:
 
 
 class DenseKernels(Protocol):
-    """The operations of dense solves, on matrices of fp32 and fp64, real or complex.
+    """The operations of dense solves, on fp32 and fp64 matrices, real or complex.
 
     A matrix may be row-major or column-major. New blocks and matrices have the order that the backend's products read.
     """
@@ -44,17 +44,17 @@ class DenseKernels(Protocol):
 
     @property
     def xp(self) -> Any:
-        """Return the array namespace of these arrays."""
+        """Return the array namespace of the backend's arrays."""
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Return the stopwatch that measures these operations."""
+        """Return the stopwatch that measures the operations of this backend."""
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Return a context for computing with these arrays, without overflow warnings and with full fp32 products."""
+        """Return a context without overflow warnings and with fp32 products in full precision."""
 
     def emulates(self, precision: str, dtype: DType) -> bool:
-        """Return whether the LU of a matrix of this type rounds its operands to a precision in software."""
+        """Return whether the LU of a matrix of this type rounds its operands to this precision in software."""
 
     def check_memory(self, n: int, dtype: DType, precision: str, *, copied: bool) -> None:
         """Raise a ResourceError if the device has too little memory for n×n factors and, if `copied`, a copy of A."""
@@ -63,36 +63,38 @@ class DenseKernels(Protocol):
         """Return an uninitialized row-major n×n matrix W without gaps, as memory for the factors."""
 
     def scaled_copy(self, A: Matrix, scales: tuple[Vector, Vector] | None, W: Matrix) -> tuple[Vector, Vector, float]:
-        """Compute W = D_r A D_c, rounded to the type of W; return Σ_j |w_ij|, Σ_i |w_ij| and max |w_ij|.
+        """Compute W = D_r A D_c, rounded to the type of W, and return Σ_j |w_ij|, Σ_i |w_ij| and max |w_ij|.
 
-        The operation takes one pass over A. The sums are those of the stored entries, in the precision of W.
+        The diagonal matrices D_r and D_c are `scales`. The operation takes one pass over A. The sums are those of the
+        stored entries, in the precision of W.
         """
 
     def largest_entries(self, A: Matrix, by_row: Vector, by_column: Vector) -> tuple[Vector, Vector]:
-        """Return max_j and max_i of |d_i·a_ij·e_j| in fp64, with one pass over A."""
+        """Return max_j and max_i of |d_i·a_ij·e_j| in fp64, with d = `by_row` and e = `by_column`; A is read once."""
 
     def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """Compute the fp64 vectors by_row_i = Σ_j |a_ij| and by_column_j = Σ_i |a_ij| with one pass over A."""
 
     def factor(self, W: Matrix, precision: str) -> PivotedLU:
-        """Factor W or W^T with partial pivoting, in place; 2/3·n³ flops, or four times as many for a complex W.
+        """Factor W or W^T with partial pivoting, in place, and return the factors.
 
-        For fp64 and fp32, W has this type. For any other precision, W is fp32: panels are factored in fp32, and the
-        operands of each update are rounded to that precision, real and imaginary parts separately. Sums are fp32. To
-        first order and with the u of the precision,
+        The operation takes 2/3·n³ flops, or four times as many for a complex W. For fp64 and fp32, W has this type.
+        For any other precision, W is fp32: panels are factored in fp32, and the operands of each update are rounded to
+        that precision, real and imaginary parts separately. Sums are fp32. To first order and with the u of the
+        precision,
 
             |L U - P W| <= (2 u + n·u_32)·|L||U|.
         """
 
     def factor_with_early_exit(self, should_stop: Callable[[Vector], bool], W: Matrix) -> PivotedLU | None:
-        """Return the factors of W in its own type, or None if `should_stop` is true for the first n·PART |u_kk|.
+        """Return the LU factors of W in its type, or None if `should_stop` is true for the first n·PART |u_kk|.
 
         On the host, `should_stop` is called as soon as these pivots have been computed. Other backends call it after
         the LU.
         """
 
     def solve(self, F: PivotedLU, B: Block, *, transposed: bool = False) -> Block:
-        """Return W^-1 B or W^-T B as a new block; B has the type of the factors.
+        """Return W^-1 B, or W^-T B if `transposed`, as a new block; B has the type of the factors.
 
         For k right-hand sides, the operation takes 2·n²·k flops.
         """

@@ -37,7 +37,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelOutcome:
-    """The times measured by a panel factorization, and its pivots if these are available early.
+    """The times that a panel factorization measures, and its pivots if they are available early.
 
     pivots    the pivots if the host factored a device's panel, available before the panel is copied back; or None
     """
@@ -64,12 +64,12 @@ class PanelSolve:
 
 
 def by_substitution(B: Matrix) -> PanelSolve:
-    """Return the description of a library solve in the precision of the right-hand sides B."""
+    """Return the `PanelSolve` of a library solve in the precision of the right-hand sides B."""
     return PanelSolve("fp64" if B.dtype.itemsize == 8 else "fp32", LIBRARY)
 
 
 class BlockSolver(Protocol):
-    """A triangular matrix T that is prepared for many solves."""
+    """A solver for many systems with the same triangular matrix T."""
 
     def __call__(self, x: Vector, *, transposed: bool = False) -> None:
         """Solve T x = b (T^T x = b if `transposed`) in place; x is an fp64 vector, or a row-major matrix of columns."""
@@ -86,14 +86,15 @@ VALUE, ROW, HAS_TOP, HEAD = 0, 1, 2, 4
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """Return a hash of 128 bits as a hexadecimal string."""
+    """Return a 128-bit hash of the concatenated parts as a hexadecimal string."""
     return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 def better_candidate(candidate: Vector, other: Vector) -> None:
-    """Update a candidate with the better of two pivots, and with the other candidate's diagonal row if it has one.
+    """Replace the candidate's pivot by the other one if that is better, and copy the other's diagonal row.
 
-    The larger |pivot| wins. For equal pivots, the upper row wins, so that the choice does not depend on the grid.
+    A candidate may have no diagonal row. The larger |pivot| wins. For equal pivots, the upper row wins, so that the
+    choice does not depend on the grid.
     """
     top = HEAD + (len(candidate) - HEAD) // 2
     larger = other[VALUE] > candidate[VALUE]
@@ -104,7 +105,7 @@ def better_candidate(candidate: Vector, other: Vector) -> None:
 
 
 class LuKernels(Backend, Protocol):
-    """The operations of HPL and HPL-MxP. All are local to the rank.
+    """The operations of HPL and HPL-MxP. All operations are local to the rank.
 
     Statements about fp64 matrices also hold for fp32 matrices with their u, unless a type is named.
     """
@@ -119,7 +120,7 @@ class LuKernels(Backend, Protocol):
         """Return an uninitialized vector for the `left` or the `right` operand of a product in a precision."""
 
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
-        """Return the number of entries that an operand needs in an `operand_buffer`."""
+        """Return the number of entries that an operand of this shape occupies in an `operand_buffer`."""
 
     def operand_matrix(self, buffer: Vector, rows: int, columns: int, precision: str, side: str) -> Matrix:
         """Return a view of the first `operand_size` entries of a buffer, as the left (A) or right (B) operand of A B.
@@ -145,13 +146,13 @@ class LuKernels(Backend, Protocol):
         """
 
     def panel_size(self, rows: int, columns: int, precision: str = "fp64") -> int:
-        """Return the number of entries of a buffer of this precision for a panel of this shape."""
+        """Return the number of buffer entries, including padding, that a panel of this shape occupies."""
 
     def indices(self, values: Sequence[int]) -> Indices:
-        """Return row numbers in the form that the kernels for row moves need."""
+        """Return row numbers as an array for the kernels that move rows."""
 
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
-        """Start to copy a short vector to the host; return a function that waits and returns the numbers."""
+        """Start to copy a short vector to the host, and return a function that waits and returns the numbers."""
 
     def host_numbers(self, count: int) -> Vector:
         """Return a vector of fp64 zeros in host memory, which the host writes and sends."""
@@ -160,7 +161,7 @@ class LuKernels(Backend, Protocol):
         """Copy the source matrix to the target matrix; each may be row-major or column-major."""
 
     def digest(self, A: Matrix) -> str:
-        """Return the `digest` of the sums of the bits of A, fp64 or fp32, by row, then by column.
+        """Return the `digest` of the sums of the bits of A (fp64 or fp32) by row and by column.
 
         Bit patterns are added as signed integers modulo 2^64. A change of one entry always changes the digest. A
         change of several entries leaves the digest unchanged with a probability of less than 10^-9. Gaps between rows
@@ -168,23 +169,26 @@ class LuKernels(Backend, Protocol):
         """
 
     def cast(self, source: Matrix, target: Matrix, precision: str) -> None:
-        """Round a row-major source to the precision of the target, to nearest even; overflow gives inf (fp8: NaN)."""
+        """Set target = source, rounded to nearest even to a precision, for a row-major source.
+
+        Overflow gives inf, or NaN for fp8.
+        """
 
     def bring_panel(self, panel: Panel) -> Panel:
-        """Start to copy a panel to the memory in which it is factored, and return it for `factor_panel`."""
+        """Start to copy a panel to the memory in which it is factored, and return the copy for `factor_panel`."""
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Factor P A = L U for one panel, as panel.plan prescribes; m·jb² - jb³/3 flops over all ranks.
+        """Factor P A = L U for one panel as panel.plan prescribes, and return the measured times.
 
-        The backward error satisfies |PA - LU| <= jb·u·|L||U|. `exchange` is called once per column if the process
-        column has more than one rank.
+        The operation takes m·jb² - jb³/3 flops over all ranks. The backward error satisfies |PA - LU| <= jb·u·|L||U|.
+        `exchange` is called once per column if the process column has more than one rank.
         """
 
     def panel_library(self, ranks: int) -> str | None:
-        """Return the name of the library that factors panels of `ranks` ranks, or None if the plan is executed."""
+        """Return the name of the library that factors a panel on `ranks` ranks, or None if kernels execute the plan."""
 
     def permute_rows(self, A: Matrix, block: int, sources: Indices, targets: Indices, block_rows: Indices) -> None:
-        """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], reading before writing."""
+        """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], reading all rows first."""
 
     def gather_rows(self, A: Matrix, rows: Indices, out: Matrix) -> None:
         """Copy A[rows[k]] to out[k]."""
@@ -203,9 +207,9 @@ class LuKernels(Backend, Protocol):
         """Compute B = L^-1 B in place, with the unit lower triangle L of a panel's block, and return the method.
 
         The backward error satisfies |ΔL| <= m·u·|L|, and the operation takes m²·n flops. If `precision` is lower than
-        that of B, the operands of products inside the solve may be rounded to it, as in an LU with smaller blocks. The
-        backward error then satisfies |ΔL| <= (2·u_low + m·u)·|L|. In fp32, a diagonal block L_jj may be inverted if
-        |L_jj^-1||L_jj| is small, because this product multiplies the block's part of the error.
+        that of B, operands of products inside the solve may be rounded to `precision`, as in an LU with smaller
+        blocks. The backward error then satisfies |ΔL| <= (2·u_low + m·u)·|L|. In fp32, a diagonal block L_jj may be
+        inverted if |L_jj^-1||L_jj| is small, because this product multiplies the block's part of the error.
         """
 
     def solve_right_upper(self, B: Matrix, U: Matrix, precision: str) -> PanelSolve:
@@ -216,7 +220,7 @@ class LuKernels(Backend, Protocol):
         """
 
     def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
-        """Compute C -= A B in place, where A and B are matrices or panels.
+        """Compute C -= A B in place; A and B may be matrices or panels.
 
         The error is at most (k+1)·u·|A||B| + u·|C|, and the operation takes 2·m·n·k flops. If A and B are operands
         with a precision below fp32, C is row-major. For matrix engines that add products of fp8 numbers in about 14
@@ -231,30 +235,31 @@ class LuKernels(Backend, Protocol):
         """
 
     def block_solver(self, T: Matrix, part: str) -> BlockSolver:
-        """Return a solver for many solves with the `lower` (unit) or `upper` triangle of a diagonal block.
+        """Return a solver for many systems with the unit `lower` or the `upper` triangle T of a diagonal block.
 
         If solves have little parallelism, the solver stores the inverse in fp64. The forward error of x then satisfies
         |x - T^-1 b| <= 2n·u·|T^-1||T||T^-1||b|.
         """
 
     def add_matvec(self, y: Vector, A: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """Compute y += A x (A^T x) in place, with A in fp32 or fp64, and x and y in fp64.
+        """Compute y += A x, or y += A^T x if `transposed`, in place; A is fp32 or fp64, and x and y are fp64.
 
         The error is at most (n+1)·u·|A||x|, and the operation takes 2·m·n flops. x and y may be row-major matrices
         with vectors as columns.
         """
 
     def add_two_matvecs(self, y: Vector, z: Vector, A: Matrix, u: Vector, v: Vector) -> None:
-        """Compute y += A u and z += A v, as `add_matvec` does for each; the host reads A once."""
+        """Compute y += A u and z += A v in place, with the error bounds of `add_matvec`; the host reads A only once."""
 
     def add_operand_sums(self, sums: Matrix, A: Matrix, precision: str, vectors: Matrix, part: str = "all") -> None:
-        """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, Ã = `cast` of A; `vectors` has the rows u, v, w and q.
+        """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, where Ã is A after `cast`.
 
-        If `vectors` has a single row w, the four vectors are w, 0, w and 1; this takes less time in bf16. Sums and
-        vectors are fp64. The operation takes 9·m·n flops, and the host reads A once. If the precision is lower than
-        that of A, vectors may be rounded to fp32, and sums computed in fp32. The errors are then at most (2n+3)·u_32
-        times the same sums of absolute values, such as |A||u| + |A||v|; squares outside the range of fp32 may be lost.
-        Columns whose u is 0 are not rounded, so that entries beyond the range of the format are harmless there.
+        The rows of `vectors` are u, v, w and q. If `vectors` has a single row w, the four vectors are w, 0, w and 1;
+        this takes less time in bf16. Sums and vectors are fp64. The operation takes 9·m·n flops, and the host reads A
+        once. If the precision is lower than that of A, vectors may be rounded to fp32, and sums computed in fp32. The
+        errors are then at most (2n+3)·u_32 times the same sums of absolute values, such as |A||u| + |A||v|; squares
+        outside the range of fp32 may be lost. Columns whose u is 0 are not rounded, so that entries beyond the range
+        of the format are harmless there.
 
         part: A is m×n. With `upper`, A begins with a diagonal block of m columns, of which only the upper triangle is
         read. The sums of this block are three more rows of `sums`. With `lower`, A ends with a diagonal block, of
@@ -264,14 +269,14 @@ class LuKernels(Backend, Protocol):
     def add_triangle_matvec(
         self, y: Vector, A: Matrix, x: Vector, rows: BlockCyclic, cols: BlockCyclic, part: str, form: str = "plain"
     ) -> None:
-        """Compute y += T x (`plain`), |T| x (`absolute`) or (T∘T) x (`squared`).
+        """Compute y += T x (`plain`), |T| x (`absolute`) or (T∘T) x (`squared`) in place, for a triangle T of A.
 
         T is the strictly `lower` (global j < i) or the `upper` (j >= i) part of A, fp32 or fp64. The operation takes
         m·n flops on average.
         """
 
     def max_abs_upper(self, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> float:
-        """Return max |a_ij| over global j >= i: NaN if there is a NaN, and 0 if there are no entries."""
+        """Return max |a_ij| over global j >= i: NaN if one of these entries is NaN, and 0 if there are none."""
 
     def row_max(self, A: Matrix, by_row: Vector) -> None:
         """Compute the fp64 vector by_row_i = max_j |a_ij|, which is NaN if row i contains NaN."""
@@ -280,7 +285,7 @@ class LuKernels(Backend, Protocol):
         """Compute the fp64 vector by_column_j = max_i |a_ij|, which is NaN if column j contains NaN."""
 
     def reciprocal_powers(self, powers: Vector, x: Vector) -> None:
-        """Compute powers_i = 2^-k with x_i · powers_i in (1/2, 1], or 1 if x_i is 0, inf or NaN."""
+        """Set powers_i to the power of two with x_i · powers_i in (1/2, 1], or to 1 if x_i is 0, inf or NaN."""
 
     def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """Compute a_ij = by_row_i · a_ij · by_column_j in place, with fp64 factors; powers of two cause no rounding."""
@@ -292,4 +297,4 @@ class LuKernels(Backend, Protocol):
         """Return Σ x_i²."""
 
     def abs_sums(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
-        """Compute by_row = Σ_j |a_ij| and by_column = Σ_i |a_ij| with one pass over A."""
+        """Compute by_row_i = Σ_j |a_ij| and by_column_j = Σ_i |a_ij|; the host reads A only once."""

@@ -18,9 +18,9 @@ DOWN, UP = 2.0**-538, 2.0**600
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A piece of a matrix with any address and strides: A[a, b] is entry (rows.to_global(a), cols.to_global(b)).
+    """A piece of a matrix with any strides: A[a, b] is the matrix entry (rows.to_global(a), cols.to_global(b)).
 
-    Its row sums are added to those of the matrix from index row0 on, and its column sums from col0 on.
+    The row sums of the tile are added to those of the matrix from index row0 on, and the column sums from col0 on.
     """
 
     A: Matrix = field(repr=False)  # for band storage, the view includes memory outside the matrix
@@ -34,7 +34,7 @@ class Tile:
 class NormParts:
     """The results of one pass over tiles; results that were not requested are 0 or empty.
 
-    top         max |a_ij|, NaN if there is a NaN
+    top         max |a_ij|, NaN if an entry is NaN
     squares     Σ |a_ij|² in three sums: unscaled, of large numbers scaled by DOWN, of small ones scaled by UP
     by_row      Σ_j |a_ij|
     by_column   Σ_i |a_ij|
@@ -48,7 +48,7 @@ class NormParts:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedParts:
-    """The reference results for norms in double-double arithmetic; each sum is high + low, the two rows of a matrix.
+    """Reference results for norms in double-double arithmetic; a sum is high + low, in two rows of a matrix.
 
     top         max |a_ij|
     squares     Σ |a_ij|², two rows of one column
@@ -65,7 +65,7 @@ class ExtendedParts:
 
 
 class NormKernels(Protocol):
-    """The operations of norms. `rows` and `columns` are the lengths of the results by row and by column.
+    """The operations of norms; `rows` and `columns` are the lengths of the results by row and by column.
 
     Tiles contain fp64, fp32, fp16 or bf16, real or complex, all of one type; sums are fp64. If an entry is NaN, every
     norm is NaN, even if another entry is Inf. Kernels propagate NaN in `top` and in sums, as do `maximum` and `max` of
@@ -90,7 +90,7 @@ class NormKernels(Protocol):
     def norm_pass(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> NormParts:
-        """Compute the requested results (`max`, `squares`, `rows`, `columns`) in one pass over the band.
+        """Return the requested results (`max`, `squares`, `rows`, `columns`), computed in one pass over the band.
 
         Sums are blocked: error <= (b + n/b)·u·Σ|a_ij| with b in the hundreds. The maximum is exact if A is real.
         """
@@ -98,7 +98,7 @@ class NormKernels(Protocol):
     def row_column_max(
         self, tiles: Sequence[Tile], band: Band, wants: Collection[str], rows: int, columns: int
     ) -> tuple[Vector, Vector]:
-        """Return max_j |a_ij| and max_i |a_ij| if requested, bitwise independent of the tiling of A."""
+        """Return max_j |a_ij| and max_i |a_ij|, each if requested; the results do not depend on the tiling of A."""
 
     def folded_sums(
         self,
@@ -110,19 +110,26 @@ class NormKernels(Protocol):
         row_factors: Vector,
         column_factors: Vector,
     ) -> tuple[Matrix, Matrix]:
-        """Return Σ_j |f_i·f_i·a_ij| and Σ_i |f_j·f_j·a_ij|, or the sums of squares, in folds that add without rounding.
+        """Return Σ_j |f_i·f_i·a_ij| and Σ_i |f_j·f_j·a_ij|, or sums of squares, in folds that add exactly.
 
-        Fold k sums the terms rounded to multiples of the spacing at sigmas[k]; the remainders are added to fold k + 1.
+        f contains the row and column factors. Fold k sums the terms rounded to multiples of the spacing at sigmas[k];
+        the remainders are added to fold k + 1.
         """
 
     def half_powers(self, maxima: Vector) -> Vector:
-        """Return f = 2^-(e/2), e the least even number with maximum <= 2^e (f·f·x <= 1), or 1 for 0, inf and NaN."""
+        """Return f = 2^-(e/2) per maximum, where e is the least even number with maximum <= 2^e (so f·f·maximum <= 1).
+
+        f is 1 if the maximum is 0, inf or NaN.
+        """
 
     def unfolded(self, folds: Matrix, factors: Vector, maxima: Vector, squared: bool) -> Vector:
-        """Return Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f² if squared; return the maximum if it is 0, inf or NaN."""
+        """Return Σ_k folds_k / f², or sqrt(Σ_k folds_k) / f² if `squared`, where f contains the factors.
+
+        The result is the maximum if the maximum is 0, inf or NaN.
+        """
 
     def read_all(self, tiles: Sequence[Tile]) -> None:
-        """Read every byte of the tiles without processing it; the read rate is an upper bound of the rate of a norm."""
+        """Read every byte of the tiles; the read rate is an upper bound of the rate of a norm."""
 
     def empty(self, rows: int, columns: int, dtype: str, order: str) -> Matrix:
         """Return an uninitialized matrix of a type in `configs.DTYPES`, contiguous in row (C) or column (F) order."""
@@ -131,7 +138,10 @@ class NormKernels(Protocol):
         """Set target = real + i·imaginary from fp64 matrices, rounded to the type of the target."""
 
     def extended_pass(self, tiles: Sequence[Tile], band: Band, rows: int, columns: int) -> ExtendedParts:
-        """Compute the sums of `norm_pass` in double-double arithmetic. Squares must be in the range of fp64."""
+        """Return the sums of `norm_pass` in double-double arithmetic; squares must be in the range of fp64."""
 
     def paired_sum(self, terms: Sequence[Matrix]) -> Matrix:
-        """Return the sum of all rows in double-double arithmetic, as two rows; the first is the sum rounded once."""
+        """Return the sum of all rows of the terms in double-double arithmetic, as two rows: high and low.
+
+        The high row is the sum rounded once.
+        """

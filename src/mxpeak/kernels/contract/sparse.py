@@ -36,8 +36,8 @@ Matrix = Any
 class Part(IntEnum):
     """The part of an operation on a matrix that one call computes.
 
-    ALL        the whole operation
-    INTERIOR   the part that needs no entry of the halo
+    ALL        the complete operation
+    INTERIOR   the part that needs no halo entries
     BOUNDARY   the remaining part
     """
 
@@ -61,9 +61,9 @@ class Rows(NamedTuple):
 
 
 def natural_kind(storage: str, *, on_device: bool) -> str:
-    """Return the kind of `Order` that sweeps the rows in their natural sequence.
+    """Return the `Order` type that gives the same sweep as the natural order of the rows.
 
-    Devices and ELLPACK store chunks of independent rows, so they sweep level by level.
+    The type is `levels` for devices and ELLPACK, which store chunks of independent rows, and otherwise `natural`.
     """
     return "levels" if on_device or storage == "ell" else "natural"
 
@@ -92,7 +92,7 @@ class Order:
 
     @property
     def colors(self) -> int | None:
-        """Return the number of groups, or None if every group is a single row."""
+        """Return the number of groups (colors), or None if every group is a single row."""
         return None if self.row_by_row else self.groups
 
 
@@ -121,14 +121,17 @@ class Stored(Protocol):
     halo_nnz: int
 
     def extra_bytes(self, other: Any) -> int:
-        """Return the bytes needed in addition to another form of the same matrix; the two may share arrays."""
+        """Return the bytes that this matrix needs in addition to `other`, a copy of the matrix in another format.
+
+        The two matrices may share arrays.
+        """
 
 
 class SparseKernels(Protocol):
     """The operations of sparse solvers, which are all local to the rank.
 
     device       a `kernels.torch.engine.device.Device`, or None for NumPy arrays
-    chunk_rows   number of rows in a chunk, which are padded to the length of the longest of these rows
+    chunk_rows   number of rows per chunk, all padded to the length of the longest of these rows
     """
 
     threads: int
@@ -141,10 +144,10 @@ class SparseKernels(Protocol):
 
     @property
     def stopwatch(self) -> Stopwatch:
-        """Return the stopwatch that measures these operations."""
+        """Return the stopwatch that measures the operations of this backend."""
 
     def computing(self) -> AbstractContextManager[None]:
-        """Return a context that selects the device of these vectors and full fp32 products.
+        """Return a context that selects the vectors' device and computes fp32 products in full precision.
 
         The context raises a ResourceError if the device runs out of memory.
         """
@@ -155,31 +158,31 @@ class SparseKernels(Protocol):
         """Return the rows of the 27-point problem; weights[(dx+1) + 3(dy+1) + 9(dz+1)] is the entry at (dx, dy, dz)."""
 
     def rows_of(self, indptr: Any, indices: Any, data: Any, n: int, halo: int) -> Rows:
-        """Return rows made from compressed arrays of any types, with columns in any order; values become fp64."""
+        """Return fp64 rows made from compressed arrays of any types; columns may be in any order."""
 
     def on_host(self, rows: Rows) -> Rows:
-        """Return the same rows as NumPy arrays."""
+        """Return the rows with NumPy arrays in host memory."""
 
     def is_symmetric_pattern(self, rows: Rows) -> bool:
-        """Return whether every local entry (i, j) has a counterpart (j, i)."""
+        """Return whether every local entry (i, j) has a counterpart (j, i), which may be a stored zero."""
 
     def with_symmetric_pattern(self, rows: Rows) -> Rows:
-        """Return the matrix with a stored zero for each missing counterpart, because `order` requires this."""
+        """Return the rows with a stored zero for each missing counterpart (j, i), as `order` requires."""
 
     def order(self, rows: Rows, kind: str) -> Order:
-        """Return `greedy` or `jpl` colors, the `natural` order, its `levels`, or `surface_last`.
+        """Return an order of the rows: `greedy` or `jpl` colors, `natural`, its `levels`, or `surface_last`.
 
         A sweep over the levels gives the same result as a sweep in natural order. `surface_last` is the natural order
         with the rows that have entries in the halo at the end, so that a sweep can overlap with the halo exchange.
         """
 
     def rounding(self, rows: Rows, precision: str) -> float:
-        """Return max |fl(a) - a| / |a| over all entries: 0 if the format represents them exactly, inf on overflow."""
+        """Return max |fl(a) - a| / |a| over all entries a: 0 if the precision represents all a, inf on overflow."""
 
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Matrix | None = None
     ) -> Matrix:
-        """Store the matrix with values in one format for vectors of another format.
+        """Return the matrix in a storage, with values in one format, for vectors of another format.
 
         The storage `rows` stores one row after the other, for the natural order on the host. The other storages
         interleave the rows of a chunk:
@@ -193,10 +196,10 @@ class SparseKernels(Protocol):
         """
 
     def row_sums(self, rows: Rows, order: Order) -> Vector:
-        """Return b = A·1 in fp64."""
+        """Return the row sums A·1 in fp64, in the new order of the rows."""
 
     def halo_vector(self, A: Matrix) -> Vector:
-        """Return a halo vector of zeros for A."""
+        """Return a zero vector with room for the rank's entries, the halo and the padding of A."""
 
     def gather(self, x: Vector, rows: Indices, out: Vector) -> None:
         """Compute out_k = x[rows_k]."""
@@ -205,7 +208,7 @@ class SparseKernels(Protocol):
         """Compute x[rows_k] += y_k for distinct rows."""
 
     def dot(self, x: Vector, y: Vector) -> float:
-        """Return Σ x_i y_i, blocked and summed in fp64; error <= (512·u + n·2^-53)·Σ|x_i y_i|."""
+        """Return Σ x_i y_i, summed in blocks in fp64; the error is at most (512·u + n·2^-53)·Σ|x_i y_i|."""
 
     def scale(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y = factor · x, rounded to the type of y; y may be x."""
@@ -214,30 +217,36 @@ class SparseKernels(Protocol):
         """Compute y += factor · x; the type of x may be narrower than that of y."""
 
     def scale_and_add(self, y: Vector, factor: float, x: Vector) -> None:
-        """Compute y = x + factor · y."""
+        """Compute y = x + factor · y in place."""
 
     def subtract_from(self, y: Vector, b: Vector) -> float:
-        """Compute y = b - y and return Σ y_i²."""
+        """Compute y = b - y in place, and return Σ y_i² of the new y."""
 
     def basis(self, n: int, count: int, precision: str) -> Basis:
-        """Return `count` zero vectors of n entries, each contiguous."""
+        """Return `count` zero vectors of n entries; the entries of a vector are contiguous."""
 
     def project(self, Q: Basis, k: int, w: Vector) -> Vector:
-        """Return Q^T w for the first k vectors in fp64; 2·n·k flops."""
+        """Return the products q_j · w with the first k vectors of Q, in fp64; 2·n·k flops."""
 
     def subtract_and_project(self, Q: Basis, k: int, w: Vector, h: Vector) -> Vector:
-        """Compute w -= Q h and return Q^T w, reading Q once; 4·n·k flops."""
+        """Compute w -= Σ h_j q_j over the first k vectors of Q, and return the products q_j · w of the new w.
+
+        The operation reads Q once and takes 4·n·k flops.
+        """
 
     def subtract_and_square(self, Q: Basis, k: int, w: Vector, h: Vector) -> float:
-        """Compute w -= Q h and return w^T w; 2·n·(k + 1) flops."""
+        """Compute w -= Σ h_j q_j over the first k vectors of Q, and return Σ w_i² of the new w.
+
+        The operation takes 2·n·(k + 1) flops.
+        """
 
     def combine(self, Q: Basis, y: Sequence[float], out: Vector) -> None:
-        """Compute out = Σ y_k q_k."""
+        """Compute out = Σ y_k q_k for the vectors q_k of Q."""
 
     def sweep_from_zero(
         self, A: Matrix, b: Vector, x: Vector, *, keep: Vector | None = None, part: Part = Part.ALL
     ) -> None:
-        """Solve (D + L) x = b: a forward Gauss-Seidel sweep from x = 0, which reads neither x nor the halo.
+        """Solve (D + L) x = b by a forward Gauss–Seidel sweep from x = 0, which reads neither x nor the halo.
 
         Store keep_i = b_i - (L x)_i if `keep` is given. Call BOUNDARY before INTERIOR. BOUNDARY computes the rows next
         to other ranks, and the rows on which these depend, so that boundary values can be sent during INTERIOR.
@@ -248,19 +257,19 @@ class SparseKernels(Protocol):
     ) -> None:
         """Sweep from the first group to the last: x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, in 2·nnz flops.
 
-        Store keep_i = b_i - (L x + H x)_i if `keep` is given. Call INTERIOR before BOUNDARY, which needs the halo. H x
-        is subtracted from b during the sweep, so b must be writable.
+        Store keep_i = b_i - (L x + H x)_i if `keep` is given. Call INTERIOR before BOUNDARY, which needs the halo. The
+        host subtracts H x from b during the sweep and then restores b, so b must be writable.
         """
 
     def sweep_backward(self, A: Matrix, keep: Vector, x: Vector, *, part: Part = Part.ALL) -> None:
         """Solve (D + U) x = keep from the last group to the first, with `keep` from the preceding forward sweep.
 
-        The two sweeps together are a symmetric Gauss-Seidel sweep. The backward sweep reads no halo, because H x is
+        The two sweeps together are a symmetric Gauss–Seidel sweep. The backward sweep reads no halo, because H x is
         part of `keep`. Call BOUNDARY before INTERIOR, as for a sweep from zero.
         """
 
     def matvec(self, y: Vector, A: Matrix, x: Vector, *, part: Part = Part.ALL) -> None:
-        """Compute y = A x.
+        """Compute y = A x, or only the part of A x that `part` selects.
 
         For rows of m entries, the error is at most (m+1)·u·|A||x|. The operation takes 2·nnz flops. INTERIOR computes
         y = (L + D + U) x, and BOUNDARY adds H x.
@@ -278,7 +287,7 @@ class SparseKernels(Protocol):
         keep: Vector | None = None,
         part: Part = Part.ALL,
     ) -> None:
-        """Compute r_k = (b - A x)[rows_k], with less work directly after a sweep; BOUNDARY subtracts only H x.
+        """Compute r_k = (b - A x)[rows_k], with less work directly after a sweep; BOUNDARY only subtracts H x.
 
         swept   x is (D + L)^-1 b, from a sweep from zero: r = -U x - H x
         keep    the vector of a backward sweep, after which (D + U) x = keep and r = b - keep - L x - H x
@@ -287,4 +296,4 @@ class SparseKernels(Protocol):
         """
 
     def read_values(self, A: Matrix) -> int:
-        """Read the stored values and return their bytes; the read time is a lower bound of a product's time."""
+        """Read all stored values and return their size in bytes; the read time is a lower bound of a product's time."""

@@ -19,7 +19,8 @@ class HostKernels(HostLu, HostGenerated):
     """The host kernels: tuned BLAS and compiled loops on `threads` cores.
 
     `poison` fills new arrays with NaN, for tests. `units` lists the matrix engines that multiply 16-bit operands; None
-    selects the engines that are faster than fp32. Operands of other low precisions are rounded and multiplied in fp32.
+    selects the engines that are faster than fp32. Operands of all other low precisions are rounded and multiplied in
+    fp32.
     """
 
     name = "host"

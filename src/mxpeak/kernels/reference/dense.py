@@ -18,7 +18,7 @@ WIDTH = 64
 
 
 class ReferenceDense:
-    """Reference implementation of `DenseKernels`."""
+    """Reference implementation of `DenseKernels` in NumPy."""
 
     device = None
     stopwatch = HOST
@@ -52,7 +52,7 @@ class ReferenceDense:
         by_row[:], by_column[:] = sizes.sum(axis=1), sizes.sum(axis=0)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """Factor W with partial pivoting; row i of L U is row `rows[i]` of W."""
+        """Factor W in place with partial pivoting; row i of L U is row `rows[i]` of W."""
         n, width = len(W), len(W) if precision in ("fp64", "fp32") else WIDTH
         rows, singular = np.arange(n), 0
         with quiet():
@@ -102,7 +102,7 @@ class ReferenceDense:
 
 
 def _rounded(A: Array, precision: str) -> Array:
-    """Round each number, or its real and imaginary part, to a precision; the result has the type of A."""
+    """Return A with each number, or each real and imaginary part, rounded to a precision; the type of A is kept."""
     if precision in ("fp64", "fp32"):
         return A
     if A.dtype.kind == "c":

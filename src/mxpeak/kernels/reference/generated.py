@@ -13,7 +13,7 @@ from mxpeak.layout.entries import Entries
 def generated(
     shape: tuple[int, int], rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None
 ) -> Array:
-    """Return a rank's part of a generated matrix in fp64."""
+    """Return a rank's block of a generated matrix in fp64, computed entry by entry."""
     A = np.empty(shape)
     for il, jl in np.ndindex(shape):
         i, j = rows.to_global(il), cols.to_global(jl)
@@ -22,7 +22,7 @@ def generated(
 
 
 class ReferenceGenerated:
-    """Reference implementation of `GeneratedKernels`."""
+    """Reference implementation of `GeneratedKernels`, entry by entry."""
 
     def generate(
         self, A: Array, rows: BlockCyclic, cols: BlockCyclic, entries: Entries, diagonal: Array | None = None

@@ -24,7 +24,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 
 def global_indices(A: Array, rows: BlockCyclic, cols: BlockCyclic) -> tuple[Array, Array]:
-    """Return the global indices of a local matrix, i as a column and j as a row."""
+    """Return the global indices of a local matrix's entries, i as a column vector and j as a row vector."""
     i = np.array([rows.to_global(il) for il in range(A.shape[0])], dtype=np.int64)
     j = np.array([cols.to_global(jl) for jl in range(A.shape[1])], dtype=np.int64)
     return i[:, None], j[None, :]
@@ -59,7 +59,7 @@ class ReferenceLu(Synchronous):
             target[:] = rounded(source.astype(np.float64), precision)
 
     def factor_panel(self, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Factor the panel column by column, right-looking.
+        """Factor the panel in place, column by column and right-looking, and return the measured times.
 
         The plan and the variant are ignored, because they change only rounding.
         """

@@ -19,7 +19,7 @@ DIGITS = 60
 
 
 def entries(tile: Tile, band: Band) -> Array:
-    """Return the tile in fp64 or complex128, with zeros outside the band."""
+    """Return the entries of a tile in fp64 or complex128, with zeros outside the band."""
     values = np.zeros(tile.A.shape, np.complex128 if tile.A.dtype.kind == "c" else np.float64)
     columns = [tile.cols.to_global(b) for b in range(values.shape[1])]
     for a in range(values.shape[0]):
@@ -36,7 +36,7 @@ def magnitude(x: Array) -> Array:
 
 
 def total(sizes: Array) -> float:
-    """Return the correctly rounded sum of |x|."""
+    """Return the correctly rounded sum of the magnitudes: inf if it overflows, NaN if a magnitude is NaN."""
     try:
         return math.fsum(sizes)
     except OverflowError:  # the sum of the numbers overflows, but NaN may follow
@@ -44,14 +44,18 @@ def total(sizes: Array) -> float:
 
 
 def squares(x: Array) -> list[float]:
-    """Return Σ |x|² in three sums: of unscaled numbers, of scaled large ones, and of scaled small ones."""
+    """Return Σ |x_i|² in three sums: of medium numbers, of large and of small ones after scaling."""
     parts = np.abs(np.concatenate([x.real, x.imag]) if x.dtype.kind == "c" else x)
     large, small = parts > LARGE, parts < SMALL
     return [total(part**2) for part in (parts[~large & ~small], parts[large] * DOWN, parts[small] * UP)]
 
 
 def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) -> list[Array]:
-    """Return the values of each row or column (`by`) of a matrix, collected from all tiles."""
+    """Return all entries of each row or column (`by`) of a matrix, collected from the tiles.
+
+    values   the entries of each tile
+    size     number of rows or columns
+    """
     parts: list[list[Array]] = [[np.zeros(0)] for _ in range(size)]
     for tile, A in zip(tiles, values):
         first, A = (tile.row0, A) if by == "rows" else (tile.col0, A.T)
@@ -61,7 +65,7 @@ def lines(tiles: Sequence[Tile], values: Sequence[Array], by: str, size: int) ->
 
 
 def terms(line: Array, f: float, squared: bool) -> Array:
-    """Return |f·f·x|, or its square, rounded once per operation."""
+    """Return |f·f·x| for each entry x of a row or column, or its square; every operation is rounded."""
     with quiet():
         re, im = line.real * f * f, line.imag * f * f
         square = re * re + im * im
@@ -69,7 +73,10 @@ def terms(line: Array, f: float, squared: bool) -> Array:
 
 
 def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
-    """Return for each sigma the sum of the terms rounded to multiples of the spacing at sigma."""
+    """Return one sum per sigma, of the terms x rounded to multiples of the spacing of fp64 numbers at sigma.
+
+    The remainders of the terms are added to the sum of the next sigma.
+    """
     sums = []
     with quiet():
         for spacing in map(np.spacing, sigmas):
@@ -80,13 +87,13 @@ def folded(x: Array, sigmas: Sequence[float]) -> list[float]:
 
 
 def exact(line: Array) -> list[Decimal]:
-    """Return |x| of each number with DIGITS decimal digits."""
+    """Return the magnitudes of the numbers of a row or column, with DIGITS decimal digits."""
     with localcontext(prec=DIGITS):
         return [(Decimal(x.real) ** 2 + Decimal(x.imag) ** 2).sqrt() for x in line.tolist()]
 
 
 def pairs(values: Sequence[Decimal]) -> Array:
-    """Return each number as the nearest fp64 number in one row, and the remainder in a second row."""
+    """Return two rows: the fp64 numbers nearest to the given numbers, and the remainders in fp64."""
     with localcontext(prec=DIGITS):
         return np.array([(float(x), float(x - Decimal(float(x)))) for x in values], np.float64).reshape(-1, 2).T
 
@@ -188,7 +195,7 @@ class ReferenceNorms:
 
 
 def _half_power(maximum: float) -> float:
-    """Return 2^-(e/2), e the least even number with maximum <= 2^e."""
+    """Return 2^-(e/2), where e is the least even number with maximum <= 2^e; return 1 for 0, inf and NaN."""
     if not 0.0 < maximum < math.inf:
         return 1.0
     fraction, e = math.frexp(maximum)  # maximum = fraction·2^e, fraction in [1/2, 1)

@@ -1,4 +1,4 @@
-"""Round to any format by its definition, and list the types of reference arrays."""
+"""Round numbers to any format by its definition, and list the types of reference arrays."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def quiet() -> np.errstate:
 
 
 def rounded(x: Array, precision: str) -> Array:
-    """Round every x to the nearest number of a format, ties to even; overflow gives inf, or NaN for fp8.
+    """Return x with every number rounded to the nearest number of a format, ties to even.
 
-    With p bits, the spacing of the numbers in [2^e, 2^(e+1)) is 2^(e-p+1). Below the smallest normal number, the
-    spacing is the same as just above it. All operations are exact in fp64 except rint, so an fp64 number is rounded
-    only once.
+    Overflow gives inf, or NaN for fp8. With p bits, the spacing of the numbers in [2^e, 2^(e+1)) is 2^(e-p+1). Below
+    the smallest normal number, the spacing is the same as just above it. All operations are exact in fp64 except rint,
+    so an fp64 number is rounded only once.
     """
     format_ = PRECISIONS[precision]
     _, above = np.frexp(np.maximum(np.abs(x), format_.smallest))  # |x| < 2^above = 2^(e+1)

@@ -25,19 +25,19 @@ from mxpeak.spans import HOST
 
 @dataclass(frozen=True, slots=True)
 class RowEntries:
-    """The columns and values of some entries in a row."""
+    """The columns and values of a row's entries in L, U or H."""
 
     columns: Array
     values: Array
 
     def times(self, x: Array) -> float:
-        """Return Σ a_ij x_j in fp64 over these entries."""
+        """Return Σ a_ij x_j over these entries in fp64."""
         return float(self.values @ x[self.columns].astype(np.float64, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRow:
-    """One row of L, D, U and H, with columns in the new order; the columns of H start at 0."""
+    """One row of L, D, U and H, with columns in the new order; columns of H count from the first halo entry."""
 
     lower: RowEntries
     diagonal: float
@@ -47,7 +47,7 @@ class ReferenceRow:
 
 @dataclass(frozen=True)
 class ReferenceMatrix:
-    """A matrix as rows in the order of its groups, with fp64 values that are rounded to the stored format."""
+    """A sparse matrix as a list of rows in the new order, with fp64 values that are rounded to the stored format."""
 
     n: int
     halo: int
@@ -79,32 +79,32 @@ class ReferenceMatrix:
 
     @property
     def index_bytes(self) -> int:
-        """Return the size of the column numbers in bytes."""
+        """Return the size of the column indices in bytes."""
         return sum(part.columns.nbytes for row in self.rows for part in (row.lower, row.upper, row.halo))
 
     @property
     def bytes(self) -> int:
-        """Return the size of the column numbers and of the fp64 values in bytes."""
+        """Return the size of the column indices and of the fp64 values in bytes."""
         return self.index_bytes + 8 * self.nnz
 
     def extra_bytes(self, other: Any) -> int:
-        """Return all bytes, because no array is shared."""
+        """Return the size of this matrix in bytes, because the two matrices share no arrays."""
         return self.bytes
 
 
 def entries_of(rows: Rows, i: int) -> list[tuple[int, float]]:
-    """Return the columns and values of row i."""
+    """Return the entries of row i as (column, value) pairs."""
     of_row = slice(rows.indptr[i], rows.indptr[i + 1])
     return list(zip(rows.indices[of_row].tolist(), rows.data[of_row].tolist()))
 
 
 def neighbors(rows: Rows, i: int) -> list[int]:
-    """Return the local columns of row i without the diagonal."""
+    """Return the columns of row i that are on this rank, without the diagonal."""
     return [j for j, _ in entries_of(rows, i) if j < rows.n and j != i]
 
 
 def weight(i: int) -> int:
-    """Return a pseudorandom weight that depends only on the row (splitmix64); distinct rows have distinct weights."""
+    """Return a pseudorandom 64-bit weight of row i (splitmix64); distinct rows have distinct weights."""
     mask = 2**64 - 1
     z = (i + 1) * 0x9E3779B97F4A7C15 & mask
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
@@ -113,7 +113,10 @@ def weight(i: int) -> int:
 
 
 def greedy_colors(rows: Rows, sequence: Sequence[int]) -> list[int]:
-    """Return for each row the smallest color that no previous neighbor has (Saad, Iterative Methods, section 3.3.3)."""
+    """Color the rows in this sequence, and return the smallest color per row that no colored neighbor has.
+
+    The algorithm is from Saad, Iterative Methods, section 3.3.3.
+    """
     color = [-1] * rows.n
     for i in sequence:
         used = {color[j] for j in neighbors(rows, i)}
@@ -122,7 +125,7 @@ def greedy_colors(rows: Rows, sequence: Sequence[int]) -> list[int]:
 
 
 def levels(rows: Rows) -> list[int]:
-    """Return for each row 1 + the highest level of the previous neighbors, or 0 if there are none."""
+    """Return the level of each row: 1 + the highest level of its earlier neighbors, or 0 without earlier neighbors."""
     level: list[int] = []
     for i in range(rows.n):
         level.append(1 + max((level[j] for j in neighbors(rows, i) if j < i), default=-1))
@@ -130,7 +133,7 @@ def levels(rows: Rows) -> list[int]:
 
 
 def compressed(n: int, halo: int, rows: Sequence[Sequence[tuple[int, float]]]) -> Rows:
-    """Return rows made from (column, value) pairs, sorted by columns."""
+    """Return compressed rows made from lists of (column, value) pairs; the entries of a row are sorted by column."""
     ordered = [sorted(row, key=lambda entry: entry[0]) for row in rows]
     indptr = np.cumsum([0, *map(len, ordered)])
     indices = np.array([j for row in ordered for j, _ in row], np.int64)
@@ -180,7 +183,7 @@ class ReferenceSparse:
         return compressed(rows.n, rows.halo, [list(row.items()) for row in full])
 
     def order(self, rows: Rows, kind: str) -> Order:
-        """Return the order of the given kind.
+        """Return the `natural`, `surface_last`, `levels`, `greedy` or `jpl` order of the rows.
 
         In the algorithm of Jones, Plassmann and Luby, a row selects its color once its weight exceeds those of all
         uncolored neighbors. At that time, only neighbors with larger weights have colors. Therefore, coloring the rows
@@ -211,7 +214,7 @@ class ReferenceSparse:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
-        """Store the rows in the same way for every storage, without sharing arrays."""
+        """Return the matrix as a list of rows, whatever the storage; no arrays are shared with `like`."""
         with quiet():
             narrow, wide = rounded(rows.data, values), rounded(rows.data, vectors)
         stored = tuple(_stored_row(rows, order, r, narrow, wide) for r in range(rows.n))
@@ -274,7 +277,7 @@ class ReferenceSparse:
         with quiet():
             out[:] = np.array(y, np.float64) @ _wide(Q[: len(y)])
 
-    # If there are other ranks, every row counts as adjacent to them, so BOUNDARY sweeps all rows and INTERIOR none.
+    # If the matrix has a halo, every row counts as a boundary row, so BOUNDARY sweeps all rows and INTERIOR none.
 
     def sweep_from_zero(self, A: Any, b: Array, x: Array, *, keep: Array | None = None, part: Part = Part.ALL) -> None:
         with quiet():
@@ -334,13 +337,13 @@ class ReferenceSparse:
 
 
 def _points(first: tuple[int, int, int], shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-    """Return the points of a box, with x fastest."""
+    """Return the coordinates (x, y, z) of the points of a box, with x fastest."""
     (x0, y0, z0), (nx, ny, nz) = first, shape
     return [(x0 + x, y0 + y, z0 + z) for z, y, x in product(range(nz), range(ny), range(nx))]
 
 
 def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) -> ReferenceRow:
-    """Return row r of the new order, with narrow values in L and U and wide values in D and H.
+    """Return row r of the new order, with the `narrow` values in L and U and the `wide` values in D and H.
 
     Rows of one group have no entries between them, so L consists of the entries in columns before r.
     """
@@ -358,12 +361,12 @@ def _stored_row(rows: Rows, order: Order, r: int, narrow: Array, wide: Array) ->
 
 
 def _swept_rows(A: Any, part: Part) -> range:
-    """Return the rows that a sweep over a part updates."""
+    """Return the rows that a sweep over a part updates: all rows or none."""
     return range(A.n if part in (Part.ALL, Part.BOUNDARY if A.halo else Part.INTERIOR) else 0)
 
 
 def _times_interior(row: ReferenceRow, x: Array, r: int) -> float:
-    """Compute (L + D + U) x for row r."""
+    """Return component r of (L + D + U) x."""
     return row.lower.times(x) + row.diagonal * float(x[r]) + row.upper.times(x)
 
 

@@ -22,7 +22,7 @@ from mxpeak.kernels.torch.lu.panel import Host
 
 
 class TorchKernels(TorchLu, TorchGenerated):
-    """Kernels on a torch device: libraries for products and solves, and mxpeak's own kernels for everything else."""
+    """The kernels of a torch device: library products and solves, and mxpeak's own kernels for everything else."""
 
     name = "torch"
     background = True

@@ -20,7 +20,7 @@ from mxpeak.records import size_text
 
 
 def check_matrix(A: Any) -> int:
-    """Check that A is a square numeric Dask array with known chunk sizes, and return its order."""
+    """Return the order of A; raise a UsageError unless A is a square numeric Dask array with known chunk sizes."""
     if not isinstance(A, da.Array):
         raise UsageError(
             f"A is {type(A).__name__}, not a Dask array; use mxpeak.solve(A, b) for an array in one process"
@@ -35,7 +35,10 @@ def check_matrix(A: Any) -> int:
 
 
 def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> None:
-    """Raise a ResourceError if A and its factors exceed a worker's memory limit, because Dask kills such a worker."""
+    """Raise a ResourceError if A and its factors exceed a worker's memory limit, because Dask kills such a worker.
+
+    `parts` is the number of real values per entry: 1 for real or 2 for complex entries.
+    """
     info_of_workers = client.scheduler_info(n_workers=-1)["workers"]
     limit = min((info_of_workers[worker]["memory_limit"] or 2**63 for worker in workers), default=2**63)
     P, Q = squarest(len(workers))
@@ -51,12 +54,12 @@ def check_limits(client: Any, workers: Sequence[str], n: int, parts: int) -> Non
         )
 
 
-#: Position of the first entry of a chunk, (row, column), and the shape of the chunk.
+#: The position (row, column) of the first entry of a chunk, and the shape of the chunk.
 Place = tuple[tuple[int, int], tuple[int, int]]
 
 
 def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place, Any]]]:
-    """Compute A on the workers; return for each worker the positions and futures of the chunks that it contributes.
+    """Compute A on the workers, and return the positions and futures of the chunks that each worker contributes.
 
     A worker that stores a chunk contributes it. If several workers or no worker stores a chunk, the worker with the
     fewest chunks contributes it.
@@ -87,7 +90,7 @@ def shared(client: Any, workers: Sequence[str], A: Any) -> list[list[tuple[Place
 
 
 def _places(A: Any) -> Iterator[tuple[Place, Any]]:
-    """Yield the position and the key of each chunk."""
+    """Yield the position, the shape and the Dask key of each chunk."""
     rows, cols = ([0, *accumulate(sizes)] for sizes in A.chunks)
     for i, line in enumerate(A.__dask_keys__()):
         for j, key in enumerate(line):

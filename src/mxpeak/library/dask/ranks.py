@@ -22,7 +22,7 @@ GRACE_S = 5.0
 
 
 class Ranks:
-    """Workers that store a factored matrix together; worker k is rank k."""
+    """The workers that store the factors of one matrix together. Worker k is rank k."""
 
     def __init__(self, client: Any, workers: Sequence[str]):
         self.client, self.workers = client, list(workers)
@@ -35,13 +35,13 @@ class Ranks:
         self.addresses = [tuple(addresses[worker]) for worker in self.workers]
 
     def turn(self) -> Any:
-        """Return the lock that serializes all calls, because each call needs a thread on every worker."""
+        """Return the Dask lock that serializes all calls, because each call needs a thread on every worker."""
         return Lock("mxpeak")
 
     def call(self, task: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
-        """Run a task on all ranks at the same time and return the results; raise the error if the ranks report one.
+        """Run a task on all ranks at the same time and return the results in rank order.
 
-        The caller must hold the lock returned by `turn`.
+        If the ranks return an error, raise it. The caller must hold the lock returned by `turn`.
         """
         futures = [self._submit(rank, task, *arguments(rank)) for rank in range(len(self.workers))]
         try:
@@ -55,7 +55,7 @@ class Ranks:
         return results
 
     def fetch(self) -> Any:
-        """Return a completed future of the solution x that the last call has stored on rank 0.
+        """Return a completed future of the solution x that the last call stored on rank 0.
 
         The caller must hold the lock returned by `turn` from before `call` until after `fetch`.
         """
@@ -64,7 +64,7 @@ class Ranks:
         return x
 
     def _submit(self, rank: int, task: Callable[..., Any], *arguments: Any) -> Any:
-        """Submit a task to the worker of one rank; Dask must not run it on another worker."""
+        """Submit a task to the worker of one rank, and do not let Dask move it to another worker. Return the future."""
         return self.client.submit(
             task,
             self.name,
@@ -77,7 +77,7 @@ class Ranks:
         )
 
     def close(self) -> None:
-        """Free the factors and connections of these ranks on the workers, and end blocked receives."""
+        """Free the factors and connections of these ranks on the workers, and end their blocked receives."""
         if self.client.status != "running":  # the workers no longer belong to this client
             return
         if self.client.asynchronous:  # the garbage collector runs in the event loop's thread, which must not block
@@ -89,7 +89,7 @@ class Ranks:
             self.client.run(seats.leave_seat, self.name, workers=alive, on_error="ignore")
 
     def _wait(self, futures: Sequence[Any]) -> None:
-        """Wait until all futures are done; raise an error if a worker dies or a single rank fails."""
+        """Wait until all futures are done; raise an error if a worker dies or a task fails."""
         looked = monotonic()
         while not all(future.done() for future in futures):
             sleep(LOOK_S)
@@ -115,7 +115,10 @@ class Ranks:
             )
 
     def _raise(self, errors: dict[int, MxpeakError]) -> None:
-        """Raise the original error rather than the errors of ranks that lost a peer."""
+        """Raise the error of the lowest rank, but prefer original errors to those of ranks that lost a peer.
+
+        Return if there are no errors.
+        """
         if not errors:
             return
         until = monotonic() + GRACE_S
@@ -127,7 +130,7 @@ class Ranks:
 
 
 def the_client(client: Any) -> Any:
-    """Return the given client, or the current client; raise a UsageError if the call is inside a Dask task.
+    """Return the given or the current Dask client; raise a UsageError inside a Dask task or without a usable client.
 
     A worker that runs such a task has no free thread for its rank.
     """
@@ -159,7 +162,10 @@ def the_client(client: Any) -> Any:
 
 
 def the_workers(client: Any, workers: Sequence[str] | None) -> list[str]:
-    """Return the given worker addresses, or those of all workers in sorted order, after validation."""
+    """Return the given worker addresses, or by default the sorted addresses of all workers.
+
+    Raises a UsageError for invalid addresses, and for a cluster that uses TLS or has no workers.
+    """
     there = client.nthreads()
     if not there:
         raise UsageError("the cluster has no workers; use client.cluster.scale(4) to start some")

@@ -34,7 +34,7 @@ class Seat:
         self._closed = False
 
     def meet(self, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
-        """Connect this rank to all others and return the communicator. Collective."""
+        """Connect this rank to all other ranks and return the communicator. Collective."""
         self.comm = meet(self.door, rank, addresses, secret, patience=MEETING_S)
         self.door.close()
         if self._closed:  # `close` was called during the connection
@@ -42,7 +42,7 @@ class Seat:
         return self.comm
 
     def close(self) -> None:
-        """Free the factors and close the connections."""
+        """Free the factors and the solution, and close the socket and the connections."""
         self._closed = True
         with suppress(OSError):
             self.door.shutdown(2)  # wake a rank that waits for connections on this socket
@@ -57,7 +57,7 @@ _seats: dict[tuple[str, str], Seat] = {}
 
 
 def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
-    """Open a listening socket for the other ranks on this worker, and return its address."""
+    """Open a listening socket on this worker for connections from the other ranks, and return its (host, port)."""
     host = dask_worker.address.rpartition("://")[2].rpartition(":")[0].strip("[]")
     if "://" not in dask_worker.address or dask_worker.address.startswith("inproc"):
         host = "127.0.0.1"
@@ -67,7 +67,7 @@ def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
 
 
 def leave_seat(name: str, dask_worker: Any) -> None:
-    """Close this Dask worker's connections to the other ranks, even while one of its tasks runs."""
+    """Free this worker's factors and close its connections to the other ranks, even while one of its tasks runs."""
     seat = _seats.pop((name, dask_worker.address), None)
     if seat is not None:
         seat.close()
@@ -84,7 +84,10 @@ def factor(
     sides: int,
     *chunks: Any,
 ) -> Any:
-    """Distribute this rank's chunks in blocks, and factor A for `sides` right-hand sides. Collective."""
+    """Connect the ranks, distribute this rank's chunks in blocks, and factor A for `sides` right-hand sides.
+
+    Collective.
+    """
 
     def work(seat: Seat) -> None:
         comm = seat.meet(rank, addresses, secret)
@@ -95,7 +98,7 @@ def factor(
 
 
 def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, int], Any]:
-    """Return the chunks by the position of their first entry; raise a UsageError for a chunk with the wrong shape."""
+    """Return the chunks keyed by the position of their first entry; raise a UsageError if a shape is wrong."""
     for ((row, col), shape), chunk in zip(places, chunks):
         if np.shape(chunk) != shape:
             raise UsageError(
@@ -106,7 +109,10 @@ def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, i
 
 
 def solve(name: str, b: Any, transposed: str) -> Any:
-    """Solve for b with the stored factors and return the diagnostics; x stays on the workers. Collective."""
+    """Solve for b with the stored factors and return the diagnostics. Collective.
+
+    The solution x stays on the workers.
+    """
 
     def work(seat: Seat) -> Any:
         if seat.factors is None:
@@ -118,12 +124,12 @@ def solve(name: str, b: Any, transposed: str) -> Any:
 
 
 def fetch(name: str) -> Any:
-    """Return the solution x of the last solve."""
+    """Return the solution x of the last solve on this worker."""
     return _seats[name, get_worker().address].x
 
 
 def _seated(name: str, work: Callable[[Seat], Any]) -> Any:
-    """Run `work` with this worker's seat and return its result; return an `MxpeakError` instead of raising it.
+    """Return the result of `work` for this worker's seat. Return an `MxpeakError` instead of raising it.
 
     If all ranks return the same error, the client raises it only once. If a rank fails alone, it closes its
     connections, so that no other rank waits for it.

@@ -270,7 +270,10 @@ class DaskFactors:
 
 
 def _check_b(b: Any, n: int) -> np.dtype[Any]:
-    """Check the shape and the entries of b, but not the entries of a Dask array; return float64 or complex128."""
+    """Check b and return its type for the solve, float64 or complex128; raise a UsageError if b is invalid.
+
+    The entries of a Dask array are not checked.
+    """
     if not isinstance(b, da.Array):
         checked = right_hand_side(b, n)
         dtype = wide_type(checked.dtype, "b")

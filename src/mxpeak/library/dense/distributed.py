@@ -23,7 +23,7 @@ from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
 from mxpeak.library.types import Array
 
-#: Upper limit and granularity of the default block size, and the smallest number of blocks per process row or column.
+#: Upper limit and granularity of the default block size, and the minimum number of blocks per process row or column.
 LARGEST_NB, STEP_NB, BLOCKS = 192, 16, 8
 
 
@@ -452,7 +452,7 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
 
 
 def _pieces(given: Any) -> dict[tuple[int, int], Array]:
-    """Check the pieces of this rank, and return them by the row and column of their first entry."""
+    """Check the pieces of this rank, and return them keyed by the row and column of their first entry."""
     if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
         raise UsageError(
             "pieces: use a dictionary {(row, column): array, …} with the first row and column of each "
@@ -462,7 +462,7 @@ def _pieces(given: Any) -> dict[tuple[int, int], Array]:
 
 
 def _roots(A: Any, rank: int) -> Array:
-    """Check A on rank 0 and return it there; return an empty array on the other ranks."""
+    """Check the argument A of `from_root`; return A on rank 0, and an empty array on the other ranks."""
     if rank == 0 and A is None:
         raise UsageError("from_root reads A from this rank, but A is None; pass A on this rank and None on the others")
     if rank == 0:
@@ -477,7 +477,10 @@ def _roots(A: Any, rank: int) -> Array:
 def placed(
     comm: Communicator, n: Any, nb: int | None, grid: tuple[int, int] | None, parts: int
 ) -> tuple[int, int, Grid]:
-    """Check that order, block size and process grid are valid and equal on all ranks; return them. Collective."""
+    """Return the order, the block size and the process grid, after checks that they are valid and equal on all ranks.
+
+    Collective.
+    """
 
     def settle() -> tuple[int, int, ProcessGrid]:
         shape = _shape(grid, comm.size)
@@ -510,8 +513,8 @@ def _positive(value: Any, name: str) -> int:
 
 
 def block_size(n: int, side: int, parts: int) -> int:
-    """Return the default block size: at most LARGEST_NB, with BLOCKS or more blocks per process row or column.
+    """Return the default block size: at most LARGEST_NB, with at least BLOCKS blocks per process row or column.
 
-    With complex entries, the limits apply to the order of the real form.
+    For complex entries, the limits apply to the order of the real form.
     """
     return min(LARGEST_NB, max(STEP_NB, parts * n // (BLOCKS * side) // STEP_NB * STEP_NB)) // parts

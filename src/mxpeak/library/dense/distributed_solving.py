@@ -44,15 +44,18 @@ from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from mxpeak.solvers.refine import Solution, solve_equations, solve_in_range
 from mxpeak.spans import Spans
 
-#: Target of the refinement of low-precision factors, in units of the error of plain LU. It takes one step more than
-#: the target PLAIN_LU.
+#: Target of the refinement of low-precision factors, in units of the error of plain LU. Reaching this target takes one
+#: step more than the target PLAIN_LU.
 REFINED = 2.0**-10
 #: Phases in `info.times`.
 PHASES = ("make", "equilibrate", "factor", "refine")
 
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
-    """Factor a distributed matrix in the precision that is fastest for the right-hand sides b. Collective."""
+    """Factor a distributed matrix in the requested precision, or in the fastest precision for `b` if it is "auto".
+
+    If the LU breaks down, factor A again in fp64. Collective.
+    """
     chosen = _chosen_precision(A, precision, device, b)
     held, in_use, spans = A.source.holds, A.source.held, Spans()
     size_bytes = check_memory(A.comm, A.n, A.nb, (A.grid.P, A.grid.Q), held=held, in_use=in_use, parts=A.parts)
@@ -72,8 +75,8 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
 def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> GridFactors:
     """Factor A with partial pivoting in a precision; raise an error if the fp64 factors are singular. Collective.
 
-    If scaled fp64 factors are singular, A is factored again without scaling, because scaling can make pivots
-    underflow.
+    If the fp64 factors of the scaled matrix are singular, factor A again without scaling, because scaling can make
+    pivots underflow.
     """
     factors = _factor_once(precision, A, spans, scale=True)
     if precision != "fp64":
@@ -94,7 +97,7 @@ def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> GridFacto
 
 
 def _factor_once(precision: str, A: DistributedMatrix, spans: Spans, *, scale: bool) -> GridFactors:
-    """Factor A, scaled if that is necessary and allowed. Collective."""
+    """Generate A in the storage type of `precision`, and factor A. If `scale`, scale A if necessary. Collective."""
     with computing(A.comm) as kernels:
         strips = real_form(A.source) if A.parts == 2 else A.source
         real = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
@@ -259,7 +262,7 @@ class DistributedFactors(DenseFactors):
         return X.reshape(B.shape)[rows], self._info(solution, X.shape[1], spans)
 
     def _solve(self, B: Array, transposed: bool, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
-        """Solve the real system of A or A^T with the current factors; see `solve_in_range`."""
+        """Solve the real system of A or A^T with the current factors by `solve_in_range`. Collective."""
         A, factors = self.A, self._factors
         equations, real = factors.equations(scaled=False, transposed=transposed), factors.matrix.A
         rows = owned(real.cols if transposed else real.rows)
@@ -283,9 +286,9 @@ class DistributedFactors(DenseFactors):
         return solution, lower
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return a note if fp64 factors must decide whether A is singular, otherwise an empty string.
+        """Return a note if the condition number exceeds the limit of fp32 factors, otherwise an empty string.
 
-        The condition number is then above the limit of fp32 factors.
+        Only fp64 factors can then show whether A is singular.
         """
         if solution.doubtful and self._factors.condition * PRECISIONS["fp32"].u >= 1.0:
             return note_of_doubt(self._factors.condition, self.precision)
@@ -302,12 +305,12 @@ class DistributedFactors(DenseFactors):
         self.precision = "fp64"
 
     def _check_factors(self) -> None:
-        """Raise the error of an earlier attempt to factor A again, if that attempt failed."""
+        """Raise the error of an earlier refactorization if that refactorization failed."""
         if self._error is not None:
             raise self._error
 
     def _info(self, solution: Solution, rhs: int, spans: Spans) -> SolveInfo:
-        """Return the diagnostics of a solve for `rhs` right-hand sides."""
+        """Return the diagnostics of a solve for `rhs` right-hand sides. Collective."""
         A, factors = self.A, self._factors
         with computing(A.comm) as kernels:
             condition = factors.condition if solution.doubtful else None
@@ -329,9 +332,9 @@ class DistributedFactors(DenseFactors):
 
 
 def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
-    """Return the precision of the factors; "auto" selects fp32 if its LU saves more time than refinement costs.
+    """Return the precision of the factors. "auto" selects fp32 if its LU saves more time than refinement costs.
 
-    Collective, because ranks that pass their own rows of b may have real or complex numbers.
+    Collective, because b may be real on one rank and complex on another.
     """
     local = validate_on_all(A.comm, lambda: _rhs_count(A, precision, device, b), lambda _: f"precision={precision!r}")
     if precision != "auto":
@@ -341,7 +344,10 @@ def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any)
 
 
 def _rhs_count(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
-    """Return the number of right-hand sides of the real system; raise an error for an unknown precision or device."""
+    """Return the number of right-hand sides of the real system, or 1 if b is not an array.
+
+    Raises a UsageError for an unknown precision or device.
+    """
     check_precision(precision)
     if device not in ("auto", "cpu"):
         raise UsageError(
@@ -356,7 +362,7 @@ def _rhs_count(A: DistributedMatrix, precision: str, device: str, b: Any) -> int
 
 
 def _pivot(factors: GridFactors, A: DistributedMatrix) -> int:
-    """Return the number, from 1, of the first column of A without a nonzero pivot."""
+    """Return the number, counted from 1, of the first column of A without a nonzero pivot."""
     return -(-factors.singular // A.parts)
 
 
@@ -365,7 +371,10 @@ _kernels: WeakKeyDictionary[Any, Kernels] = WeakKeyDictionary()
 
 @contextmanager
 def computing(comm: Communicator) -> Iterator[Kernels]:
-    """Provide the host's kernels for these ranks, with BLAS on one thread; create them only once. Collective."""
+    """Yield the host's kernels for these ranks with BLAS limited to one thread. Collective.
+
+    The kernels are created once per communicator.
+    """
     with blas.one_thread():
         if comm not in _kernels:
             placement = bind_to_cores(comm, None)

@@ -52,10 +52,13 @@ class DenseFactors(ABC):
 
     @abstractmethod
     def _factor_in_fp64(self, spans: Spans) -> None:
-        """Replace the factors with fp64 factors."""
+        """Factor A in fp64 and replace the current factors."""
 
     def _refined(self, solve: Callable[[bool], tuple[Solution, bool]], spans: Spans, *, parts: int = 1) -> Solution:
-        """Call `solve`; if the factors are not accurate enough, factor A again in fp64 and call `solve` again."""
+        """Return the solution of `solve`.
+
+        If the factors are not accurate enough, factor A again in fp64 and solve again.
+        """
         solution, lower = solve(False)
         if self._factors.precision != "fp64":
             with spans("refine"):
@@ -66,11 +69,11 @@ class DenseFactors(ABC):
         return solution
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
-        """Return a note if fp64 factors must decide whether A is singular; otherwise, return an empty string."""
+        """Return a note if only fp64 factors can show whether A is singular, otherwise an empty string."""
         return ""
 
     def _fall_back(self, spans: Spans, note: str) -> None:
-        """Factor A in fp64, and store a note with the reason."""
+        """Factor A in fp64, and add `note`, the reason, to the notes of these factors."""
         self._factor_in_fp64(spans)
         self._notes += (note,)
 
@@ -203,14 +206,14 @@ class LUFactors(DenseFactors):
         return warned(conjugate(x) if conj else x, info)
 
     def _refactor_for_many_rhs(self, rhs: int) -> None:
-        """Factor A in fp64 if refining this number of right-hand sides would take longer."""
+        """Factor A in fp64 if this takes less time than refining `rhs` solutions, and if the precision is "auto"."""
         coarser = PRECISIONS[self.precision].u > roundoff(self._backend.own)
         if self._may_refactor and coarser and fp64_refactoring_pays(self.A.shape[0], rhs):
             self._factor_in_fp64(self._spans)
             self._why = "fastest for this number of right-hand sides"
 
     def _of_transpose(self) -> LUFactors:
-        """Return the factors of A^T, which share the arrays of these factors."""
+        """Return factors of A^T that share the arrays of these factors. They are created on first use."""
         if self._transposed is None:
             spans = Spans(stopwatch=self._backend.kernels.stopwatch)
             factors = self._factors.transposed()
@@ -223,7 +226,7 @@ class LUFactors(DenseFactors):
         return self._transposed
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
-        """Solve for right-hand sides in the block format of the kernels, and return x in the format of b."""
+        """Solve for the right-hand sides B in the kernels' format; return x in the format of b, and diagnostics."""
         kernels, k, n, dtype = self._backend.kernels, columns(b), len(self.A), self._backend.own
         # The time of the factorization belongs to the first solve.
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
@@ -252,7 +255,7 @@ class LUFactors(DenseFactors):
         return b.result(kernels.xp.reshape(x, b.shape)), info
 
     def _solve(self, B: Block, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
-        """Solve with the current factors; see `solve_in_range`."""
+        """Solve for B with the current factors by `solve_in_range`, without a fallback to fp64."""
         factors, matrix = self._factors, self._factors.matrix
         n, same_type = factors.n, factors.dtype == self.A.dtype
         enough = plain_lu(n, B.shape[1], is_complex=matrix.is_complex)
@@ -283,7 +286,7 @@ class EmptyFactors(LUFactors):
 
     @property
     def precision(self) -> str:
-        """Return the precision that factors of a nonempty matrix of this type would have."""
+        """Return the precision in which a nonempty matrix of this type would be factored."""
         return self._precision
 
     @property
@@ -295,12 +298,12 @@ class EmptyFactors(LUFactors):
         return f"LUFactors(0x0 {self._dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
-        """Return an empty x with the shape of b."""
+        """Return an empty x with the shape of b, and its diagnostics."""
         form_of(transposed)
         return self.solve_empty(right_hand_side(b, 0))
 
     def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
-        """Return an empty x for a right-hand side that `right_hand_side` has already validated."""
+        """Return an empty x and its diagnostics for a b that `right_hand_side` has already validated."""
         is_complex = "c" in (self._dtype.kind, working_type(b.dtype).kind)
         x = np.empty(b.shape, typed(is_complex, wide=roundoff(self._dtype) < 2.0**-24))
         info = SolveInfo(
@@ -321,7 +324,10 @@ class EmptyFactors(LUFactors):
 def factors_of(
     kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans, *, decayed: bool
 ) -> LUFactors:
-    """Factor A in the chosen precision, or in fp64 if this fails or the pivots are known to decay (`decayed`)."""
+    """Factor A in the chosen precision, or in fp64 if that precision fails.
+
+    If `decayed`, an earlier factorization showed decaying pivots, and A is factored in fp64 directly.
+    """
     if not decayed and choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).name != "fp64":
         if factors := low_precision_factors(kernels, A, precision, dtype, rhs, spans):
             return factors
@@ -355,13 +361,13 @@ def low_precision_factors(
 
 
 def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> DenseBackend:
-    """Return the kernels together with the data types of A and of its factors."""
+    """Return a backend: the kernels, the type of A, and the 32-bit and 64-bit types of its factors."""
     is_complex = dtype.kind == "c"
     return DenseBackend(kernels, dtype, typed(is_complex, wide=False), typed(is_complex, wide=True), _compile, _check)
 
 
 def fp64_factors(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFactors:
-    """Return fp64 factors of A, or raise an error if a pivot is zero."""
+    """Factor A in fp64; raise a SingularMatrixError if a pivot is zero."""
     factors = factor_in_fp64(backend, A, spans)
     if factors.singular:
         raise_singular(factors.singular, factors.n, factors.least_size())
@@ -369,7 +375,10 @@ def fp64_factors(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFactors
 
 
 def raise_singular(pivot: int, n: int, least: float, *, on_grid: bool = False) -> NoReturn:
-    """Raise the error for a zero pivot; `least` is the smallest nonzero number that the elimination produced."""
+    """Raise a SingularMatrixError for zero pivot number `pivot`.
+
+    `least` is the smallest nonzero number that the elimination produced.
+    """
     size = "exactly zero"
     if least < TINY:
         size = "zero in fp64, exactly or by underflow, because the elimination produced numbers as small as "
@@ -383,7 +392,10 @@ def raise_singular(pivot: int, n: int, least: float, *, on_grid: bool = False) -
 def _prepared(
     kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str
 ) -> tuple[DenseBackend, Matrix, int]:
-    """Convert A for the kernels and multiply tiny entries by 2^exponent; return backend, matrix and exponent."""
+    """Convert A for the kernels, and multiply a matrix of tiny entries by 2^exponent.
+
+    Returns the backend, the matrix and the exponent.
+    """
     M = on_kernels(A, dtype, precision, kernels)
     with kernels.computing():
         return backend_of(kernels, dtype), *raised(kernels.xp, M)
@@ -392,7 +404,10 @@ def _prepared(
 def _deflated(
     backend: DenseBackend, A: Matrix, factors: ArrayFactors, spans: Spans
 ) -> tuple[ArrayFactors, tuple[str, ...]]:
-    """Deflate the last pivot, or factor A in fp64 if this fails; return the factors and a note with the reason."""
+    """Deflate the last pivot of the factors, or factor A in fp64 if deflation fails.
+
+    Returns the factors and, after a fallback, a note with the reason.
+    """
     seen = factors.probe  # `deflated` overwrites the last pivot
     if not seen * PRECISIONS["fp32"].u >= 1.0:
         seen = factors.condition
@@ -404,7 +419,7 @@ def _deflated(
 
 
 def _compile(kernels: DenseKernels, low: np.dtype[Any], precision: str) -> None:
-    """Compile the host's matrix products for a precision by factoring a small matrix."""
+    """Compile the host's matrix products for a precision by factoring a small matrix once."""
     what = f"mxpeak.solve, first products of {precision} numbers"
     compile_once(what, ("units", precision), lambda: kernels.factor(np.eye(COMPILED_ORDER, dtype=low), precision))
 

@@ -19,23 +19,23 @@ from mxpeak.solvers.array_factors import row_error_if_unchanged
 from mxpeak.solvers.factorization import Factorization, coarser_than_fp32, largest_useful_condition
 from mxpeak.solvers.refine import Solution
 
-#: The end of each note that explains why a lower precision was not accurate enough.
+#: The end of each note about a repeated factorization in fp64.
 AGAIN = "A was factored again in fp64"
 
 
 def note_of_breakdown(precision: str, reason: str) -> str:
-    """Return the note that a factorization broke down."""
+    """Return the note that the LU in this precision broke down for this reason."""
     return f"the LU in {precision} broke down: {reason}; {AGAIN}"
 
 
 def note_of_doubt(condition: float, precision: str = "fp32") -> str:
-    """Return the note that the factors cannot distinguish this condition number from infinity."""
+    """Return the note that the factors in this precision cannot distinguish the condition number from infinity."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
     return f"by its LU in {precision} {seen}; {AGAIN}"
 
 
 def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps: int, *, parts: int = 1) -> str:
-    """Return a note that explains why low-precision factors are not accurate enough, or an empty string if they are.
+    """Return a note that explains why low-precision factors are not accurate enough, or "" if they are.
 
     `parts` is the number of real values per entry if the factors are those of the real form of a complex matrix.
     """
@@ -57,7 +57,7 @@ def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps
 
 
 def note_of_underflow(dtype: np.dtype[Any]) -> str:
-    """Return the note that x was rounded to subnormal numbers."""
+    """Return the note that x underflowed to subnormal numbers of this type."""
     return (
         f"x underflows: its largest entry is below the least normal number of {dtype}, {np.finfo(dtype).tiny:.1e}, and "
         "may have no correct digit; multiply b by a power of two"
@@ -65,7 +65,10 @@ def note_of_underflow(dtype: np.dtype[Any]) -> str:
 
 
 def note_of_columns(moved: float) -> str:
-    """Return the note that x has no correct digits although the scaled system is solved accurately."""
+    """Return the note that x may have no correct digits because the columns of A differ too much in size.
+
+    `moved` is the relative change of x by one more correction.
+    """
     how = f"move it by {moved:.1g} times that" if isfinite(moved) else "overflow"
     return (
         f"the columns of A differ so much in size that x may have no correct digit where it is largest: one more "
@@ -74,7 +77,7 @@ def note_of_columns(moved: float) -> str:
 
 
 def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
-    """Return the note that the condition number is 1/u or more."""
+    """Return the note that A is numerically singular, because its condition number is 1/u or more."""
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
     wider = "a type with more digits, " if dtype.name in ("float32", "complex64") else ""
     return (
@@ -85,9 +88,10 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
 
 
 class Estimates:
-    """Numbers that `compute` returns on first use. Its data, such as the factors, is then released.
+    """Numbers that `compute` calculates on first use.
 
-    Pickling calls `compute` first, so that only numbers are stored. `time_s` is the time that `compute` took.
+    The data that `compute` refers to, such as factors, is then released. Pickling calls `compute` first, so that only
+    numbers are stored. `time_s` is the time that `compute` took.
     """
 
     __slots__ = ("_compute", "_values", "time_s")
@@ -99,7 +103,7 @@ class Estimates:
 
     @classmethod
     def known(cls, values: tuple[Any, ...], time_s: float = 0.0) -> Estimates:
-        """Return an object that stores these values and computes nothing."""
+        """Return an `Estimates` object that stores these values and computes nothing."""
         estimates = cls(lambda: values)
         estimates._values, estimates._compute, estimates.time_s = values, None, time_s
         return estimates
@@ -108,7 +112,7 @@ class Estimates:
         return Estimates.known, (self.values(), self.time_s)
 
     def values(self) -> tuple[Any, ...]:
-        """Return the values, such as condition number and growth; compute them on first use."""
+        """Return the values, such as condition number and growth. Compute the values on first use."""
         if self._compute is not None:
             begin = time.perf_counter()
             self._values, self._compute = self._compute(), None
@@ -303,7 +307,7 @@ class SolveInfo(Info):
         return self._as_text([*lines, f"  time            {times}"])
 
     def _headline(self) -> str:
-        """Return the first line of the summary: sizes, precision and number of steps."""
+        """Return the first line of the summary: sizes, precision, fallback and number of refinement steps."""
         if self.systems is not None:
             rhs = "" if self.rhs == 1 else f" with {self.rhs} right-hand sides each"
             return f"{self.systems} systems, n = {self.n}{rhs}"

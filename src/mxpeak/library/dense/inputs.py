@@ -18,7 +18,7 @@ FORMS = ("N", "T", "H")
 
 
 def form_of(transposed: Any) -> str:
-    """Return the form of the system: "N" for A x = b, "T" for A^T x = b or "H" for A^H x = b."""
+    """Return "N" for A x = b, "T" for A^T x = b or "H" for A^H x = b; raise a UsageError for other values."""
     if transposed is False:
         return "N"
     if isinstance(transposed, bool | np.bool_):
@@ -32,7 +32,7 @@ def form_of(transposed: Any) -> str:
 
 
 def matrix(values: Any) -> Input:
-    """Read A and check that it is a square matrix."""
+    """Wrap A as an `Input`; raise a UsageError if A is not a square matrix."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(
@@ -42,7 +42,7 @@ def matrix(values: Any) -> Input:
 
 
 def right_hand_side(values: Any, n: int) -> Input:
-    """Read b and check that its shape is (n,) or (n, k)."""
+    """Wrap b as an `Input`; raise a UsageError if its shape is not (n,) or (n, k)."""
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
         raise UsageError(
@@ -54,7 +54,7 @@ def right_hand_side(values: Any, n: int) -> Input:
 
 
 def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKernels) -> Matrix:
-    """Return A in a data type on the device of the kernels, after a check that a copy and the factors fit."""
+    """Convert A to `dtype` on the device of the kernels, after a check that a copy and the factors fit into memory."""
     copied = A.device != ("cpu" if kernels.device is None else str(kernels.device.where))
     copied = copied or A.dtype != dtype or not lies_well(A.array)
     kernels.check_memory(A.shape[0], dtype, precision, copied=copied)
@@ -63,7 +63,7 @@ def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKer
 
 
 def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
-    """Return a copy of b in the type of A, after a check that b is finite.
+    """Copy b to a matrix in the type of A on the device of the kernels; raise a UsageError if b is not finite.
 
     If A is real and b is complex, the imaginary parts of b become additional columns.
     """

@@ -61,7 +61,7 @@ class Routines(NamedTuple):
 
 @cache
 def routines(dtype: np.dtype[Any]) -> Routines:
-    """Return the routines for a type; import SciPy on first use."""
+    """Return SciPy's BLAS and LAPACK routines for a type. SciPy is imported on first use."""
     from scipy.linalg import blas, lapack
 
     of, real = LETTERS[dtype]
@@ -80,7 +80,7 @@ def routines(dtype: np.dtype[Any]) -> Routines:
 
 
 def _sizes(A: Array) -> Array:
-    """Return |a_ij| of complex numbers, with inf for values that overflow."""
+    """Return |a_ij| of a complex matrix, with inf for absolute values that overflow."""
     with np.errstate(over="ignore"):
         return np.abs(A)
 
@@ -112,12 +112,15 @@ class DirectSolution(NamedTuple):
     norms: tuple[float, float, float]
 
     def condition(self) -> float:
-        """Return an estimate of ||A||_1·||A^-1||_1 (Higham 1988), computed from the infinity norms of A^T."""
+        """Estimate the condition number ||A||_1·||A^-1||_1 from the factors (Higham 1988).
+
+        For factors of A^T, the estimate uses infinity norms.
+        """
         rcond, _ = self.of.gecon(self.LU(), self.norms[1], norm="I" if self.transposed else "1")
         return 1.0 / rcond if rcond else inf
 
     def factors(self, kernels: DenseKernels, A: Array) -> ArrayFactors:
-        """Return the factors in the form that refinement uses."""
+        """Convert the factors of A to the `ArrayFactors` that refinement uses."""
         lu = PivotedLU(np.asfortranarray(self.LU()), self.pivots + np.int32(1), transposed=True, singular=0)
         norms = MatrixNorms(*self.norms)
         matrix = ScaledMatrix(kernels, A, self.transposed, None, norms.inf, norms, None)
@@ -125,7 +128,10 @@ class DirectSolution(NamedTuple):
 
 
 def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
-    """Solve A X = B, A (n, n) and B (n,) or (n, k) of one type; return None if A needs scaling or a pivot is zero."""
+    """Solve A X = B for A (n, n) and B (n,) or (n, k) of one type, and check the result.
+
+    Returns None if A needs scaling or a pivot is zero.
+    """
     of, n = routines(A.dtype), len(A)
     by_rows = not A.flags.f_contiguous
     W = np.ascontiguousarray(A).T if by_rows else A
@@ -160,7 +166,7 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
-    """Return the smallest and largest row sum and column sum of |w_ij|, and max |w_ij|, for a column-major W."""
+    """Return (minimum, maximum) of the row sums and of the column sums of |w_ij|, and max |w_ij|. W is column-major."""
     n = len(W)
     ones = _ones(n, of.real)
     across, down = both = np.zeros((2, n), of.real)
@@ -176,10 +182,10 @@ def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
 
 
 def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array) -> tuple[Array, float, bool]:
-    """Return R = B - A X, the worst backward error (inf for NaN), and whether this error is reliable.
+    """Return R = B - A X, the largest backward error (inf for NaN), and whether this error is reliable.
 
-    The error is not reliable if X or B is near the limits of the range. For many right-hand sides, the error is that
-    of a random combination of the columns, each relative to its own scale.
+    W contains A^T if `by_rows`, otherwise A. The error is not reliable if X or B is near the limits of the range. For
+    many right-hand sides, the error is that of a random combination of the columns, each relative to its own scale.
     """
     n, k = X.shape
     if k == 1:
@@ -199,14 +205,17 @@ def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: 
 
 
 def _in_range(x_inf: float, b_inf: float, low: float) -> bool:
-    """Return whether x is finite, and b is neither huge nor so tiny that the residual may underflow."""
+    """Return whether x is finite, and b is neither too large nor so small that the residual may underflow."""
     return x_inf < inf and (low < b_inf < 1.0 / low or b_inf == 0.0)
 
 
 def _sampled_residual(
     W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array, x_inf: Array, b_inf: Array
 ) -> tuple[Array, float, bool]:
-    """Compute `_residual` for a random combination of the columns; `x_inf` and `b_inf` are their largest entries."""
+    """Compute `_residual` for a random combination of the columns of X and B.
+
+    `x_inf` and `b_inf` are the largest absolute values of the columns.
+    """
     n, k = X.shape
     suits = bool(b_inf.min() > of.low) or bool(((b_inf == 0.0) | (b_inf > of.low)).all())
     suits = suits and bool(b_inf.max() < 1.0 / of.low) and bool(x_inf.max() < inf)
@@ -219,7 +228,7 @@ def _sampled_residual(
 
 
 def info_of(solution: DirectSolution, A: Array, b: Array, times: dict[str, float], why: str) -> SolveInfo:
-    """Return the diagnostics of a solved system; estimate the condition number only if the probe is large."""
+    """Return the diagnostics of a solved system. If the probe is large, estimate the condition number."""
     u, n = solution.of.u, len(solution.X)
     singular = not solution.probe <= PROBED and not solution.condition() * u < 1.0
     facts = {

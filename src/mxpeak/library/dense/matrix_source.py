@@ -1,7 +1,7 @@
 """Sources of the entries of a distributed matrix: a function, a file, or the memory of the ranks.
 
-Each rank requests rows of its own part. If reading them fails, the source records the error and returns NaN. The other
-ranks continue to compute, and all ranks raise the error together afterwards.
+Each rank requests rows of its own part. If reading the rows fails, the source records the error and returns NaN. The
+other ranks continue to compute, and all ranks raise the error together afterwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mxpeak.layout.index_map import block_cyclic
 from mxpeak.library.dense.inputs import lies_well
 from mxpeak.library.types import Array
 
-#: The library that reads a file, by its suffix; NumPy reads all others.
+#: The library that reads a file, by the suffix of the file; NumPy reads all other files.
 LIBRARIES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 
 
@@ -38,7 +38,10 @@ class Source:
         self._mistake: MxpeakError | None = None
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return the local rows with the indices `local` in `dtype`; if an error occurs, record it and return NaN."""
+        """Return this rank's rows with the local indices `local` in `dtype`.
+
+        If an error occurs, record it and return NaN.
+        """
         i, j = owned(rows)[local], owned(cols)
         if not (len(i) and len(j)):
             return np.empty((len(i), len(j)), self.dtype)
@@ -51,12 +54,12 @@ class Source:
         return np.full((len(i), len(j)), np.nan, self.dtype)
 
     def mistake(self) -> MxpeakError | None:
-        """Return the first error since the previous call, or None, and clear it."""
+        """Return and clear the first error since the previous call, or return None if no error occurred."""
         mistake, self._mistake = self._mistake, None
         return mistake
 
     def _entries(self, i: Array, j: Array) -> Any:
-        """Return the entries a_ij of these rows and columns."""
+        """Return the entries a_ij with the global row indices i and column indices j."""
         raise NotImplementedError
 
     def _checked(self, values: Any, i: Array, j: Array) -> Array:
@@ -85,7 +88,7 @@ class FunctionSource(Source):
     """Source with the entries a_ij = fn(i, j), which are computed again for each use."""
 
     def __init__(self, fn: Callable[[Any, Any], Any]):
-        """Compute the entry (0, 0) to determine whether the entries are complex."""
+        """Call fn for the entry (0, 0) to determine whether the entries are complex."""
         what, first = "fn(i, j)", np.zeros((1, 1), np.int64)
         try:
             entry = np.asarray(fn(first, first))
@@ -107,7 +110,7 @@ class InFile(Source):
 
     @classmethod
     def opened(cls, path: Path, dataset: str | None) -> InFile:
-        """Open a file and check that it contains a nonempty square matrix."""
+        """Open a file as a source; raise a UsageError unless it contains a nonempty square matrix."""
         A = _opened(path, dataset)
         if len(A.shape) != 2 or A.shape[0] != A.shape[1] or not A.shape[0]:
             raise UsageError(
@@ -127,13 +130,13 @@ class InFile(Source):
 
 
 def _runs(indices: Array) -> list[slice]:
-    """Return slices for the runs of consecutive numbers in ascending indices."""
+    """Split ascending indices into runs of consecutive numbers, and return one slice per run."""
     pieces = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
     return [slice(int(run[0]), int(run[-1]) + 1) for run in pieces]
 
 
 class InMemory(Source):
-    """Source that stores this rank's part in the block-cyclic layout; all entries are known to be finite.
+    """Source that stores this rank's part in the block-cyclic layout. All entries are known to be finite.
 
     The part can be the user's own array. Complex parts, and fp64 parts that are contiguous by rows or by columns, are
     used without a copy. For other parts, each request copies the requested rows.
@@ -146,7 +149,7 @@ class InMemory(Source):
         self.part, self.held = part, part.nbytes
 
     def __call__(self, rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return the local rows with the indices `local`."""
+        """Return this rank's rows with the local indices `local`. Copy the rows only if products cannot read them."""
         strip = self.part[local]
         if self.dtype.kind == "c":
             return strip
@@ -156,13 +159,13 @@ class InMemory(Source):
 
 
 def owned(layout: BlockCyclic) -> Array:
-    """Return the global indices that a process owns, in ascending order."""
+    """Return the global indices that a process owns in a block-cyclic layout, in ascending order."""
     indices: Array = block_cyclic(layout).to_global(np.arange(layout.local_size))
     return indices
 
 
 def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
-    """Return float64 or complex128, the type in which a system is solved; raise an error for other types."""
+    """Return float64 or complex128, the type in which a system is solved; raise a UsageError for non-numeric types."""
     if dtype.kind not in "biufc":
         raise UsageError(
             f"{what} has dtype {dtype}, but distributed systems need a real, complex or integer NumPy type; "
@@ -172,7 +175,10 @@ def wide_type(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
 
 
 def _opened(path: Path, dataset: str | None) -> Any:
-    """Open a file and return an array object that reads only the requested entries."""
+    """Open a file and return an array object that reads only the requested entries.
+
+    Raises a UsageError if the file cannot be opened.
+    """
     library = LIBRARIES.get(path.suffix.lower())
     if library is None:
         return _memory_mapped(path, dataset)
@@ -192,7 +198,7 @@ def _opened(path: Path, dataset: str | None) -> Any:
 
 
 def _memory_mapped(path: Path, dataset: str | None) -> Any:
-    """Return the memory-mapped array of a .npy file; raise an error if a dataset is named."""
+    """Return the memory-mapped array of a .npy file; raise a UsageError for a dataset name or an invalid file."""
     _check_single(path, dataset)
     try:
         return np.lib.format.open_memmap(path, mode="r")
@@ -213,7 +219,7 @@ def _check_single(path: Path, dataset: str | None) -> None:
 
 
 def _dataset(path: Path, store: Any, dataset: str | None) -> Any:
-    """Return the dataset with this name, or the only dataset of the store."""
+    """Return the dataset with this name, or the only dataset of the store; raise a UsageError if it is missing."""
     if hasattr(store, "shape"):  # a Zarr array outside a group
         _check_single(path, dataset)
         return store

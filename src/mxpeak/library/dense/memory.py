@@ -14,16 +14,16 @@ from mxpeak.records import size_text
 from mxpeak.runtime.memory import MARGIN
 from mxpeak.runtime.nodes import nodes_of
 
-#: Largest number of vectors of length n that every rank stores for each right-hand side: b and x, this rank's parts of
-#: b and x, residuals, sums of a solve, and messages.
+#: Largest number of vectors of length n that every rank stores per right-hand side: b and x, this rank's parts of b
+#: and x, residuals, sums of a solve, and messages.
 VECTORS = 10
 
 
 def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1) -> int:
-    """Return the bytes on the rank that needs the most memory: factors, panels, row swaps, vectors, and A if `held`.
+    """Return the bytes on the rank that needs the most memory for the factors, panels, row swaps and vectors.
 
-    `parts` is the number of real values per entry. For complex entries (2), the factors are those of a real matrix of
-    order 2n.
+    If `held`, the bytes include A. `parts` is the number of real values per entry. For complex entries (2), the
+    factors are those of a real matrix of order 2n.
     """
     n, nb = parts * n, parts * nb
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
@@ -36,7 +36,7 @@ def check_memory(
 ) -> int:
     """Return the bytes that a rank needs; raise a ResourceError if a node has too little memory. Collective.
 
-    The bytes `in_use`, which this rank already occupies, count as free.
+    The check counts the bytes `in_use`, which this rank already occupies, as free.
     """
     ranks_per_node, free = _free_bytes(comm, in_use)
     need = bytes_a_rank(n, nb, *grid, held=held, parts=parts)
@@ -56,7 +56,7 @@ def check_memory(
 
 
 def check_rhs_memory(comm: Communicator, n: int, k: int, parts: int, parts_of_A: int) -> None:
-    """Raise a ResourceError if b (n, k) and x do not fit in addition to the factors. Collective.
+    """Raise a ResourceError if b (n, k) and x do not fit into memory next to the factors. Collective.
 
     Every rank stores b and x completely. `parts` and `parts_of_A` are the numbers of real values per entry.
     """
@@ -75,9 +75,9 @@ def check_rhs_memory(comm: Communicator, n: int, k: int, parts: int, parts_of_A:
 
 
 def _free_bytes(comm: Communicator, in_use: int) -> tuple[int, int]:
-    """Return the largest number of ranks per node, and the smallest memory per rank in bytes. Collective.
+    """Return the largest number of ranks per node, and the smallest available memory per rank in bytes. Collective.
 
-    The memory per rank is the free memory plus `in_use`, the bytes that the rank already uses.
+    The available memory is the free memory plus `in_use`, the bytes that the rank already uses.
     """
     ranks_per_node = nodes_of(comm, None).max_ranks
     free = int(MARGIN * (available_memory_bytes() or 2**63)) // ranks_per_node
@@ -85,7 +85,10 @@ def _free_bytes(comm: Communicator, in_use: int) -> tuple[int, int]:
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:
-    """Return the fewest ranks, as a grid s×s or s×(s+1), that need at most `free` bytes each, or 0."""
+    """Return the smallest number of ranks above `ranks` at which a rank needs at most `free` bytes, or 0.
+
+    The grids s×s and s×(s+1) are considered.
+    """
     if 8 * VECTORS * parts * n >= free:
         return 0
     blocks = ceil(n / nb)

@@ -20,10 +20,13 @@ from mxpeak.library.types import Array
 
 
 def real_form(source: Source) -> Strips:
-    """Return the strips of the real form of a complex matrix, in blocks of order 2·NB on the same ranks."""
+    """Return a function that computes strips of the real form of a complex matrix, in blocks of order 2·NB.
+
+    The blocks are on the same ranks as those of the complex matrix.
+    """
 
     def strips(rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
-        """Return the local rows in row-major order; `local` must start with a whole 2×2 block."""
+        """Return the local rows of the real form in row-major order. `local` must start with a whole 2×2 block."""
         Z = source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
         A = np.empty((2 * Z.shape[0], 2 * Z.shape[1]))
         A[0::2, 0::2] = A[1::2, 1::2] = Z.real
@@ -35,12 +38,15 @@ def real_form(source: Source) -> Strips:
 
 
 def moduli(V: Array, of_A: np.dtype[Any]) -> Array:
-    """Return |v_ij| of vectors of the real system, in which a complex number is a pair of rows."""
+    """Return the absolute values |v_ij| of vectors of the real system.
+
+    For a complex A, two rows are one complex number.
+    """
     return np.hypot(V[0::2], V[1::2]) if of_A.kind == "c" else np.abs(V)
 
 
 def _halved(layout: BlockCyclic) -> BlockCyclic:
-    """Return the layout of the complex numbers for a layout of their real and imaginary parts."""
+    """Return the layout of the complex numbers, given the layout of their real and imaginary parts."""
     return BlockCyclic(layout.n // 2, layout.nb // 2, layout.p, layout.P)
 
 
@@ -50,10 +56,10 @@ def real_columns(k: int, of_A: np.dtype[Any], of_b: np.dtype[Any]) -> int:
 
 
 def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
-    """Return B (n, k) as right-hand sides of the real system; if A is real, real parts precede imaginary parts.
+    """Return B (n, k) as right-hand sides of the real system. If A is real, real parts precede imaginary parts.
 
-    For a complex A, `conjugated` selects conj(B): A^T x = b is conj(A^T) conj(x) = conj(b), which the transpose of the
-    real form solves.
+    For a complex A, `conjugated` selects conj(B). The system A^T x = b is solved as conj(A^T) conj(x) = conj(b), whose
+    matrix is the transpose of the real form.
     """
     if of_A.kind == "c":
         return np.stack((B.real, -B.imag if conjugated else B.imag), axis=1).reshape(2 * len(B), -1)
@@ -61,7 +67,7 @@ def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
 
 
 def solutions(X: Array, of_A: np.dtype[Any], of_b: np.dtype[Any], *, conjugated: bool) -> Array:
-    """Return the solutions of the user's system, given the solutions X of the real system."""
+    """Convert the solutions X of the real system to the real or complex solutions of the user's system."""
     if of_A.kind == "c":
         return X[0::2] + (-1j if conjugated else 1j) * X[1::2]
     if of_b.kind == "c":

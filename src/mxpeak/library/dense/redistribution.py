@@ -22,7 +22,7 @@ TAG = 7300
 
 
 def rows_here(values: Any, name: str) -> Array:
-    """Read the rows of this rank, and check that they form a finite numeric array with two dimensions."""
+    """Return this rank's rows as an array; raise a UsageError unless they are numeric, finite and two-dimensional."""
     A = read(values, name)
     if len(A.shape) != 2:
         raise UsageError(f"{name} has shape {A.shape}; use shape (m, n) for m rows, or (0, n) on a rank without rows")
@@ -33,14 +33,14 @@ def rows_here(values: Any, name: str) -> Array:
 
 
 def type_of(comm: Communicator, arrays: Iterable[Array]) -> np.dtype[Any]:
-    """Return complex128 if any rank has complex numbers, otherwise float64. Collective."""
+    """Return complex128 if the arrays of any rank are complex, otherwise float64. Collective."""
     here = np.result_type(np.float64, *(values.dtype for values in arrays)).kind
     kinds = comm.bcast_object(comm.gather_objects(here))
     return np.dtype(np.complex128 if "c" in kinds else np.float64)
 
 
 def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
-    """Return the first row of each rank, and n; check that the rows of all ranks form a square matrix. Collective."""
+    """Return the first row of each rank, followed by n; raise a UsageError if the matrix is not square. Collective."""
     validate_on_all(comm, lambda: rows, lambda rows: f"rows of {rows.shape[1]} entries")
     counts = comm.bcast_object(comm.gather_objects(rows.shape[0]))
     n, total = rows.shape[1], sum(counts)
@@ -63,13 +63,16 @@ class MatrixPiece(NamedTuple):
 
 
 def by_rows(starts: Sequence[int]) -> list[MatrixPiece]:
-    """Return one piece per rank: rank k has the rows from starts[k] to starts[k+1] - 1."""
+    """Return one piece per rank, in which rank k has the rows from starts[k] to starts[k+1] - 1."""
     n = starts[-1]
     return [MatrixPiece(rank, first, 0, (last - first, n)) for rank, (first, last) in enumerate(pairwise(starts))]
 
 
 def pieces_of(comm: Communicator, n: int, own_pieces: Mapping[tuple[int, int], Array]) -> list[MatrixPiece]:
-    """Return the pieces of all ranks by rank, and check that they contain every entry exactly once. Collective."""
+    """Gather the pieces of all ranks, in rank order; raise a UsageError unless every entry is in one piece.
+
+    Collective.
+    """
     here = [MatrixPiece(comm.rank, row, col, values.shape) for (row, col), values in own_pieces.items()]
     pieces = [piece for part in comm.bcast_object(comm.gather_objects(here)) for piece in part]
     _check_every_entry_once(n, pieces)
@@ -107,9 +110,9 @@ def _places(pieces: Sequence[MatrixPiece]) -> Iterator[tuple[int, int, tuple[int
 def redistributed(
     grid: Grid, n: int, nb: int, values: Sequence[Array], pieces: Sequence[MatrixPiece], dtype: np.dtype[Any]
 ) -> Array:
-    """Return this rank's blocks of the matrix, in float64 or complex128. Collective over the grid.
+    """Send the entries to the ranks that own them, and return this rank's blocks. Collective over the grid.
 
-    `values` contains the values of this rank's pieces, in the order of `pieces`. Each pair of ranks exchanges at most
+    `values` contains the arrays of this rank's pieces, in the order of `pieces`. Each pair of ranks exchanges at most
     one message, one pair after the other. In addition to the blocks, a rank needs memory for two messages.
     """
     comm, shape = grid.all, ProcessGrid(grid.P, grid.Q)
@@ -131,7 +134,7 @@ def redistributed(
 
 
 def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCyclic, BlockCyclic]:
-    """Return the layouts of the rows and of the columns for the blocks that a rank owns."""
+    """Return the row layout and the column layout of the blocks that a rank owns."""
     p, q = shape.coords(rank)
     return BlockCyclic(n, nb, p, shape.P), BlockCyclic(n, nb, q, shape.Q)
 
@@ -139,7 +142,7 @@ def _layouts(n: int, nb: int, shape: ProcessGrid, rank: int) -> tuple[BlockCycli
 def _packed(
     here: Sequence[MatrixPiece], values: Sequence[Array], rows: BlockCyclic, cols: BlockCyclic, dtype: np.dtype[Any]
 ) -> Array:
-    """Copy the entries of local pieces that belong to the given rows and columns to one array, and return it."""
+    """Copy the entries of this rank's pieces that are in the given rows and columns into one contiguous array."""
     packed = [np.empty(0, dtype)]
     for (_, row, col, (m, k)), A in zip(here, values):
         i, j = owned(rows)[rows.local_range(row, row + m)], owned(cols)[cols.local_range(col, col + k)]
@@ -148,7 +151,7 @@ def _packed(
 
 
 def _exchanged(comm: Communicator, message: Array, to: int, theirs: Array, source: int) -> Array:
-    """Send a message to rank `to`, receive one from rank `source` in `theirs`, and return `theirs`.
+    """Send `message` to rank `to`, receive a message from rank `source` into `theirs`, and return `theirs`.
 
     Complex numbers are sent as pairs of fp64 numbers.
     """

@@ -17,7 +17,7 @@ from mxpeak.library.types import Array
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
-    """Return the complete b on all ranks; if `local`, gather it from the rows that each rank passes. Collective."""
+    """Return the complete b on all ranks. If `local`, gather it from the rows that each rank passes. Collective."""
     if callable(b):
         return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _fingerprint)
     if not local:
@@ -27,7 +27,7 @@ def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
 
 
 def _whole(A: DistributedMatrix, b: Any) -> Array:
-    """Read all rows of b, from an array or a function."""
+    """Return all rows of an array b as numbers; raise a UsageError if b has another number of rows."""
     shape, local = read(b, "b").shape, len(A.own_rows)
     if shape and shape[0] == local != A.n:
         raise UsageError(
@@ -38,7 +38,7 @@ def _whole(A: DistributedMatrix, b: Any) -> Array:
 
 
 def _rows(A: DistributedMatrix, b: Any) -> Array:
-    """Read this rank's rows of b."""
+    """Return this rank's rows of b as numbers; raise a UsageError if b has another number of rows."""
     rows = A.own_rows
     values, m = read(b, "b"), rows.stop - rows.start
     if len(values.shape) not in (1, 2) or values.shape[0] != m:
@@ -50,12 +50,12 @@ def _rows(A: DistributedMatrix, b: Any) -> Array:
 
 
 def _numbers(b: Input) -> Array:
-    """Return a copy of b in float64 or complex128; raise an error if an entry is not finite."""
+    """Return a copy of b in float64 or complex128; raise a UsageError if an entry is not finite."""
     B = np.array(b.on(None, wide_type(b.dtype, "b")))
     check_finite(B, "b", np)
     return B
 
 
 def _fingerprint(B: Array) -> str:
-    """Return a text with the properties of b that must be equal on all ranks."""
+    """Return a text with the type, shape and checksum of b, which must be equal on all ranks."""
     return f"b of {B.dtype}, shape {B.shape}, checksum {zlib.crc32(B.tobytes()):08x}"

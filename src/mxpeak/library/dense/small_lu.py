@@ -28,14 +28,14 @@ BY_BLAS_FROM = 1 << 20
 
 
 def suits_small_lu(A: Array, B: Array) -> bool:
-    """Return whether the small LU can solve A X = B and is faster than LAPACK."""
+    """Return whether the small LU can solve A X = B faster than LAPACK."""
     n = len(A)
     return small_lu_is_faster(n, B.size // n, A.dtype) and A.flags.aligned and B.flags.aligned
 
 
 @cache
 def kernel_for(dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """Return the compiled solver for a type; compile it, or read it from disk, on first use."""
+    """Return the compiled small-LU solver for a type. On first use, compile it or load it from the disk cache."""
     from mxpeak.kernels.host.dense.small_lu import solver
 
     compile_once(f"mxpeak.solve, first use on {dtype} systems", ("elimination", dtype), lambda: solver(dtype))
@@ -68,7 +68,7 @@ class SmallLuPlan(NamedTuple):
 
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> SmallLuPlan:
-    """Return the constants for k right-hand sides of order n."""
+    """Return the constants of the small LU for systems of order n with k right-hand sides, cached."""
     from mxpeak.kernels.host.dense.small_lu import DIAGNOSTICS, facts_of, padded, work_size
     from mxpeak.kernels.host.engine.blas import address
 
@@ -81,7 +81,10 @@ def plan(n: int, k: int, dtype: np.dtype[Any]) -> SmallLuPlan:
 
 
 def solve_by_small_lu(A: Array, B: Array) -> DirectSolution | None:
-    """Solve A X = B as `solve_by_lapack` does, for systems that suit the small LU."""
+    """Solve A X = B with the small LU and check the result, as `solve_by_lapack` does with LAPACK.
+
+    Returns None if A needs scaling or a pivot is zero.
+    """
     dtype, n, k = A.dtype, len(A), B.size // len(A)
     solve, gemm, of, shape, memory, s, t, bound, fact_count = plan(n, k, dtype)
     by_columns = not A.flags.c_contiguous and A.flags.f_contiguous

@@ -114,7 +114,7 @@ def solve(
 def _conjugated(
     form: str, A: Input, b: Input, solve_with: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, SolveInfo]:
-    """Solve A x = b, A^T x = b or A^H x = b, where A^H x = b is solved as A^T conj(x) = conj(b)."""
+    """Solve A x = b, A^T x = b or A^H x = b by calling `solve_with`. A^H x = b becomes A^T conj(x) = conj(b)."""
     conj = form == "H" and A.dtype.kind == "c"
     if form != "N":
         A = replace(A, array=A.array.swapaxes(-1, -2))
@@ -166,7 +166,7 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
 
 
 def lu_factor_by(kernels: DenseKernels, A: Input, precision: str) -> LUFactors:
-    """Factor A with these kernels, as `lu_factor` does."""
+    """Factor the validated matrix A with these kernels. `lu_factor` calls this function."""
     dtype = working_type(A.dtype)
     if not A.shape[0]:
         return EmptyFactors(A, precision, dtype, kernels)
@@ -174,7 +174,7 @@ def lu_factor_by(kernels: DenseKernels, A: Input, precision: str) -> LUFactors:
 
 
 def _is_plain(A: Any, b: Any) -> bool:
-    """Return whether A and b are NumPy arrays of one type and small order, so that no conversion is needed."""
+    """Return whether A and b are NumPy arrays of one type and small order, which can be solved without conversion."""
     if not (type(A) is np.ndarray is type(b) and A.ndim == 2 and 1 <= b.ndim <= 2 and A.dtype == b.dtype):
         return False
     n = len(A)
@@ -184,12 +184,12 @@ def _is_plain(A: Any, b: Any) -> bool:
 
 
 def kernels_for(device: str, *inputs: Input) -> DenseKernels:
-    """Return the kernels of the host, or of the GPU that `device` names or that stores the inputs."""
+    """Return the kernels for `device`: the host, the named GPU or, with "auto", the device that stores the inputs."""
     return choose.dense(device_for(device, *(values.device for values in inputs)))
 
 
 def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple[Any, SolveInfo]:
-    """Solve A x = b with these kernels, as `solve` does."""
+    """Solve A x = b for validated inputs with these kernels, and return x and the diagnostics, without warnings."""
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
     dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
     n, rhs = A.shape[0], columns(b)
@@ -213,7 +213,7 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
 
 
 def _solve_in_own_precision(A: Matrix, b: Matrix, decay_spans: Spans | None = None) -> tuple[Any, SolveInfo]:
-    """Solve in the type of A and b with the small LU or with LAPACK; refine x only if a check fails.
+    """Solve in the type of A and b with the small LU or with LAPACK. Refine x only if a check fails.
 
     `decay_spans` contains the time of an abandoned factorization in fp32, whose decaying pivots showed that the
     factors would be useless. It is None if no such factorization was attempted.

@@ -35,7 +35,7 @@ Indices = tuple[int, ...]
 
 
 def stack_of(values: Any) -> Input | None:
-    """Return A as a stack of square matrices, or None if it has fewer than three dimensions."""
+    """Wrap A as a stack of square matrices, or return None if A has fewer than three dimensions."""
     if getattr(values, "ndim", 0) < 3 and not (isinstance(values, list | tuple) and _depth(values) > 2):
         return None
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
@@ -48,7 +48,7 @@ def stack_of(values: Any) -> Input | None:
 
 
 def _depth(values: Any) -> int:
-    """Return the depth of nested lists, or 0 for irregular lists, which `read` rejects."""
+    """Return the nesting depth of lists, or 0 for irregular lists, which `read` rejects later."""
     try:
         return int(np.ndim(values))
     except (ValueError, TypeError):
@@ -58,7 +58,7 @@ def _depth(values: Any) -> int:
 def solve_stack(
     A: Input, b: Input, device: str, precision: str, solve_single: Callable[[Input, Input], tuple[Any, SolveInfo]]
 ) -> tuple[Any, SolveInfo]:
-    """Solve all systems of a stack with NumPy; solve the systems that fail the check again with `solve_single`.
+    """Solve all systems of a stack with NumPy. Solve the systems that fail the check again with `solve_single`.
 
     If a precision is requested, `solve_single` solves all systems.
     """
@@ -95,7 +95,7 @@ def solve_stack(
 def solve_together(A: Array, B: Array) -> tuple[Array, Array, Array] | None:
     """Solve A X = B with NumPy, for A (..., n, n) and B (..., n, k) of one type; return None if a matrix is singular.
 
-    Return X, eta (...), and a mask of the systems that are solved accurately.
+    Returns X, the backward errors eta (...), and a mask of the systems that are solved accurately.
     """
     n, k = B.shape[-2:]
     u = roundoff(A.dtype)
@@ -118,7 +118,10 @@ def solve_together(A: Array, B: Array) -> tuple[Array, Array, Array] | None:
 
 
 def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) -> Array:
-    """Return eta of each system; for many right-hand sides, use a random combination of their scaled columns."""
+    """Return the largest backward error eta of each system, in units of n·u.
+
+    For many right-hand sides, eta is that of a random combination of the scaled columns.
+    """
     n, k = B.shape[-2:]
     A_inf = A_inf[..., None]
     scale = np.abs(X).max(-2) + np.abs(B).max(-2) / A_inf
@@ -132,14 +135,14 @@ def _worst_backward_error(A: Array, A_inf: Array, X: Array, B: Array, u: float) 
 
 
 def _in_range(B: Array) -> Array:
-    """Return for each system whether no right-hand side is huge, or so tiny that the residual may underflow."""
+    """Return for each system whether no right-hand side is too large, or so small that the residual may underflow."""
     low, b_inf = safe_minimum(np, B.dtype), np.abs(B).max(-2)
     suits: Array = ((b_inf == 0.0) | ((b_inf > low) & (b_inf < 1 / low))).all(-1)
     return suits
 
 
 def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
-    """Return the worst row-wise and normwise backward errors of each system, in units of n·u."""
+    """Return the largest row-wise and normwise backward errors of each system, in units of n·u."""
     n, u = A.shape[-1], roundoff(A.dtype)
     with np.errstate(all="ignore"):
         sizes, R = np.abs(A), np.abs(B - A @ X)
@@ -153,7 +156,10 @@ def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
 
 
 def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, SolveInfo]) -> Estimates:
-    """Return an object that computes the worst row-wise error of all systems on first use; A is not copied."""
+    """Return an `Estimates` object that computes the largest row-wise error of all systems on first use.
+
+    X and B are copied, but not A. The error is NaN if A has changed.
+    """
     if not X.size:
         return Estimates.known((0.0,))
     X, B, eta = X.copy(), B.copy(), eta.copy()
@@ -171,7 +177,7 @@ def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, So
 def _info(
     infos: dict[Indices, SolveInfo], eta: Array, X: Array, times: dict[str, float], row_error: Estimates
 ) -> SolveInfo:
-    """Return the diagnostics of the stack, with a message that lists the systems that failed."""
+    """Return the diagnostics of the stack, with a message that lists the first failed systems."""
     failed = [(index, info) for index, info in infos.items() if not info.solved or info.ill_conditioned]
     lines = [f"A[{', '.join(map(str, index))}]: {info.message or info.outcome}" for index, info in failed[:LISTED]]
     if len(failed) > LISTED:
@@ -202,7 +208,10 @@ def _info(
 
 
 def _as_columns(A: tuple[int, ...], b: Array) -> Array:
-    """Return b as (..., n, k) by NumPy's rules: a one-dimensional b is one vector for all systems."""
+    """Return b as (..., n, k) by NumPy's rules; raise a UsageError if its shape does not match the stack A.
+
+    A one-dimensional b is one vector for all systems.
+    """
     n = A[-1]
     B = b[:, None] if b.ndim == 1 else b
     if b.ndim == 0 or B.shape[-2] != n:

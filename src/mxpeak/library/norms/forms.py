@@ -191,9 +191,10 @@ def from_band(AB: Any, kl: int, ku: int, m: int | None = None) -> TileMatrix:
 
 
 def _band_of_tensor(AB: Any, kl: int, ku: int, m: int) -> TileMatrix:
-    """Return the band matrix of a tensor; a row-major tensor is copied, because tensors have no negative strides.
+    """Return the band matrix of a tensor in LAPACK band storage.
 
-    The view has the n + kl rows with entries of the band, so that it does not exceed the storage.
+    A row-major tensor is copied, because tensors have no negative strides. The view has the n + kl rows with entries
+    of the band, so that it does not exceed the storage.
     """
     n = AB.shape[1]
     if AB.stride(1) < AB.stride(0):
@@ -204,7 +205,7 @@ def _band_of_tensor(AB: Any, kl: int, ku: int, m: int) -> TileMatrix:
 
 
 def _check_owners(M: TileMatrix, dtype: str = "") -> None:
-    """Raise an error if two ranks have the same tile, or tiles of different types. Collective."""
+    """Raise a UsageError if two ranks have the same tile, or tiles of different types. Collective."""
     own_tiles = [(tile.row0, tile.col0) for tile in M.tiles if 0 not in tile.A.shape]
     owners: dict[tuple[int, int], int] = {}
     types: dict[str, int] = {}
@@ -224,7 +225,7 @@ def _check_owners(M: TileMatrix, dtype: str = "") -> None:
 
 
 def _tile(values: Any, at: Any) -> Input:
-    """Validate a tile and its index, and return the tile."""
+    """Validate a tile and its index `at`, and return the tile as an `Input`."""
     if not (isinstance(at, tuple) and len(at) == 2 and all(isinstance(k, Integral) for k in at)):
         raise UsageError(f"{at!r} is not the index of a tile; use (I, J), the block row and block column of the tile")
     A = dense(values, f"tile {at}")
@@ -234,7 +235,7 @@ def _tile(values: Any, at: Any) -> Input:
 
 
 def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
-    """Return nested rows of tiles as a dictionary {(I, J): tile}."""
+    """Convert nested rows of tiles to a dictionary {(I, J): tile}; raise a UsageError for rows of different lengths."""
     if len(lengths := {len(row) for row in rows}) > 1:
         raise UsageError(
             f"block rows have different lengths ({min(lengths)} and {max(lengths)} tiles); use None for a "
@@ -244,7 +245,9 @@ def _indexed(rows: Sequence[Sequence[Any]]) -> dict[tuple[int, int], Any]:
 
 
 def _lengths(arrays: Mapping[tuple[int, int], Input], stored: Mapping[tuple[int, int], Any], axis: int) -> list[int]:
-    """Return the heights of the block rows (axis 0) or the widths of the block columns, each from its first tile."""
+    """Return the heights of the block rows (axis 0) or the widths of the block columns (axis 1).
+
+    Each length is that of the first tile. Raises a UsageError if a block row or column has no tile."""
     all_lengths: list[int] = []
     for k in range(1 + max((at[axis] for at in stored), default=-1)):
         lengths = [A.shape[axis] for at, A in arrays.items() if at[axis] == k]
@@ -256,7 +259,10 @@ def _lengths(arrays: Mapping[tuple[int, int], Input], stored: Mapping[tuple[int,
 
 
 def _fortran(stored: Input, lld: int, rows: int, columns: int) -> Any:
-    """Return a view of the rows×columns part of a column-major array with leading dimension LLD."""
+    """Return a rows×columns view of a column-major array with leading dimension `lld`.
+
+    Raises a UsageError if the array is too small.
+    """
     local = stored.array
     if local.ndim == 1:
         need = lld * (columns - 1) + rows if columns and rows else 0

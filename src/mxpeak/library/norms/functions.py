@@ -285,7 +285,7 @@ def row_norms(
 
 
 def _norms(A: Any, kinds: Sequence[Any], options: NormOptions) -> dict[str, float]:
-    """Compute each kind of norm of A and return the norms by name. Collective over A's ranks."""
+    """Compute the requested kinds of norms of A, and return the norms by name. Collective over A's ranks."""
     call = prepare(A, kinds, "norm", options)
     compute = reproducible_norms if options.deterministic else four_stages.norms
     with np.errstate(all="ignore"):  # overflow gives Inf
@@ -293,7 +293,10 @@ def _norms(A: Any, kinds: Sequence[Any], options: NormOptions) -> dict[str, floa
 
 
 def _vector_norms(A: Any, kind: Any, by: str, options: NormOptions) -> Any:
-    """Compute the norm of every row or column; return an array or a tensor. Collective over A's ranks."""
+    """Compute the norm of every row or column, and return an array or, for a tensor A, a tensor.
+
+    Collective over A's ranks.
+    """
     if is_tensor(A):
         check_no_gradient(A, "A")
     call = prepare(A, (kind,), by, options)

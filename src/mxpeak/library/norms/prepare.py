@@ -28,7 +28,7 @@ from mxpeak.perf.host import one_core_each
 
 Matrix = TileMatrix | CyclicMatrix
 
-#: The names of the kinds of norms, and the numbers that NumPy uses for them.
+#: The standard names of norms by their aliases, including the numbers that NumPy uses.
 NAMES: dict[Any, str] = {**KIND_NAMES, 1: "one", math.inf: "inf"}
 
 
@@ -46,7 +46,7 @@ class NormOptions(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A prepared matrix; `restore` converts a vector to the array type of the user's matrix."""
+    """A validated matrix with its structure, norms and kernels. `restore` converts a vector to the user's type."""
 
     matrix: Matrix
     structure: Structure
@@ -56,9 +56,10 @@ class Prepared(NamedTuple):
 
 
 def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -> Prepared:
-    """Validate the arguments of a norm function and return its prepared matrix, consistently on all ranks of A.
+    """Validate the arguments of a norm function on all ranks of A, and convert A to tiles. Collective over A's ranks.
 
-    A matrix is copied only if its entries are integers, or if it is not on the device of the kernels.
+    `function` is the name that errors use. A matrix is copied only if its entries are integers, or if it is not on the
+    device of the kernels.
     """
     if isinstance(A, BlockDistributed):
         A = A.blocks()
@@ -88,7 +89,7 @@ def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -
 
 
 def kind_name(kind: Any) -> str:
-    """Return the name of a kind of norm; raise an error if it is unknown."""
+    """Return the standard name of a kind of norm; raise a UsageError if the kind is unknown."""
     name = NAMES.get(kind, kind) if isinstance(kind, str | Real) and not isinstance(kind, bool) else kind
     if not isinstance(name, str) or name not in KINDS:
         raise UsageError(f"unknown kind {kind!r}; use one of {', '.join(KINDS)} (or 1 and inf, as in NumPy)")
@@ -96,9 +97,10 @@ def kind_name(kind: Any) -> str:
 
 
 def dense(values: Any, name: str) -> Input:
-    """Return an array or a tensor with a type and an alignment that kernels support, converted only if necessary.
+    """Wrap an array or a tensor as an `Input` whose type and alignment the kernels support.
 
-    Conjugation does not change absolute values, so the kernels read the memory of a conjugate view directly.
+    Convert it only if necessary. Conjugation does not change absolute values, so the kernels read the memory of a
+    conjugate view directly.
     """
     given = read(values, name, instead="scipy.sparse.linalg.norm", constant=True)
     supported, array = given.dtype.name in TYPES, given.array
@@ -112,7 +114,7 @@ def dense(values: Any, name: str) -> Input:
 
 
 def integers(values: Sequence[Any], name: str) -> list[int]:
-    """Return the values as Python integers; raise a UsageError if one is not an integer."""
+    """Return the values as Python integers; raise a UsageError if a value is not an integer."""
     try:
         return [index(value) for value in values]
     except TypeError:
@@ -120,7 +122,7 @@ def integers(values: Sequence[Any], name: str) -> list[int]:
 
 
 def sizes(values: Sequence[Any], name: str) -> list[int]:
-    """Return the values as nonnegative Python integers; raise a UsageError otherwise."""
+    """Return the values as Python integers; raise a UsageError if a value is negative or not an integer."""
     numbers = integers(values, name)
     if any(value < 0 for value in numbers):
         raise UsageError(f"{name} = {values!r} contains a negative size; use sizes of 0 or more")
@@ -128,7 +130,7 @@ def sizes(values: Sequence[Any], name: str) -> list[int]:
 
 
 def _tiles_of(A: Any) -> tuple[Matrix, Sequence[str], bool]:
-    """Return the tiles of a user's matrix, the names of their devices, and whether they are tensors."""
+    """Return a user's matrix as tiles, the names of the devices of the tiles, and whether any tile is a tensor."""
     if isinstance(A, DistMatrix):
         A = cyclic(A)
     if isinstance(A, TileMatrix | CyclicMatrix):
@@ -144,7 +146,10 @@ def _tiles_of(A: Any) -> tuple[Matrix, Sequence[str], bool]:
 def _on_device(
     M: Matrix, devices: Sequence[str], tensors: bool, device: str, threads: int
 ) -> tuple[Matrix, NormKernels]:
-    """Return the matrix and the kernels of `device`; the host kernels read CPU tensors as arrays without a copy."""
+    """Move the tiles to `device` if necessary, and return the matrix and the kernels of the device.
+
+    The host kernels read CPU tensors as arrays without a copy.
+    """
     if device == "auto" and len(devices) > 1:  # compute each tile on its own device, and vectors on a GPU
         names = sorted(devices, key=lambda name: name == "cpu")
         kernels = device_norms([device_for(device, name) or opened(name) for name in names])
@@ -158,7 +163,7 @@ def _on_device(
 
 
 def _width(value: Any, name: str) -> int:
-    """Validate a bandwidth, and limit it to ENDLESS."""
+    """Return a bandwidth as an integer of at most ENDLESS; raise a UsageError if it is not an integer."""
     try:
         return min(index(value), ENDLESS)
     except TypeError:
@@ -166,7 +171,10 @@ def _width(value: Any, name: str) -> int:
 
 
 def _in_stored_band(S: Structure, stored: Band) -> Structure:
-    """Return the structure without the entries outside of the stored band, which are zero."""
+    """Return the structure without the entries outside of the stored band, which are zero.
+
+    Raises a UsageError if `uplo` selects a triangle that is not stored.
+    """
     band = Band(min(S.band.below, stored.below), min(S.band.above, stored.above))
     lost = max(band.below, band.above) <= 0 < max(S.band.below, S.band.above)
     if S.mirrored and lost and max(stored.below, stored.above) > 0:
@@ -179,7 +187,7 @@ def _in_stored_band(S: Structure, stored: Band) -> Structure:
 
 
 def _check_tiles(M: Matrix, S: Structure) -> None:
-    """Raise an error if tiles that the structure reads are missing. Collective."""
+    """Raise a UsageError if tiles that the structure reads are missing. Collective."""
     if not isinstance(M, TileMatrix) or M.stored != WHOLE:
         return
     band = Band(max(S.band.below, 0), max(S.band.above, 0)) if S.mirrored else S.band
@@ -200,7 +208,10 @@ def _entries(tile: Tile, band: Band) -> int:
 
 
 def _threads(threads: Any, ranks: int) -> int:
-    """Return the number of threads: the argument, OMP_NUM_THREADS, or one per core (one if there are several ranks)."""
+    """Return the number of threads: the argument, OMP_NUM_THREADS, or a default.
+
+    The default is one thread per core, or one thread if there are several ranks.
+    """
     if threads is not None:
         if not isinstance(threads, Integral) or threads < 1:
             raise UsageError(f"threads = {threads!r} is not valid; use an integer of at least 1")

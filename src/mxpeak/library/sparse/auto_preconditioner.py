@@ -45,9 +45,9 @@ HUBS = 4.0
 
 
 def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group: RankGroup = SERIAL) -> Choice:
-    """Return the requested preconditioner, or the first suitable one for "auto". Collective.
+    """Return the requested preconditioner, or the first suitable preconditioner for "auto". Collective.
 
-    Raise an error if the requested preconditioner is not suitable for A.
+    Raises a UsageError if the requested preconditioner is unknown or does not suit A.
     """
     if callable(requested):
         return Choice("user", "as asked", requested)
@@ -83,7 +83,7 @@ def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group:
 
 
 def _check_request(requested: str, zeros: Array) -> None:
-    """Raise an error if PyAMG is missing, or if a preconditioner would divide by a zero on this rank's diagonal."""
+    """Raise a UsageError if PyAMG is missing, or if the preconditioner would divide by a zero on the diagonal."""
     if requested == "amg" and not has_pyamg():
         raise UsageError(
             f'preconditioner="amg" needs PyAMG, which is not installed; run {install_command("amg")}, or '
@@ -98,7 +98,10 @@ def _check_request(requested: str, zeros: Array) -> None:
 
 
 def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGroup) -> Choice:
-    """Choose a preconditioner for A with rows permuted to a full diagonal; several ranks use factors. Collective."""
+    """Permute the rows of A to a full diagonal, and choose a preconditioner. Collective.
+
+    With several ranks, the preconditioner is `lu`, or `none` if the rows of all ranks do not fit into memory.
+    """
     permuted_note = f"{zeros} diagonal entries are zero: rows were permuted to a full diagonal; "
     if group.is_serial:
         rows = rows_to_diagonal(A)
@@ -116,7 +119,7 @@ def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGr
 
 
 def _automatic(kernels: SparseKernels, A: Csr, group: RankGroup) -> Choice:
-    """Return the first suitable preconditioner for a matrix with a full diagonal. Collective."""
+    """Return the first suitable preconditioner for a matrix with a full diagonal, and the reason. Collective."""
     if group.is_serial and (choice := _stencil(kernels, A)):
         return choice
     sums, sweep = row_sums(A), default_sweep(group)
@@ -139,7 +142,7 @@ def _automatic(kernels: SparseKernels, A: Csr, group: RankGroup) -> Choice:
 
 
 def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
-    """Return why A should be factored, or an empty string. Collective.
+    """Return the reason why A should be factored, or an empty string. Collective.
 
     The cheaper test is first, because the test for a narrow graph gathers the rows of all ranks.
     """
@@ -154,7 +157,7 @@ def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
 
 
 def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
-    """Return why multigrid may fail for A, or an empty string. Collective."""
+    """Return the reason why multigrid may fail for A, or an empty string. Collective."""
     if share < M_LIKE:
         return "signs of A do not suit it"
     if skew(A, group) > SKEW:
@@ -165,7 +168,7 @@ def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
 def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
     """Return whether few rows separate the graph of A into two parts, so that its factors have little fill-in.
 
-    The result is False if rank 0 has too little memory for all rows. Collective.
+    Returns False if rank 0 has too little memory for all rows. Collective.
     """
     if no_room_for_rows(group, int(group.sum(A.nnz))):
         return False
@@ -175,7 +178,7 @@ def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowSums:
-    """The sums Σ_j a_ij and Σ_j |a_ij| of each row, and the diagonal."""
+    """The sums Σ_j a_ij and Σ_j |a_ij| of each row, and the diagonal of A."""
 
     plain: Array
     absolute: Array
@@ -183,7 +186,7 @@ class RowSums:
 
 
 def row_sums(A: Csr) -> RowSums:
-    """Return the sums of each row, and the diagonal."""
+    """Compute the sums Σ_j a_ij and Σ_j |a_ij| of each row, and extract the diagonal."""
     ones = np.ones(A.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):
         return RowSums(A @ ones, abs(A) @ ones, A.diagonal())
@@ -196,7 +199,10 @@ def off_diagonal_ratio(sums: RowSums) -> float:
 
 
 def opposite_share(sums: RowSums, group: RankGroup = SERIAL) -> float:
-    """Return the fraction of Σ |a_ij|, i ≠ j, with the opposite sign of a_ii, or 0 for a diagonal A. Collective."""
+    """Return the fraction of Σ |a_ij|, i ≠ j, in which a_ij and a_ii have opposite signs. Collective.
+
+    The fraction is 0 for a diagonal A.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         total = group.sum(float((sums.absolute - np.abs(sums.diagonal)).sum()))
         same_minus_opposite = group.sum(float(((sums.plain - sums.diagonal) * np.sign(sums.diagonal)).sum()))
@@ -204,7 +210,10 @@ def opposite_share(sums: RowSums, group: RankGroup = SERIAL) -> float:
 
 
 def skew(A: Csr, group: RankGroup = SERIAL) -> float:
-    """Return the sum of |A - A^T| divided by the sum of |A + A^T| over the diagonal blocks of all ranks. Collective."""
+    """Return the sum of |A - A^T| divided by the sum of |A + A^T|. Collective.
+
+    Each rank uses only its diagonal block.
+    """
     A = A if group.is_serial else A[:, : A.shape[0]]
     T = A.T.tocsr()
     with np.errstate(over="ignore", invalid="ignore"):
@@ -216,7 +225,10 @@ def skew(A: Csr, group: RankGroup = SERIAL) -> float:
 
 
 def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
-    """Return whether v^T A v and v^T D v differ in sign for a smooth v, so that A is indefinite. Collective."""
+    """Return whether A is indefinite: v^T A v and v^T D v have different signs for a smooth v and the diagonal D of A.
+
+    Collective.
+    """
     with np.errstate(all="ignore"):
         v = smooth(A, group)
         products = v @ (A @ group.with_halo(v)), v @ (A.diagonal() * v)
@@ -224,7 +236,7 @@ def indefinite(A: Csr, group: RankGroup = SERIAL) -> bool:
 
 
 def hubs(A: Csr, group: RankGroup = SERIAL) -> float:
-    """Return the mean length of the rows of neighbors, divided by the mean length of all rows. Collective."""
+    """Return the mean row length of all neighbors, divided by the mean length of all rows. Collective."""
     lengths = np.diff(A.indptr).astype(np.float64)
     entries = group.sum(float(group.with_halo(lengths)[A.indices].sum()))
     return entries * group.sum(A.shape[0]) / group.sum(A.nnz) ** 2
@@ -236,7 +248,7 @@ def has_pyamg() -> bool:
 
 
 def _stencil(kernels: SparseKernels, A: Csr) -> Choice | None:
-    """Return the choice `stencil` if A is equal to the 27-point matrix of a box that has a coarser level, or None."""
+    """Return the choice `stencil` if A is the 27-point matrix of a box with even sides, otherwise None."""
     first = A.indices[: A.indptr[1]]
     if first.size != 8:
         return None

@@ -74,13 +74,13 @@ def _header(path: Path) -> Header:
 
 
 def _begin(path: Path, header: Header) -> int:
-    """Return the position of the first byte after the header."""
+    """Return the position in bytes of the first byte after the header."""
     with path.open("rt", encoding="latin-1", newline="") as file:  # one byte per character, and unchanged line ends
         return sum(len(file.readline()) for _ in range(header.line))
 
 
 def _finite(path: Path, entries: Entries) -> Entries:
-    """Check that all entries are finite, and return them; raise an error if any entry is not finite."""
+    """Return the entries; raise a UsageError if a value is not finite."""
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:
         row, column, value = (array[bad[0]] for array in entries.arrays)
@@ -92,7 +92,7 @@ def _finite(path: Path, entries: Entries) -> Entries:
 
 
 def _share(path: Path, header: Header, ranks: Communicator) -> bytes:
-    """Read and return the lines of entries that begin in this rank's part of the file."""
+    """Read the lines of entries that begin in this rank's part of the file, and return them as bytes."""
     try:
         with path.open("rb") as file:
             begin, size = _begin(path, header), path.stat().st_size

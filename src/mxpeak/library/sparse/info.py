@@ -133,7 +133,7 @@ def _count(number: int, name: str) -> str:
 
 
 def ill_conditioned_note(condition: float, *, solved: bool) -> str:
-    """Return the warning that A is numerically singular, so that x may have no correct digit."""
+    """Return the text of the warning that A is numerically singular, so that x may have no correct digit."""
     small = "the residual is small, but " if solved else ""
     return (
         f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / PRECISIONS['fp64'].u:.1e}; "

@@ -28,7 +28,7 @@ MOST_ROWS = 2**31 - 1024
 
 
 def checked_options(options: GmresOptions) -> GmresOptions:
-    """Validate the options and return them."""
+    """Return the options; raise a UsageError if one of them is invalid."""
     for name, choices in (("precision", PRECISION_NAMES), ("storage", STORAGES), ("smoother", SMOOTHERS)):
         if (value := getattr(options, name)) not in choices:
             raise UsageError(f"unknown {name} {value!r}; use one of {', '.join(choices)}")
@@ -49,14 +49,20 @@ def checked_options(options: GmresOptions) -> GmresOptions:
 
 
 def matrix(values: Any) -> Csr:
-    """Return A in fp64 CSR format, with ascending columns and no duplicates; copy A only if necessary."""
+    """Return A in fp64 CSR format, with ascending columns and no duplicates. Copy A only if necessary.
+
+    Raises an error if A is not square, finite and real, or has a zero row or column.
+    """
     A = rows(values, square=True)
     check_entries(A)
     return A
 
 
 def rows(values: Any, *, square: bool = False) -> Csr:
-    """Return all rows of A, or those of a rank, in fp64 with ascending columns and no duplicates."""
+    """Return A, or a rank's rows of A, in fp64 CSR format with ascending columns and no duplicates.
+
+    Raises a UsageError if the entries or, if `square`, the shape are invalid.
+    """
     if not (sparse.issparse(values) or is_tensor(values)):
         raise UsageError(
             f"A is {type(values).__name__}, not a SciPy sparse matrix; use scipy.sparse.csr_array(A), or "
@@ -127,7 +133,7 @@ def _check_finite(A: Csr) -> None:
 
 
 def check_entries(A: Csr, group: RankGroup = SERIAL) -> None:
-    """Raise an error if a row or a column contains only zeros. Collective."""
+    """Raise a SingularMatrixError if a row or a column contains only zeros. Collective."""
     if group.all(A.diagonal().all()):
         return
     n, nonzero = A.shape[0], A.data != 0
@@ -149,12 +155,15 @@ def check_entries(A: Csr, group: RankGroup = SERIAL) -> None:
 
 
 def row_of(A: Csr, k: int) -> int:
-    """Return the row of entry k."""
+    """Return the row of the entry at position k of the CSR arrays."""
     return int(np.searchsorted(A.indptr, k, side="right")) - 1
 
 
 def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
-    """Return a validated vector (n,) or k vectors (n, k); `part` is True for the rows of one rank."""
+    """Wrap a vector (n,) or k vectors (n, k) as an `Input`; raise a UsageError for another shape or complex numbers.
+
+    `part` is True for the rows of one rank.
+    """
     X = read(values, name)
     if X.dtype.kind == "c":
         _check_type(X.array.dtype, name)
@@ -167,14 +176,14 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
 
 
 def on_kernels(X: Input, kernels: SparseKernels) -> Any:
-    """Return vectors in fp64 in the memory of the kernels; raise an error if they are not finite."""
+    """Convert vectors to fp64 in the memory of the kernels; raise a UsageError if they are not finite."""
     on_device = X.on(kernels.device, np.dtype(np.float64))
     check_finite(on_device, X.name, kernels.xp)
     return on_device
 
 
 def start(values: Any, b: Input, kernels: SparseKernels, *, part: bool = False) -> Any:
-    """Return x0, which must have the shape of b, or zeros."""
+    """Return the initial guess x0, or zeros if it is None; raise a UsageError if x0 and b have different shapes."""
     if values is None:
         return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
     x0 = vectors(values, "x0", b.shape[0], part=part)

@@ -34,7 +34,7 @@ TYPES = ("A.dtype", "b.dtype")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This rank's part of a system: its rows of A with global columns, b and x0, and the user's type of A."""
+    """This rank's part of a system: rows of A with global columns, b, x0, and the user's type of A."""
 
     A: Csr
     A_dtype: Any
@@ -44,7 +44,7 @@ class Share:
 
 
 def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
-    """Validate the arguments of this rank and return them."""
+    """Validate the rows of A, b and x0 of this rank, and return them as a `Share`."""
     rows = inputs.rows(A)
     right_side = inputs.vectors(b, "b", rows.shape[0], part=True)
     start = inputs.start(x0, right_side, kernels, part=True)
@@ -52,7 +52,10 @@ def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
 
 
 def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> tuple[RankGroup, Csr]:
-    """Return the group of ranks and this rank's rows in local columns; raise an error if ranks differ. Collective."""
+    """Return the group of ranks, and this rank's rows of A with local column numbers. Collective.
+
+    Raises an error if the ranks pass different arguments.
+    """
     m, n = share.A.shape
     facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **must_match}
     of_ranks = comm.gather_objects((m, facts))
@@ -68,7 +71,7 @@ def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> t
 
 
 def _starts(of_ranks: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
-    """Return the first row of each rank, and n; raise an error if the ranks differ."""
+    """Return the first row of each rank, followed by n; raise a UsageError if the ranks differ."""
     for name in of_ranks[0][1]:
         values = [(rank, facts[name]) for rank, (rows, facts) in enumerate(of_ranks) if rows or name not in TYPES]
         for rank, value in values[1:]:
@@ -92,13 +95,13 @@ _threads: WeakKeyDictionary[Communicator, int] = WeakKeyDictionary()
 
 
 def threads_per_rank(comm: Communicator) -> int:
-    """Return the number of cores per rank on this node, determined once. Collective."""
+    """Return the number of cores per rank on this node, which is determined once per communicator. Collective."""
     if comm not in _threads:
         _threads[comm] = threads_of(comm)
     return _threads[comm]
 
 
 def norm(group: RankGroup, b: Array, xp: Any) -> float:
-    """Return ||b||_2 without overflow. Collective."""
+    """Compute ||b||_2 of a distributed b without overflow. Collective."""
     largest = group.max_abs(b, xp)
     return largest * group.norm(b / largest, xp) if largest else 0.0

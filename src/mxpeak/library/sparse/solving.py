@@ -151,7 +151,7 @@ def gmres(
 
 
 def _preconditioner(M: Any, preconditioner: Any) -> Any:
-    """Return M as a function, or the preconditioner if M is None."""
+    """Return M as a function, or `preconditioner` if M is None; raise a UsageError for both or an invalid M."""
     if M is None:
         return preconditioner
     if preconditioner != "auto":
@@ -169,7 +169,10 @@ def _preconditioner(M: Any, preconditioner: Any) -> Any:
 
 
 def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tuple[Any, GmresInfo]:
-    """Solve in one process on a `kernels.torch.engine.device.Device`, or on the host (None)."""
+    """Solve A x = b in one process, and return x and the diagnostics.
+
+    `device` is a `kernels.torch.engine.device.Device`, or None for the host.
+    """
     whole = inputs.matrix(A)
     right_side = inputs.vectors(b, "b", whole.shape[0])
     if options.storage == "rows" and device is not None:
@@ -187,7 +190,10 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tup
 def solve_rows(
     comm: Communicator, device: Any, A: Any, b: Any, x0: Any, options: GmresOptions
 ) -> tuple[Any, GmresInfo]:
-    """Solve a system in which each rank passes some rows of A and b. Collective."""
+    """Solve a system in which each rank passes some rows of A and b, and return this rank's x and diagnostics.
+
+    Collective.
+    """
     group, cores = RankGroup(comm), threads_per_rank(comm)
     threads = group.collectively(lambda: _threads_of_rank(device, A, options, cores))
     kernels = sparse_kernels(device, threads, own=comm.name == "threads")
@@ -199,21 +205,21 @@ def solve_rows(
 
 @contextmanager
 def _own_threads(threads: int) -> Iterator[None]:
-    """Exclude other calls of this process, and limit BLAS to this rank's threads inside the context."""
+    """Serialize the calls of this process, and limit BLAS to `threads` threads inside the context."""
     with TURN, one_thread():  # `one_thread` restores the number of threads
         set_threads(threads)
         yield
 
 
 def _threads_of_rank(device: Any, A: Any, options: GmresOptions, cores: int) -> int:
-    """Return the number of threads of this rank; raise an error if A is on a device."""
+    """Return the number of threads of this rank; raise a UsageError if A is on a device."""
     if device is not None:
         raise UsageError(f"mxpeak solves distributed systems on CPUs, but A is on {device.where}; use A.cpu()")
     return threads_for(options.threads, default=cores if getattr(A, "nnz", 0) >= MANY else 1)
 
 
 def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:
-    """Return the arguments that must be equal on all ranks, in the form of text."""
+    """Return the arguments that must be equal on all ranks, as text by name."""
     names = ("precision", "rtol", "atol", "restart", "maxiter", "preconditioner", "storage", "smoother")
     values = {name: getattr(options, name) for name in names}
     if callable(options.preconditioner):
@@ -225,7 +231,7 @@ def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:
 def _solved(
     kernels: SparseKernels, A: Csr, share: Share, options: GmresOptions, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
-    """Solve for all right-hand sides; return x in the layout of b, and the diagnostics. Collective."""
+    """Solve for all right-hand sides, and return x in the layout of b and the diagnostics. Collective."""
     n = int(group.sum(A.shape[0]))
     if not (n and all(share.right_side.shape[1:])):
         return _empty(kernels, share, options, n, group)
@@ -246,7 +252,7 @@ def _solved(
 
 
 def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> float:
-    """Return the relative residual at which one right-hand side counts as solved. Collective."""
+    """Return the larger of rtol and atol / ||b||, the relative residual at which b counts as solved. Collective."""
     if not options.atol:
         return float(options.rtol)
     size = norm(group, b, xp)
@@ -256,7 +262,7 @@ def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> floa
 def _empty(
     kernels: SparseKernels, share: Share, options: GmresOptions, n: int, group: RankGroup
 ) -> tuple[Any, GmresInfo]:
-    """Return an empty x for an empty matrix or no right-hand side, as NumPy and SciPy do. Collective."""
+    """Return an empty x and its diagnostics for an empty matrix or no right-hand side. Collective."""
     info = GmresInfo(
         outcome=Outcome.SOLVED,
         n=n,
@@ -271,7 +277,10 @@ def _empty(
 
 
 def _outcome(results: list[SolveResult], tols: list[float]) -> Outcome:
-    """Return the outcome of all right-hand sides: SOLVED only if all are solved, NOT_FINITE if any x is not finite."""
+    """Return the outcome of all right-hand sides: NOT_FINITE if any x is not finite, SOLVED if all are solved.
+
+    Otherwise, the outcome is UNREACHED.
+    """
     if not all(result.finite for result in results):
         return Outcome.NOT_FINITE
     solved = all(result.residual <= tol for result, tol in zip(results, tols))
@@ -281,7 +290,7 @@ def _outcome(results: list[SolveResult], tols: list[float]) -> Outcome:
 def _info(
     driver: GmresDriver, results: list[SolveResult], tols: list[float], condition: float | None, setup_s: float
 ) -> GmresInfo:
-    """Return the diagnostics of all right-hand sides. Collective."""
+    """Combine the results of all right-hand sides into the diagnostics. Collective."""
     problem, choice, A = driver.problem, driver.plan.choice, driver.problem.matrix.inner.A
     colours = problem.colours  # None on all ranks or on none of them
     longest = max(results, key=lambda result: result.steps)

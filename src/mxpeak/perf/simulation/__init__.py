@@ -1,1 +1,1 @@
-"""Predictions of run times from a description of a machine."""
+"""Predict run times by simulating runs on machines that are described by rates and latencies."""

@@ -1,7 +1,7 @@
 """Simulate broadcasts: compute when a root's message arrives on each rank, for all rows of a process grid together.
 
-A ring is a chain of hops. A hop begins when the message has arrived, the sender has entered the broadcast, and the
-sender's port is free:
+A ring is a chain of hops. Hop i begins when its sender has the message (a_i) and is ready to send (f_i). A sender is
+ready when it has entered the broadcast and its port is free. With the time c_i per hop and the start t,
 
     a_0 = t,    a_{i+1} = max(a_i, f_i) + c_i
 
@@ -24,14 +24,15 @@ from mxpeak.perf.simulation.machines import Network
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 
 #: Chains of ranks, relative to the root, in stages. The root sends to the heads of all chains of a stage at the same
-#: time, and begins the next stage when its first message has left. The chains are those of comm.broadcast.
+#: time. The next stage begins when the first messages of all chains have left the root. The chains are those of
+#: comm.broadcast.
 Stages = list[list[list[int]]]
 
 
 def stages(name: str, size: int) -> Stages:
-    """Return the chains that forward panels in HPL's 1ring, 1ringM, 2ring or 2ringM.
+    """Return the chains through which HPL's 1ring, 1ringM, 2ring or 2ringM forwards a panel among `size` ranks.
 
-    In the "M" variants, the root first sends to rank 1.
+    In the "M" variants, the root first sends to rank 1. Raise a UsageError for other names.
     """
     last = list(range(1, size))
     if name == "1ring":
@@ -53,7 +54,7 @@ def stages(name: str, size: int) -> Stages:
 
 @dataclass(frozen=True)
 class Line:
-    """One direction of a process grid.
+    """A process row or a process column, whose ranks take part in a broadcast.
 
     size      number of ranks in a line
     inside    number of ranks of a line on one node
@@ -69,12 +70,12 @@ class Line:
 
     @property
     def leaves(self) -> bool:
-        """Return whether the line contains ranks on more than one node."""
+        """Return whether the line has ranks on more than one node."""
         return self.inside < self.size
 
     @property
     def slowest(self) -> tuple[float, float]:
-        """Return the latency and the seconds per byte of the slowest hop."""
+        """Return the latency in seconds and the seconds per byte of the slowest hop of the line."""
         if self.leaves:
             return self.network.latency_s, 1.0 / self.network.rate(self.across)
         return self.network.local_latency_s, 1.0 / self.network.local_rate
@@ -83,9 +84,9 @@ class Line:
 def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port: Array, size_bytes: Array) -> Array:
     """Return the time at which each rank of each line has received the root's message, as an array [lines, ranks].
 
-    ready   the time at which the root of each line has the message
-    entry   the time at which each rank enters the broadcast
-    port    the time from which each rank's port is free; the simulation updates it
+    ready   time at which the root of each line has the message
+    entry   time at which each rank enters the broadcast
+    port    time from which each rank's port is free; updated in place
     """
     at: Array = np.empty_like(entry)
     at[:, root] = ready
@@ -105,7 +106,7 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
     for stage in _routes(name, line, root):
         sent, begun, busy = start, port[:, root].copy(), port[:, root].copy()
         for order, latency, per_byte, leaving in stage:
-            port[:, root] = begun  # the heads of a stage are served together
+            port[:, root] = begun  # the root sends to the heads of a stage at the same time
             sent = np.maximum(sent, _chain(order, latency, per_byte, leaving, start, at, entry, port, size_bytes))
             busy = np.maximum(busy, port[:, root])
         start, port[:, root] = sent, busy
@@ -113,9 +114,9 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
 
 @cache
 def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
-    """Return the hops of each chain of each stage.
+    """Return the hops of each chain in each stage of a broadcast.
 
-    The arrays contain the ranks, the latency and seconds per byte of the hops, and whether a hop leaves the node.
+    The arrays contain the ranks, the latency and the seconds per byte of the hops, and whether a hop leaves the node.
     """
     return [
         [_route(line, [root, *((root + r) % line.size for r in chain)], len(stage)) for chain in stage]
@@ -130,7 +131,7 @@ def _route(line: Line, order: list[int], together: int) -> tuple[Any, Any, Any, 
     net = line.network
     latency = np.where(leaving, net.latency_s, net.local_latency_s)
     per_byte = np.where(leaving, 1.0 / net.rate(line.across), 1.0 / net.local_rate)
-    per_byte[0] *= together  # the root's port serves all heads
+    per_byte[0] *= together  # the heads of a stage share the root's port
     return ranks, latency, per_byte, leaving
 
 
@@ -145,7 +146,7 @@ def _chain(
     port: Array,
     size_bytes: Array,
 ) -> Array:
-    """Simulate one chain for all lines, and return the time at which its first message has left the root."""
+    """Simulate one chain in all lines, update `at` and `port`, and return when the first message has left the root."""
     senders, receivers = ranks[:-1], ranks[1:]
     free = np.where(leaving, np.maximum(entry[:, senders], port[:, senders]), entry[:, senders])
     free[:, 0] = np.maximum(start, free[:, 0])
@@ -161,9 +162,10 @@ def _chain(
 def _spread_and_roll(
     modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
 ) -> None:
-    """Simulate HPL's long broadcast: the root scatters S pieces, and S - 1 rolls exchange one piece each.
+    """Simulate HPL's long broadcast, which scatters S pieces and then exchanges them in S - 1 rolls.
 
-    t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), with hops of latency l and b seconds per byte.
+    t = max(entries, t_root + (S-1)(l + m/S b)) + (S-1)(l + m/S b), for a message of m bytes and hops of latency l and
+    b seconds per byte. `at` and `port` are updated.
     """
     start = at[:, root].copy()
     others, S = list(range(line.size)), line.size
@@ -186,7 +188,10 @@ def _spread_and_roll(
 
 
 def _library(name: str, line: Line, ready: Array, entry: Array, size_bytes: Array) -> Array:
-    """Return the time at which the library's broadcast ends. It begins when all ranks have entered it."""
+    """Return the time at which the library's broadcast ends on all ranks of each line.
+
+    The broadcast begins when all ranks have entered it.
+    """
     passes = line.network.lib_passes if name == "lib" else line.network.ilib_passes
     latency_s, per_byte = line.slowest
     begun = np.maximum(ready, entry.max(axis=1))

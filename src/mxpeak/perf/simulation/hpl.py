@@ -1,11 +1,11 @@
 """Simulate HPL step by step with a clock per rank, by the events of layout/lu_schedule.py (rocHPL §III, fig. 3 and 6).
 
-    FACT     factor the panel on the cores of the ranks of its process column; copy it from the device and back
+    FACT     factor the panel on the host cores of a process column; copy it from the device and back
     LBCAST   broadcast the panel along the process rows
     RS       gather rows, exchange them within the process columns, scatter them
     UPDATE   U12 = L11^-1 U12, A22 = A22 - L21 U12
 
-If a rank's own cores are its device (a CPU), they also compute FACT, and computation hides only LBCAST.
+If the device of a rank is its own cores (on a CPU), the cores also compute FACT, and computation hides only LBCAST.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, forecast, hop
 from mxpeak.perf.simulation.machines import Machine
 
 FP64_BYTES = 8
-#: Largest number of columns whose rows are swapped by binary exchange (HPL's default).
+#: Maximum number of columns whose rows are swapped by binary exchange (HPL's default).
 NARROW = 64
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run: the LU, and then the triangular solve."""
+    """Simulate an HPL run, which consists of the LU and the triangular solve, and return the forecast."""
     return HplClocks(run, machine).result()
 
 
 def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
     """Return the number of cores per rank in FACT.
 
-    It is 1 + (C - pq)/p if the p×q ranks of a node take turns in using its C cores, otherwise C/(pq). Ranks of one
-    process row never factor at the same time (rocHPL III-B).
+    With `sharing`, the p×q ranks of a node share its C cores, and a rank uses 1 + (C - pq)/p of them. Ranks of one
+    process row never factor at the same time (rocHPL III-B). Without `sharing`, a rank uses C/(pq) cores.
     """
     p, q = block
     return 1 + (machine.cores - p * q) // p if sharing else max(1, machine.cores // (p * q))
 
 
 def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
-    """Return the time of FACT for M×NB entries per rank on T cores, in seconds.
+    """Return the time of FACT in seconds for M×NB entries per rank on T cores.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
 
     The terms are the products on T cores, and one pivot search per column. Here r is the rate of a core, s the time
     per level of a reduction over cores, and l the time per level of a reduction over ranks. Cores process tiles of NB
     rows (III-A), so a short panel does not occupy all cores. The core rates in machines.toml are calibrated with these
-    2 log2(P) levels. `rounds` returns the actual number of exchanges between ranks, which is used with measured rates.
+    2 log2(P) levels. With measured rates, `rounds` returns the actual number of exchanges between ranks.
     """
     assert machine.core_rate is not None
     assert machine.sync_s is not None
@@ -74,9 +74,11 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
 
 
 def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
-    """Return the time, in seconds, of FACT for M×NB entries per rank on its own device, which first copies the panel.
+    """Return the time of FACT in seconds for M×NB entries per rank on the rank's own device, including the copy.
 
     t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
+
+    Here r is the measured rate, s the time per column, and l the time of an exchange between ranks.
     """
     flops = max(0.0, M * nb**2 - nb**3 / 3.0)
     pivots = nb * ((machine.sync_s or 0.0) + rounds(line.size) * exchange_s(machine, line, nb))
@@ -84,24 +86,30 @@ def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
 
 
 def rounds(P: int) -> int:
-    """Return the number of successive exchanges in a butterfly: ⌊log2 P⌋, plus 2 if P is not a power of two."""
+    """Return the number of successive exchanges in a butterfly over P ranks.
+
+    The number is ⌊log2 P⌋, plus 2 if P is not a power of two.
+    """
     full = P.bit_length() - 1
     return full + 2 * (1 << full < P)
 
 
 def exchange_s(machine: Machine, line: Line, nb: int) -> float:
-    """Return the time of one round of FACT's exchange, in seconds: l + 2 NB 8 b for two rows, plus a constant."""
+    """Return the time of one exchange in FACT, in seconds.
+
+    The time is l + 2 NB 8 b for two rows, with latency l and b seconds per byte, plus the machine's `exchange_s`.
+    """
     latency_s, per_byte = line.slowest
     return machine.exchange_s + latency_s + 2 * nb * FP64_BYTES * per_byte
 
 
 class HplClocks(LuClocks):
-    """The clocks of a simulated HPL run.
+    """The clocks of a simulated HPL run, in seconds.
 
     panel    when the next panel arrives
-    pivots   when the next panel's pivots arrive, which are sent first
-    rows     when the rows arrive, for each section with row swaps in flight
-    early    when the next panel's columns may be updated before the rest of a section; None: when its step begins
+    pivots   when the next panel's pivots arrive, which are sent before the panel
+    rows     when the swapped rows arrive, by section
+    early    when the next panel's columns may be updated before the rest of a section; None: when the step begins
     """
 
     def __init__(self, run: LuRun, machine: Machine):
@@ -150,12 +158,15 @@ class HplClocks(LuClocks):
         return self.panel
 
     def prepare(self, event: LuEvent) -> None:
-        """Update a panel's columns, and record when FACT can begin and for how long the update occupies the devices."""
+        """Simulate the update of a panel's columns.
+
+        Record when FACT can begin, and the time during which the update occupies the devices.
+        """
         begun, self.early = self.ready if self.early is None else self.early, None
         self.ahead, self.panel_s = self.update_panel(self.steps[event.k - 1], self.steps[event.k], begun)
 
     def factor(self, event: LuEvent) -> None:
-        """Factor a panel and broadcast it."""
+        """Simulate FACT and the broadcast of a panel."""
         step = self.steps[event.k]
         if self.overlap.lookahead and event.k:
             self.panel_s = self.panel_s + self.factor_and_send(step, self.ahead, self.ready)
@@ -163,13 +174,13 @@ class HplClocks(LuClocks):
             self.device[:, step.q] += self.factor_and_send(step, self.device[:, step.q].copy(), self.device)
 
     def await_pivots(self, event: LuEvent) -> None:
-        """Wait for the next panel's pivots, and record when the columns of the panel after it may be updated."""
+        """Simulate the wait for the next panel's pivots; record when the columns of the following panel may start."""
         if self.overlap.early:
             self.device = np.maximum(self.device, self.pivots)
             self.early = np.maximum(self.device, self.panel)
 
     def swap(self, event: LuEvent) -> None:
-        """Gather and send the rows of a section. `update_panel` simulates the rows of the section NEXT."""
+        """Simulate gathering and sending the rows of a section; `update_panel` simulates the section NEXT."""
         step, section = self.steps[event.k], event.section
         if section == NEXT:
             return
@@ -184,7 +195,10 @@ class HplClocks(LuClocks):
         self.rows[section] = self.exchange(self.gathered, n, step.jb)
 
     def update(self, event: LuEvent) -> None:
-        """Update a section when its rows have arrived. After the last section, record the device's time in the step."""
+        """Simulate the update of a section after its rows have arrived.
+
+        After the last section of a step, record how long the device computed in the step.
+        """
         step, section = self.steps[event.k], event.section
         m, n = self.rows_below(step.j1), self.width(event)
         if section == ALL:
@@ -207,7 +221,7 @@ class HplClocks(LuClocks):
             self.update_left(event.k)
 
     def update_first_columns(self, k: int) -> None:
-        """Update the left section's first columns, which belong to the panel of step k + 2."""
+        """Simulate the update of the first columns of the left section, which belong to the panel of step k + 2."""
         step, after = self.steps[k], self.steps[k + 2]
         n1 = self.width(LuEvent(UPDATE, k, LEFT))
         self.update1 = self.update_s(step.jb, self.rows_below(step.j1), n1)
@@ -216,7 +230,7 @@ class HplClocks(LuClocks):
         self.device = np.maximum(self.device, self.rows[LEFT]) + self.first
 
     def update_left(self, k: int) -> None:
-        """Update the left section, except for the columns that `update_first_columns` has updated."""
+        """Simulate the update of the left section, without the columns that `update_first_columns` has updated."""
         step = self.steps[k]
         n1 = self.width(LuEvent(UPDATE, k, LEFT))
         if self.update1 is None:
@@ -230,7 +244,10 @@ class HplClocks(LuClocks):
         )
 
     def update_panel(self, step: LuStep, following: LuStep, ready: Array) -> tuple[Array, Array]:
-        """Return, by process row, when the next panel's columns are updated, and the device's time for the update."""
+        """Simulate the row swaps and the update of the next panel's columns.
+
+        Return, by process row, the time at which the columns are ready, and the seconds that the device spends.
+        """
         q, jb = following.q, float(following.jb)
         m = self.rows_below(step.j1)
         columns = np.full(self.run.Q, jb)
@@ -241,15 +258,15 @@ class HplClocks(LuClocks):
         return ahead, rows_s + update
 
     def factor_and_send(self, step: LuStep, begun: Array, entry: Array) -> Array | float:
-        """Simulate FACT, which ends at the same time on the whole process column, and LBCAST.
+        """Simulate FACT, which ends at the same time on all ranks of the process column, and LBCAST.
 
-        Returns the time, in seconds, during which the devices cannot compute.
+        Return the time, in seconds, during which the devices of the column cannot compute.
         """
         q, jb = step.q, step.jb
         m = self.rows_below(step.j0)
         panel_bytes = FP64_BYTES * jb * m
         copy_s = panel_bytes / self.ranks.network.host_rate
-        if self.machine.fact:  # which includes the copy
+        if self.machine.fact:  # the measured rate includes the copy
             copy_s = np.zeros_like(panel_bytes)
             fact = own_fact_s(self.machine, self.ranks.along_column, float(m.max()), jb)
         else:
@@ -270,11 +287,11 @@ class HplClocks(LuClocks):
         return L - begun if self.machine.fact else 0.0
 
     def exchange(self, begun: Array, columns: Array, jb: int) -> Array:
-        """Return when the messages of RS arrive.
+        """Return the time at which the messages of RS have arrived on each rank.
 
         The ranks of a process column begin when all of them have gathered their rows. The owner of the block row
         scatters P - 1 pieces of jb n/P entries while all ranks gather U. Its outgoing link carries both messages, and
-        their latencies overlap:
+        their latencies overlap. With latency l and b seconds per byte, the time is
 
             h l + 2 (P-1) (jb n 8/P) b        h = P - 1 rolls, or the rounds of a binary exchange of narrow sections
         """
@@ -287,18 +304,18 @@ class HplClocks(LuClocks):
         return np.broadcast_to(begun.max(axis=0) + np.where(columns > 0, seconds, 0.0), begun.shape).copy()
 
     def exchange_one(self, begun: Array, columns: float, jb: int) -> Array:
-        """Return when the messages of RS arrive in one process column."""
+        """Return the time at which the messages of RS have arrived on each rank of one process column."""
         return self.exchange(begun[:, None], np.array([columns]), jb)[:, 0]
 
     def rows_s(self, columns: Array, jb: int) -> Array:
-        """Return the time in which the device gathers and scatters a section's rows, in seconds, by process column."""
+        """Return the seconds in which the device gathers and scatters the rows of a section, for each rank."""
         seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
         self.busy["rows"] += float(seconds.sum()) / self.run.ranks
         found: Array = seconds
         return found
 
     def update_s(self, jb: int, m: Array, n: Array, q: int | None = None) -> Array:
-        """Return the time of UPDATE for n columns, in seconds.
+        """Return the seconds of UPDATE for n columns, for each rank or for the ranks of process column q.
 
         The flops are jb² n for the solve of U, and 2 jb (m + edge)(n + edge) for the update of A22.
         """
@@ -325,6 +342,6 @@ class HplClocks(LuClocks):
         return next(outside, max(0, len(self.steps) - 1))
 
     def width(self, event: LuEvent) -> Array:
-        """Return the number of local columns in an event's section, by process column."""
+        """Return the number of local columns in the section of an event, by process column."""
         c0, c1 = self.sections.columns(event.k, event.section)
         return c1 - c0  # type: ignore[no-any-return]

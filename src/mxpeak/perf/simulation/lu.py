@@ -1,4 +1,4 @@
-"""The common part of the simulations of HPL and HPL-MxP: a run, its ranks on nodes, sizes, and the forecast."""
+"""The common part of the simulations of HPL and HPL-MxP: runs, ranks on nodes, clocks and forecasts."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from mxpeak.perf.simulation.machines import Machine, Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LuRun:
-    """One run of an LU benchmark, with the options of the solvers.
+    """The settings of a simulated LU run.
 
-    aware          messages are sent from device memory; otherwise they are staged in host memory
-    nics           the number of ports per node that are used; None: all
-    core_sharing   FACT also uses the cores of the node's waiting ranks (rocHPL III-B)
-    early          with a split update, panels start during UPDATE of the left section (HPL) or after it (rocHPL, III-C)
+    aware          whether messages are sent from device memory; otherwise they are copied to host memory first
+    nics           number of network ports per node that are used; None: all
+    core_sharing   whether FACT also uses the cores of the node's waiting ranks (rocHPL III-B)
+    early          whether panels start during UPDATE of a split update's left section (HPL) or after it (rocHPL, III-C)
     slow           relative speed of each slow rank
     """
 
@@ -57,7 +57,7 @@ class LuRun:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks, P·Q."""
+        """Return the number of ranks, P × Q."""
         return self.P * self.Q
 
 
@@ -66,9 +66,9 @@ class LuForecast:
     """The result of a simulated run.
 
     phases      mean seconds per rank by phase; "wait" is the remaining time, communication that is not hidden
-    behind      mean seconds per rank of host work and copies that overlap those phases or are part of "wait"
-    step_s      the times at which the owner of each step's diagonal block began the step
-    device_s    how long that owner's device computed in the step
+    behind      mean seconds per rank of host work and copies that overlap these phases or are part of "wait"
+    step_s      times at which the owner of each step's diagonal block began the step
+    device_s    seconds that the device of this owner computed in the step
     """
 
     flops: float
@@ -80,11 +80,14 @@ class LuForecast:
 
     @property
     def rate_flops(self) -> float:
-        """Return the credited flops per second."""
+        """Return the rate in flop/s, based on the credited flops."""
         return self.flops / self.time_s
 
     def hidden_until(self, slack: float = 1.1) -> int:
-        """Return the first step at which a window of sixteen steps takes more than `slack` times its computation."""
+        """Return the first of sixteen successive steps that together take more than `slack` times their computation.
+
+        Before this step, computation hides the communication.
+        """
         took, computed = np.diff(self.step_s), self.device_s[: len(self.step_s) - 1]
         window = np.ones(min(16, len(took)))
         late = np.convolve(took, window, "valid") > slack * np.convolve(computed, window, "valid")
@@ -97,7 +100,7 @@ class LuForecast:
 
 
 def owned(n: int, nb: int, P: int) -> Array:
-    """Return how many of the n entries each of P processes owns (`layout.block_cyclic.numroc` for all P)."""
+    """Return the number of the n entries that each of P processes owns (`layout.block_cyclic.numroc` for all P)."""
     blocks, ragged = divmod(n, nb)
     rounds, extra = divmod(blocks, P)
     sizes: Array = np.full(P, float(rounds * nb))
@@ -107,7 +110,7 @@ def owned(n: int, nb: int, P: int) -> Array:
 
 
 class RankGrid:
-    """The process grid of a run on a machine's nodes: lines along rows and columns, slow ranks, and shared ports."""
+    """The process grid of a run on a machine: the lines of ranks on nodes, the ranks' speeds, and the network."""
 
     def __init__(self, run: LuRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -122,20 +125,20 @@ class RankGrid:
 
     @property
     def wait_on_the_spot(self) -> bool:
-        """Return whether ranks wait for the end of a broadcast before they continue other work."""
+        """Return whether ranks must wait for the end of a broadcast before they continue with other work."""
         return self.run.bcast == "lib" and not self.network.lib_overlaps
 
     def staged(self, size_bytes: Array) -> Array | float:
-        """Return the time, in seconds, of a copy between device and host, or 0 if messages are not staged."""
+        """Return the seconds of a copy between device and host memory, or 0 if messages are sent from device memory."""
         return 0.0 if self.run.aware else size_bytes / self.network.host_rate
 
 
 class LuClocks(ABC):
-    """Clocks of all P×Q ranks in a factorization, which execute the schedule of the solver.
+    """The clocks of all P×Q ranks in a factorization, advanced by the solver's schedule of events.
 
-    device     when each device has completed all its work
-    ready      when the current step began
-    port       when each rank's link out of its node is free
+    device     when each device has completed all of its work
+    ready      when the current step began on each rank
+    port       when the link of each rank out of its node is free
     step_s     when the owner of each step's diagonal block began the step
     device_s   how long the device of the next panel's owner computes in each step (rocHPL, fig. 7)
     """
@@ -148,7 +151,7 @@ class LuClocks(ABC):
         self.device_s: list[float] = []
 
     def execute(self, overlap: LuOverlap) -> None:
-        """Simulate all steps."""
+        """Simulate all events of the schedule."""
         handlers = {
             PREPARE: self.prepare,
             FACTOR: self.factor,
@@ -166,31 +169,31 @@ class LuClocks(ABC):
         """Return the time at which each rank has received the current panel."""
 
     def await_panel(self, event: LuEvent) -> None:
-        """Begin a step after its panel has arrived."""
+        """Simulate the wait for the current panel, and begin the step."""
         step = self.steps[event.k]
         self.device = self.ready = np.maximum(self.device, self.arrival())
         self.step_s.append(float(self.ready[step.p, step.q]))
 
     @abstractmethod
     def prepare(self, event: LuEvent) -> None:
-        """Apply the previous step's update to a panel's columns."""
+        """Simulate the previous step's update of a panel's columns."""
 
     @abstractmethod
     def factor(self, event: LuEvent) -> None:
-        """Factor a panel and broadcast it."""
+        """Simulate the factorization and the broadcast of a panel."""
 
     def await_pivots(self, event: LuEvent) -> None:  # noqa: B027  # without pivoting there is nothing to wait for
-        """Wait for a panel's pivots."""
+        """Simulate the wait for a panel's pivots; do nothing without pivoting."""
 
     def swap(self, event: LuEvent) -> None:  # noqa: B027
-        """Begin a panel's row swaps in a section."""
+        """Simulate the start of the row swaps in a section; do nothing without pivoting."""
 
     @abstractmethod
     def update(self, event: LuEvent) -> None:
-        """Update a section of the trailing matrix."""
+        """Simulate the update of a section of the trailing matrix."""
 
     def note_device_s(self, step: LuStep, seconds: Array) -> None:
-        """Record how long, in seconds, the owner of a step's diagonal block computes."""
+        """Record how long, in seconds, the device of the owner of a step's diagonal block computes."""
         self.device_s.append(float(seconds[step.p, step.q]))
 
     def rows_below(self, j: int) -> Array:
@@ -204,26 +207,26 @@ class LuClocks(ABC):
 
 
 def used_network(run: LuRun, machine: Machine) -> Network:
-    """Return the links of the machine that a run uses."""
+    """Return the machine's network with the number of ports that the run uses."""
     nics = machine.network.nics if run.nics is None else min(run.nics, machine.network.nics)
     return replace(machine.network, nics=nics)
 
 
 def hops(P: int, Q: int) -> int:
-    """Return the number of message rounds of a sum along a process row and a process column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
+    """Return the number of message rounds of a sum over a process row and a process column: ⌈log2 P⌉ + ⌈log2 Q⌉."""
     return math.ceil(math.log2(P)) + math.ceil(math.log2(Q))
 
 
 def message_in_solve_s(machine: Machine, network: Network) -> float:
-    """Return the time per message in a distributed triangular solve, in seconds: measured, or latency + exchange_s."""
+    """Return the seconds per message in a distributed triangular solve: `turn_s`, or latency + `exchange_s`."""
     return network.latency_s + machine.exchange_s if machine.turn_s is None else machine.turn_s
 
 
 def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the part p×q of the grid on one node: the requested part, or the block that consecutive ranks form.
+    """Return the shape p×q of a node's part of the process grid.
 
-    If consecutive ranks do not form a block (for example 8 ranks per node in columns of 172), return the nearest block
-    that tiles the grid.
+    The shape is `node_grid` or, if it is None, the block that consecutive ranks form. If they do not form a block (for
+    example 8 ranks per node in columns of 172), return a block of at most as many ranks that tiles the grid.
     """
     if node_grid is not None:
         return node_grid
@@ -243,7 +246,7 @@ def forecast(
     device_s: list[float],
     behind: Mapping[str, float] | None = None,
 ) -> LuForecast:
-    """Return the forecast of a run, with the remaining time as the phase "wait"."""
+    """Return the forecast of a run. The time that is not in `phases` becomes the phase "wait"."""
     return LuForecast(
         flops=hpl_flops(run.n),
         time_s=time_s,

@@ -1,7 +1,7 @@
 """Build the description of a machine from measurements of single kernels, with the source of each number.
 
 A record is the result of one measurement: its `name`, its sizes, and `seconds` or a `rate`. No number is fitted to a
-run of a benchmark, so comparing a run with its prediction tests the description.
+run of a benchmark. A comparison of a run with its prediction therefore tests the description.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mxpeak.errors import UsageError
 
 Record = Mapping[str, Any]
 
-#: Numbers of GMRES steps on HPL-MxP's own matrix, which are used until a run has counted them.
+#: Assumed number of GMRES steps on HPL-MxP's own matrix, until a run has counted the steps.
 STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
-#: Smallest share and largest number of passes that a machine's table may contain.
+#: Minimum share and maximum number of passes in the table of a machine.
 LEAST_SHARE, MOST_PASSES = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Facts about the machine that need no measurement; memory is per rank."""
+    """The facts about a machine and a layout that are not measured. `memory_bytes` is per rank."""
 
     title: str
     ranks: int
@@ -36,7 +36,7 @@ class Layout:
 
 
 def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
-    """Return the machine's table from the measurements of a layout; raise an error that names a missing measurement."""
+    """Return the table of a machine from measurements on a layout; raise a UsageError if a measurement is missing."""
     records = _undisturbed(records)
     read = _rate(records, "read")
     edge = _edge(records)
@@ -54,7 +54,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
         "cast_rate": _said(_rate(records, "cast"), "measured"),
         "solve_rate": _said(_rate(records, "solve"), "measured: L and U in fp32"),
         **_turns(records),
-        # a step's residual and solve, two more of each, A in fp32 and its norm
+        # per step a residual and a solve; two more of each; A generated in fp32, and its norm
         "refine_steps": _said(steps + 2, f"{counted}: {steps} steps of GMRES, a first and a last residual"),
         "extra_passes": _said(2, "A is generated in fp32 and its norm computed in the timed part"),
         "devices": int(any(str(r.get("device", "")).startswith("cuda") for r in records)),
@@ -73,7 +73,7 @@ def machine_table(records: Sequence[Record], layout: Layout) -> dict[str, Any]:
 
 
 def _undisturbed(records: Iterable[Record]) -> list[Record]:
-    """Return the fastest record of each repeated measurement, because other processes disturbed the slower ones."""
+    """Return the fastest record of each repeated measurement, because other processes disturbed the others."""
     best: dict[str, Record] = {}
     for r in records:
         key = json.dumps({name: value for name, value in r.items() if name not in ("seconds", "rate")}, sort_keys=True)
@@ -87,7 +87,7 @@ def _cost(record: Record) -> float:
 
 
 def _precisions(records: Iterable[Record], name: str) -> list[str]:
-    """Return the precisions in which a kernel was measured."""
+    """Return the precisions in which a kernel was measured; raise a UsageError if there are none."""
     precisions = sorted({str(r["precision"]) for r in _of(records, name)})
     if not precisions:
         raise _missing(name)
@@ -99,7 +99,7 @@ def _of(records: Iterable[Record], name: str) -> list[Record]:
 
 
 def _rate(records: Sequence[Record], name: str) -> float:
-    """Return the rate of a kernel that was measured at only one size."""
+    """Return the rate of a kernel that is measured at only one size; raise a UsageError if it was not measured."""
     rates = [float(r["rate"]) for r in _of(records, name)]
     if not rates:
         raise _missing(name)
@@ -115,7 +115,7 @@ def _said(value: float, source: str) -> dict[str, Any]:
 
 
 def _points(records: Sequence[Record], name: str, precision: str) -> list[list[float]]:
-    """Return the points (k, rate) of a kernel's rate curve over the inner dimension k."""
+    """Return the points (k, rate) of a kernel in one precision, where k is the inner dimension."""
     best: dict[int, float] = {}
     for r in _of(records, name):
         if r["precision"] == precision:
@@ -128,9 +128,9 @@ def _points(records: Sequence[Record], name: str, precision: str) -> list[list[f
 
 
 def _edge(records: Sequence[Record]) -> float:
-    """Return the rows and columns e that a product wastes at its edges: rate(s) = R (s / (s + e))² for s×s blocks.
+    """Return the number e of rows and columns that a product wastes at its edges, from GEMM rates at two block sizes.
 
-    With q² = rate(s)/rate(b):   e = s b (1 - q) / (q b - s)
+    The model is rate(s) = R (s / (s + e))² for s×s blocks. With q² = rate(s)/rate(b), e = s b (1 - q) / (q b - s).
     """
     edges = []
     for r in _of(records, "gemm"):
@@ -143,7 +143,7 @@ def _edge(records: Sequence[Record]) -> float:
 
 
 def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
-    """Return the GEMM rate as a function of k without the loss at edges, from the largest blocks of each k."""
+    """Return the points (k, rate) of GEMM without the loss at the edges, from the largest blocks of each k."""
     best: dict[int, tuple[int, float]] = {}
     for r in _of(records, "gemm"):
         if r["precision"] == precision:
@@ -158,7 +158,8 @@ def _share(records: Sequence[Record], read: float) -> float:
 def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
     """Return the parameters of FACT and of row moves.
 
-    FACT's rate and time per column follow from a tall and a short panel of NB columns, t = flops / rate + NB·s.
+    The rate and the time s per column of FACT follow from t = flops / rate + NB·s for a tall and a short panel of NB
+    columns.
     """
     by_nb: dict[int, dict[int, float]] = {}
     for r in _of(records, "fact"):
@@ -192,7 +193,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
 
 
 def _beside_message(records: Sequence[Record]) -> float | None:
-    """Return FACT's time per column on two ranks without its message of 2 NB entries, or None if not measured."""
+    """Return the seconds per column of FACT on two ranks, without the message of 2 NB entries; None if not measured."""
     pair = min(_of(records, "pair"), key=lambda r: float(r["seconds"]), default=None)
     link = _link(records)
     if pair is None or link is None:
@@ -202,14 +203,14 @@ def _beside_message(records: Sequence[Record]) -> float | None:
 
 
 def panel_flops(m: float, nb: float) -> float:
-    """Return the flops of factoring a panel of m rows and NB columns: m NB² - NB³/3."""
+    """Return the flops of the factorization of an m×NB panel: m NB² - NB³/3."""
     return m * nb**2 - nb**3 / 3.0
 
 
 def _turns(records: Sequence[Record]) -> dict[str, Any]:
-    """Return the entry `turn_s` of the machine: the measured time per message in a distributed solve with L and U.
+    """Return `turn_s`, the measured seconds per message in a distributed solve with L and U, as part of the table.
 
-    The time includes waits and is at least one latency. The result is empty if no time was measured.
+    The time includes waits and is at least one latency. The result is empty if `turn_s` was not measured.
     """
     seconds, link = [float(r["seconds"]) for r in _of(records, "turn")], _link(records)
     if not seconds or link is None:
@@ -218,8 +219,11 @@ def _turns(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, Any]:
-    """Return the links between the ranks; a single rank sends no messages, and the links have the memory's rate."""
-    copy = 2.0 * _rate(records, "copy")  # a panel on a device goes to the host and back; here it is copied once
+    """Return the network table: ports, rates, latency and passes of the library's broadcasts.
+
+    A single rank sends no messages, so its network has the rate of memory.
+    """
+    copy = 2.0 * _rate(records, "copy")  # a panel on a device is copied to the host and back; the probe copies it once
     link = _link(records)
     if ranks > 1 and link is None:
         raise _missing("pingpong")
@@ -245,7 +249,7 @@ def _network(records: Sequence[Record], read: float, ranks: int) -> dict[str, An
 
 
 def _link(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the latency from the shortest messages and the bytes per second from the longest, or None."""
+    """Return the latency of the shortest message and the bytes per second of the longest; None if not measured."""
     messages = sorted((int(r["bytes"]), float(r["seconds"])) for r in _of(records, "pingpong"))
     if not messages:
         return None
@@ -255,7 +259,7 @@ def _link(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _passes(records: Sequence[Record], name: str, rate: float) -> float:
-    """Return how many times a broadcast transfers its message, computed from the time of the longest message."""
+    """Return how many times a broadcast sends its message through a link, computed from the longest message."""
     messages = [(int(r["bytes"]), -float(r["seconds"])) for r in _of(records, "bcast") if r["bcast"] == name]
     if not messages:
         return 2.0

@@ -1,4 +1,4 @@
-"""Describe machines by the rates of their ranks and links, read from machines.toml or from a user's file."""
+"""Machines described by the rates of their ranks and links, which are read from machines.toml or a user's file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A rate as a function of size: points (size, rate), linear in the logarithm of the size, constant outside."""
+    """A rate as a function of size. It is linear in the logarithm of the size between points, and constant outside."""
 
     points: tuple[tuple[float, float], ...]
 
@@ -42,9 +42,9 @@ class Curve:
 class Network:
     """The links of one node in one direction, with bytes per second and seconds per message.
 
-    nics, nic_rate     number of ports of a node, which its ranks share, and the rate of one; each rank uses one port
-    local              the rate between the devices of a node
-    host_rate          the rate between a device and its host
+    nics, nic_rate     number of ports of a node, which its ranks share, and rate of a port; each rank uses one port
+    local_rate         rate between the devices of a node
+    host_rate          rate between a device and its host
     lib_passes         how many times the library's broadcast sends a message through a node's port: 1 if pipelined
     ilib_passes        the same for the library's nonblocking broadcast
     lib_overlaps       whether devices compute while their hosts are in the library's broadcast
@@ -61,11 +61,11 @@ class Network:
     lib_overlaps: bool = False
 
     def rate(self, sharing: int) -> float:
-        """Return the rate of each of `sharing` ranks of a node that send simultaneously: min(port, ports / sharing)."""
+        """Return the rate per rank if `sharing` ranks of a node send together: nic_rate · min(1, nics / sharing)."""
         return self.nic_rate * min(1.0, self.nics / sharing)
 
     def times(self, factor: float) -> Network:
-        """Return the links with all rates multiplied by a factor."""
+        """Return the network with the rates of ports and local links multiplied by a factor."""
         return replace(self, nic_rate=factor * self.nic_rate, local_rate=factor * self.local_rate)
 
 
@@ -81,7 +81,7 @@ class Machine:
     memory_share         share of memory_rate that sparse kernels reach
     launch_s             seconds until a kernel starts, or until the host is notified of its end
     jitter               mean delay of a rank at a sum over all ranks, relative to its work
-    generate_rate        regenerated entries of A per second, during refinement
+    generate_rate        entries of A that are regenerated per second during refinement
     core_rate, sync_s    rate of a core in FACT, and seconds per level of a reduction over cores
     exchange_s           seconds per round of FACT's exchange between ranks, without the message
     row_passes           how many times a moved row passes through device memory: 4 in a row-major matrix
@@ -90,7 +90,7 @@ class Machine:
     solve_rate           entries of L and U per second in a solve with both; None: limited by memory_rate
     turn_s               seconds per message in this solve, including waits for other ranks; None: latency + exchange_s
     extra_passes         how many times A is regenerated within the timed region, in addition to refinement
-    spread               relative uncertainty of compute and network rates, which gives a prediction's interval
+    spread               relative uncertainty of compute and network rates, which sets the interval of a prediction
     devices              whether ranks compute on devices in addition to their host's cores
     sources              the source of each number
     """
@@ -127,7 +127,7 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def curve(self, kernel: str, precision: str) -> Curve:
-        """Return the rate curve of a kernel; if there is none, raise an error that lists the existing curves."""
+        """Return the rate curve of a kernel; if there is none, raise a UsageError with the available precisions."""
         curves: Mapping[str, Curve] = getattr(self, kernel)
         if precision in curves:
             return curves[precision]
@@ -138,12 +138,12 @@ class Machine:
         )
 
     def gemm_rate(self, precision: str, k: float, side: float) -> float:
-        """Return the rate of products with inner dimension k on side x side entries, GEMM_fr in OLCF's eq. 3."""
+        """Return the rate of products with inner dimension k on side×side entries, GEMM_fr in OLCF's eq. 3."""
         share = self.gemm_share.get(precision)
         return self.curve("gemm", precision)(k) * (1.0 if share is None else share(side))
 
     def varied(self, compute: float, network: float) -> Machine:
-        """Return the machine with its compute rates multiplied by `compute` and the rates of its links by `network`."""
+        """Return the machine with compute rates multiplied by `compute` and network rates multiplied by `network`."""
         return replace(
             self,
             gemm={name: curve.times(compute) for name, curve in self.gemm.items()},
@@ -168,7 +168,8 @@ def known_machines() -> dict[str, Any]:
 def find_machine(name: str) -> Machine:
     """Return the known machine `name`, or the machine that the file `name` describes.
 
-    A file contains one table in the same form as machines.toml. The table may be based on a known machine.
+    A file contains one table in the same form as machines.toml. The table may be based on a known machine. Raise a
+    UsageError for an unknown name or an invalid file.
     """
     tables = known_machines()
     if name in tables:
@@ -201,7 +202,7 @@ def _read(path: Path) -> dict[str, Any]:
     return own
 
 
-#: The keys of a table, each with its smallest and largest valid value, and whether it is optional.
+#: The numeric keys of a table, with the smallest and largest valid value, and whether the key is required.
 NUMBERS: dict[str, tuple[float, float, bool]] = {
     "nodes": (1, 1e6, False),
     "ranks_per_node": (1, 4096, True),
@@ -245,7 +246,7 @@ PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 def machine_from(name: str, tables: Table, source: str) -> Machine:
-    """Return the machine of tables[name], completed by the values of its base; raise an error for invalid values."""
+    """Return the machine of tables[name], completed by the values of its base; raise a UsageError if it is invalid."""
     return _Reader(name, _based(name, tables, source), source).machine()
 
 
@@ -264,14 +265,14 @@ def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
         both = isinstance(value, dict) and key in TABLES
         merged[key] = {**merged.get(key, {}), **value} if both else value
     replaced, kept = own.get("gemm", {}), own.get("gemm_share", {})
-    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):  # the base's own
+    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):  # shares of the base's GEMM rates
         shares = merged["gemm_share"].items()
         merged["gemm_share"] = {name: share for name, share in shares if name in kept or name not in replaced}
     return merged
 
 
 class _Reader:
-    """Reads the values of a table by dotted keys, and records their sources."""
+    """Converts a table to a Machine, checks its values, and records their sources."""
 
     def __init__(self, name: str, table: dict[str, Any], source: str):
         self.name, self.table, self.source = name, table, source
@@ -389,7 +390,7 @@ class _Reader:
         return Curve(tuple((float(x), float(y)) for x, y in pairs))
 
     def value(self, key: str, inner: str) -> Any:
-        """Return the value of a dotted key, given directly or as { value | points = ..., source = "..." }."""
+        """Return the value of a dotted key, alone or in { value | points = ..., source = ... }; record its source."""
         value: Any = self.table
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None

@@ -1,7 +1,8 @@
 """Evaluate the closed formula of the OLCF paper (SC22, IV, eq. 1-5): an upper bound of the time of HPL-MxP, by terms.
 
-The formula treats every step as if the whole matrix remained. The products, 2/3 N²B flops per step on average, count
-as N²B, and panels have full height. The bound has about 1.5 times the products and twice the messages of a run.
+The formula treats every step as if the complete matrix remained. The products have 2/3 N²B flops per step on average,
+but count as N²B, and all panels have full height. The bound has about 1.5 times the products and twice the messages of
+a run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mxpeak.precision import stored_as
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The terms of eq. 1 in seconds for a run, without a diagonal broadcast."""
+    """The terms of eq. 1 for a run, in seconds. The broadcast of the diagonal block is omitted."""
 
     getrf: float
     trsm: float
@@ -24,19 +25,20 @@ class Bound:
 
     @property
     def time_s(self) -> float:
-        """Return the time of eq. 1 with look-ahead: its last two terms become max(T(BCAST_PANEL), T(GEMM)) (IV-B)."""
+        """Return the time of eq. 1 in seconds. Look-ahead replaces its last two terms by their maximum (IV-B)."""
         return self.getrf + self.trsm + max(self.bcast_panel, self.gemm)
 
 
 def upper_bound(
     machine: Machine, n: int, nb: int, P: int, Q: int, node: tuple[int, int], precision: str, nics: int | None = None
 ) -> Bound:
-    """Return the bound of eq. 3, with the communication of eq. 5, in which the ranks of a node share its ports.
+    """Return the terms of eq. 3, with the communication of eq. 5, in which the ranks of a node share its ports.
 
         T = N B²/GETRF + N² B/(P_r TRSM) + N² B/(P_c TRSM)
             + max(2N² Q_r/(P_r NBN) + 2N² Q_c/(P_c NBN), N³/(P_r P_c GEMM(N_L, B)))
 
-    NBN is the bandwidth of a node, or of the links between its devices if all ranks are on one node.
+    The process grid is P_r×P_c, and Q_r×Q_c of its ranks are on one node. NBN is the bandwidth of a node, or of the
+    links between its devices if all ranks are on one node.
     """
     N, B = float(n), float(nb)
     stored = stored_as(precision)
@@ -55,5 +57,5 @@ def upper_bound(
 
 
 def bytes_of_a_node(n: int, P: int, Q: int, node: tuple[int, int]) -> float:
-    """Return the bytes that a node sends by eq. 4: 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r, K_c = P_c/Q_c nodes."""
+    """Return the bytes that a node sends by eq. 4: 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r and K_c = P_c/Q_c nodes."""
     return 2.0 * n**2 * (node[0] / P + node[1] / Q)

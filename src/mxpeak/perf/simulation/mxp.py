@@ -3,7 +3,7 @@
 A11 = L11 U11                  factor, sent along its row and column
 L21 = A21 U11^-1, cast         trsm, sent along the rows
 U12 = L11^-1 A12, cast         trsm, sent along the columns
-A22 = A22 - L21 U12            gemm, the next panels' part first
+A22 = A22 - L21 U12            gemm, first in the block column and block row of the next panels
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mxpeak.perf.simulation.machines import Machine
 from mxpeak.precision import precision, stored_as
 
 FP32_BYTES = 4
-#: Reductions over all ranks in a step of GMRES: two projections, a norm, the product and the predicted error.
+#: Number of sums over all ranks in a step of GMRES: two projections, a norm, the product and the predicted error.
 REDUCTIONS = 5
 
 
 def simulate(run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run: the LU, and then the refinement."""
+    """Simulate an HPL-MxP run, which consists of the LU and the refinement, and return the forecast."""
     return MxpClocks(run, machine).result()
 
 
 class MxpClocks(LuClocks):
-    """The clocks of a simulated HPL-MxP run; L and U are the times at which a step's panels arrive."""
+    """The clocks of a simulated HPL-MxP run. `L` and `U` contain the arrival times of a step's panels."""
 
     def __init__(self, run: LuRun, machine: Machine):
         super().__init__(run, machine)
@@ -50,18 +50,18 @@ class MxpClocks(LuClocks):
         return forecast(self.run, lu_s + refine_s, phases, self.step_s, self.device_s)
 
     def arrival(self) -> Array:
-        """Return the time at which each rank has received both panels."""
+        """Return the time at which each rank has received both panels of the current step."""
         return np.maximum(self.L, self.U)
 
     def await_panel(self, event: LuEvent) -> None:
-        """Begin a step after both panels have arrived."""
+        """Simulate the wait for both panels, and begin the step."""
         super().await_panel(event)
         step = self.steps[event.k]
         side = (self.run.n - step.j1) / math.sqrt(self.run.ranks)
         self.per_entry = 2.0 * step.jb / self.machine.gemm_rate(self.run.precision, step.jb, side)
 
     def prepare(self, event: LuEvent) -> None:
-        """Update the next block column and block row, and record when their panels can begin."""
+        """Simulate the update of the next block column and block row, and record when their panels can begin."""
         step, width = self.steps[event.k], np.array([float(self.steps[event.k].jb)])
         column, row = self.ready[:, step.q].copy(), self.ready[step.p].copy()
         column += self.gemm(self.rows_below(step.j0), width, q=step.q)[:, 0]
@@ -71,13 +71,16 @@ class MxpClocks(LuClocks):
         self.column, self.row = column, row
 
     def factor(self, event: LuEvent) -> None:
-        """Compute and send a step's panels, unless they overlap an update; `update` then computes and sends them."""
+        """Simulate the computation and the broadcast of a step's panels.
+
+        With look-ahead, `update` simulates the panels of all steps except the first, because they overlap an update.
+        """
         step = self.steps[event.k]
         if event.k == 0 or not self.overlap.lookahead:
             self.panels(step, self.device[:, step.q], self.device[step.p], self.device, 0.0)
 
     def update(self, event: LuEvent) -> None:
-        """Update a section, and compute the panels that overlap it."""
+        """Simulate the update of a section, and the panels of the next step if they overlap it."""
         if event.k + 1 == len(self.steps):
             return
         following = self.steps[event.k + 1]
@@ -92,9 +95,9 @@ class MxpClocks(LuClocks):
             self.note_device_s(following, self.device - self.ready)
 
     def panels(self, step: LuStep, column: Array, row: Array, entry: Array, rest: Array | float) -> None:
-        """Compute and send a step's panels. The ranks that compute them begin at the times `column` and `row`.
+        """Simulate the computation and the broadcast of a step's panels, which begin at the times `column` and `row`.
 
-        While these ranks wait for the diagonal block, their devices continue with `rest` of the update.
+        While the ranks of these panels wait for the diagonal block, their devices continue with `rest` of the update.
         """
         p, q, jb = step.p, step.q, step.jb
         m, n = self.rows_below(step.j1), self.columns_from(step.j1)
@@ -110,7 +113,7 @@ class MxpClocks(LuClocks):
         L = np.where(np.arange(self.run.P) == p, D, np.maximum(column, D_column)) + make_L
         U = np.where(np.arange(self.run.Q) == q, L[p], np.maximum(row, D_row)) + make_U
 
-        # A device's own panels add to the update, and it waits for D after that.
+        # The time for a device's own panels is added to its update time. The device also waits for D.
         device[:, q] = np.maximum(device[:, q] - entry[:, q] + column + make_L, L)
         device[p] = np.maximum(device[p] - entry[p] + row + make_U, U)
         device[p, q] = max(column[p] + factor_s + make_L[p] + make_U[q] + (np.zeros_like(entry) + rest)[p, q], U[q])
@@ -125,7 +128,7 @@ class MxpClocks(LuClocks):
         self.U = arrivals(self.run.bcast, self.ranks.along_column, p, U + stage_U, entry_U.T, self.port.T, U_bytes).T
         if not self.run.aware:
             self.L, self.U = self.L + np.reshape(stage_L, (-1, 1)), self.U + stage_U
-        if blocking:  # the rest of the update begins after both have arrived
+        if blocking:  # the rest of the update begins after both panels have arrived
             device = np.maximum(device - rest, np.maximum(self.L, self.U)) + rest
         self.device = device
         size = self.run.ranks
@@ -134,9 +137,9 @@ class MxpClocks(LuClocks):
         self.busy["cast"] += float(np.sum(cast_L / speed[:, q]) + np.sum(cast_U / speed[p])) / size
 
     def gemm(self, m: Array, n: Array, p: int | None = None, q: int | None = None) -> Array:
-        """Return the time of an m×n product, in seconds, on all ranks, or on process row p or column q.
+        """Return the seconds of an m×n product on all ranks, or on the ranks of process row p or process column q.
 
-        The product has (m + edge)(n + edge) entries.
+        The product is counted with (m + edge)(n + edge) entries.
         """
         edge = self.machine.edge
         padded_m, padded_n = np.where(m > 0, m + edge, 0.0), np.where(n > 0, n + edge, 0.0)
@@ -147,14 +150,14 @@ class MxpClocks(LuClocks):
         return seconds
 
     def columns_from(self, j: int) -> Array:
-        """Return the number of local columns from global column j on, by process column."""
+        """Return the number of local columns from global column j to the end, by process column."""
         return self.columns_before(self.run.n) - self.columns_before(j)
 
 
 def _tree(line: Line, size_bytes: float) -> float:
-    """Return the time of the library's broadcast of the diagonal block, in seconds.
+    """Return the seconds of the library's broadcast of the diagonal block.
 
-    The block is short compared with panels, so the time includes a latency for each level of the broadcast tree.
+    The block is small compared with panels, so the time includes a latency for each level of the broadcast tree.
     """
     if line.size == 1:
         return 0.0
@@ -164,13 +167,13 @@ def _tree(line: Line, size_bytes: float) -> float:
 
 
 def refinement_s(run: LuRun, machine: Machine, ranks: RankGrid) -> float:
-    """Return the time of refinement, in seconds.
+    """Return the time of the refinement in seconds.
 
     step = N²/(PQ) / generate + 4 N²/(PQ) / memory + (2 N/NB + 5) (log2 P + log2 Q) exchanges
 
-    Each step regenerates A for the residual, and reads L and U for the solve. An exchange with its message takes
-    turn_s if that was measured, otherwise a latency plus exchange_s. A measured rate of solves replaces the memory's
-    rate. `extra_passes` passes over A are added.
+    Each step regenerates A for the residual, and reads L and U for the solve. An exchange takes `turn_s` if this time
+    was measured, otherwise a latency plus `exchange_s`. A measured rate of solves replaces the rate of memory. In
+    addition, A is regenerated `extra_passes` times.
     """
     if machine.generate_rate is None:
         return 0.0

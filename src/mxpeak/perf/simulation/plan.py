@@ -1,4 +1,4 @@
-"""Choose N, NB, P×Q and the part of the grid per node for given ranks and memory, and warn about bad values."""
+"""Choose N, NB, P×Q and the node's part of the grid for given ranks and memory, and warn about unfavorable values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from mxpeak.records import Caution, size_text
 
 #: Share of the best rate that a block size must reach. Larger blocks take more time in steps without overlap.
 GOOD_RATE = 0.97
-#: Largest share by which N may be reduced so that all ranks have whole blocks.
+#: Maximum share by which N may be reduced so that all ranks have whole blocks.
 GIVEN_UP = 0.03
-#: The step between candidate block sizes.
+#: Distance between candidate block sizes.
 STEP = 64
-#: Limits for warnings: the ratio P/Q, and the number of bytes of which a leading dimension is a multiple.
+#: Limits for warnings: the ratio P/Q, and the number of bytes of which no leading dimension should be a multiple.
 TALL, POWER = 4, 4096
 
 
 def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Footprint:
-    """Return the footprint of a run, without the inverses that devices keep and the third panel of a split update."""
+    """Return the function that computes the bytes of a run of this benchmark.
+
+    It omits the inverses that devices keep, and the third panel of a split update.
+    """
     if benchmark == "hpl":
         return hpl_memory_bytes
     stored = precision(stored_as(low)).bytes
@@ -34,7 +37,7 @@ def footprint_of(benchmark: str, low: str, background: bool, depth: int) -> Foot
 
 
 def good_block(gemm: Curve) -> int:
-    """Return the smallest block size, a multiple of 64, at which products reach 97 % of their best rate."""
+    """Return the smallest block size, a multiple of 64, at which products reach GOOD_RATE times their best rate."""
     first, last = int(gemm.points[0][0]), int(gemm.points[-1][0])
     best = max(rate for _, rate in gemm.points)
     sizes = [size for size in range(STEP, last + 1, STEP) if size >= first] or [last]
@@ -42,11 +45,11 @@ def good_block(gemm: Curve) -> int:
 
 
 def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
-    """Return the best shape p×q of the grid block that a node of `ranks` ranks computes.
+    """Return the best shape p×q of a node's part of the process grid, if a node has `ranks` ranks.
 
     Return None if one node has all ranks, or if no block of this size tiles the grid. For HPL-MxP, the best block
-    causes the least traffic per node. For HPL, it has as many columns as possible, so that few ranks of a node factor
-    a panel at the same time and share the node's cores (rocHPL, III-B).
+    causes the least traffic per node. For HPL, the block has as many columns as possible. Then few ranks of a node
+    factor a panel at the same time and share the node's cores (rocHPL, III-B).
     """
     if ranks >= P * Q:
         return None
@@ -59,14 +62,17 @@ def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int
 
 
 def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:
-    """Return the largest N that fits: a multiple of NB·lcm(P, Q) if this reduces N only slightly, otherwise of NB."""
+    """Return the largest N that fits into `budget_bytes`.
+
+    N is a multiple of NB·lcm(P, Q) if this reduces N by at most GIVEN_UP, and otherwise a multiple of NB.
+    """
     n = largest_n(budget_bytes, nb, P, Q, footprint)
     whole = nb * math.lcm(P, Q)
     return n // whole * whole if n >= whole and n % whole <= GIVEN_UP * n else n
 
 
 def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_rank: float, footprint: Footprint) -> None:
-    """Raise an error if a run does not fit in the memory of its ranks."""
+    """Raise a ResourceError if a run needs more than `per_rank` bytes of memory per rank."""
     need = footprint(n, nb, P, Q)
     if need["total"] <= per_rank * P * Q:
         return
@@ -80,7 +86,7 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
 
 
 def prime_caution(ranks: int) -> list[Caution]:
-    """Return a caution if the number of ranks is prime, because every grid of a prime number of ranks is a line."""
+    """Return a caution if the number of ranks is prime, because its only process grids are a single row or column."""
     if ranks <= 3 or squarest(ranks)[0] > 1:
         return []
     near = max(range(max(4, ranks - 8), ranks), key=lambda r: (squarest(r)[0], r))
@@ -89,7 +95,7 @@ def prime_caution(ranks: int) -> list[Caution]:
 
 
 def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
-    """Return a caution if the number of ranks leaves the last node partly empty."""
+    """Return a caution if the last node has fewer ranks than the other nodes."""
     over = ranks % per_node
     if ranks < per_node or not over:
         return []
@@ -99,7 +105,7 @@ def part_node_caution(ranks: int, per_node: int) -> list[Caution]:
 
 
 def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Caution]:
-    """Return cautions about unfavorable grids, orders and leading dimensions."""
+    """Return cautions about an unfavorable process grid, order or leading dimension."""
     ranks, cautions = P * Q, prime_caution(P * Q)
     if P >= TALL * Q:
         cautions.append(
@@ -135,7 +141,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
 
 
 def check_ranks(machine: Machine, ranks: int) -> None:
-    """Raise an error if a run needs more ranks than the machine has."""
+    """Raise a UsageError if a run needs more ranks than the machine has."""
     if machine.nodes is not None and ranks > machine.nodes * machine.ranks_per_node:
         limit = machine.nodes * machine.ranks_per_node
         raise UsageError(

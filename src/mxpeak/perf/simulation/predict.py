@@ -1,4 +1,4 @@
-"""Predict a rate and its interval by simulating the machine, a slower machine and a faster machine."""
+"""Predict the rate of a run and an interval by simulating a machine, a slower machine and a faster machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mxpeak.perf.simulation.machines import Machine
 
 
 class Forecast(Protocol):
-    """The result of a simulation, from which predictions are made."""
+    """A simulated run with a time and a rate."""
 
     @property
     def time_s(self) -> float:
@@ -20,7 +20,7 @@ class Forecast(Protocol):
 
     @property
     def rate_flops(self) -> float:
-        """Return the credited flops per second."""
+        """Return the rate in flop/s, based on the credited flops."""
 
 
 AnyForecast = TypeVar("AnyForecast", bound=Forecast)
@@ -28,14 +28,14 @@ AnyForecast = TypeVar("AnyForecast", bound=Forecast)
 
 @dataclass(frozen=True, slots=True)
 class Prediction(Generic[AnyForecast]):
-    """A forecast, and the rates if both compute and network are slower, or both faster, by the machine's spread."""
+    """A forecast, and the rates with compute and network slower (`low`) or faster (`high`) by the machine's spread."""
 
     forecast: AnyForecast
     low: float
     high: float
 
     def section(self) -> dict[str, float]:
-        """Return the prediction as a section of the JSON result."""
+        """Return the rate, the time and the interval as a section of the JSON result."""
         return {
             "rate_flops": self.forecast.rate_flops,
             "time_s": self.forecast.time_s,
@@ -45,14 +45,14 @@ class Prediction(Generic[AnyForecast]):
 
 
 def predict(simulate: Callable[[Machine], AnyForecast], machine: Machine) -> Prediction[AnyForecast]:
-    """Simulate one run, and return its prediction with the interval of the rate."""
+    """Simulate a run on the machine, a slower and a faster machine, and return the forecast with the interval."""
     compute, network = machine.spread
     low, high = (simulate(machine.varied(1 + s * compute, 1 + s * network)).rate_flops for s in (-1, 1))
     return Prediction(simulate(machine), low, high)
 
 
 def simulate_lu(benchmark: str, run: LuRun, machine: Machine) -> LuForecast:
-    """Simulate one run of HPL or HPL-MxP."""
+    """Simulate a run of HPL or HPL-MxP on a machine and return the forecast."""
     if benchmark == "hpl":
         return hpl.simulate(run, machine)
     return mxp.simulate(run, machine)

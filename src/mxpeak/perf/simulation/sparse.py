@@ -1,4 +1,4 @@
-"""Simulate HPG-MxP and HPCG: memory traffic, halo exchanges that it partly hides, and sums over all ranks.
+"""Simulate HPG-MxP and HPCG: memory traffic, halo exchanges that are partly hidden, and sums over all ranks.
 
 The simulation follows a rank with neighbors on all sides, because these ranks are the slowest. At every sum over all
 ranks, the other ranks wait for this rank. With n rows per level, entries of w bytes and 32-bit columns, the bytes are
@@ -8,7 +8,7 @@ ranks, the other ranks wait for this rank. With n rows per level, entries of w b
     from zero           half of A's entries
     coarse residual     an eighth of A's rows, all of x
 
-The first color of a sweep, or all of a product, hides the halo exchange (Kashi et al., 3.2.3 and 4.3).
+The halo exchange is hidden by the first color of a sweep or by a complete product (Kashi et al., 3.2.3 and 4.3).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from mxpeak.perf.sparse_counts import hpcg_flops, hpg_mxp_flops, stencil_levels
 from mxpeak.precision import precision
 
 INDEX_BYTES = 4
-#: The number of colors in a coloring of the 27-point problem.
+#: Number of colors of the 27-point stencil.
 COLOURS = 8
-#: Number of ranks for which machine.spread is the largest deviation: all of Frontier.
+#: Number of ranks at which the slowdown of the slowest device is machine.spread[0]: all of Frontier.
 ALL_RANKS = 75264
 #: Euler's constant.
 EULER = 0.5772156649015329
@@ -35,10 +35,10 @@ PENALTY = 2305 / 2382
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseRun:
-    """One run of HPG-MxP or HPCG.
+    """The settings of a simulated run of HPG-MxP or HPCG.
 
-    low        format of matrices and vectors of the inner iteration; fp64 for HPCG
-    counting   the rule by which multigrid's flops are counted
+    low        format of the matrices and vectors in the inner iteration; fp64 for HPCG
+    counting   rule by which multigrid's flops are counted: "reference" or "ornl"
     slow       relative speed of each slow rank
     """
 
@@ -54,13 +54,13 @@ class SparseRun:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks, npx·npy·npz."""
+        """Return the number of ranks, npx × npy × npz."""
         return self.box.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseForecast:
-    """The result of a simulated solve: seconds by motif, and `exposed_s`, the communication that is not hidden."""
+    """The result of a simulated solve: seconds by motif, and in `exposed_s` the seconds of communication not hidden."""
 
     flops: float
     time_s: float
@@ -75,12 +75,12 @@ class SparseForecast:
 
 
 def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
-    """Simulate one solve of `iterations` steps."""
+    """Simulate one solve of `iterations` steps and return the forecast."""
     return SparseTimes(run, machine).result()
 
 
 class SparseTimes:
-    """Accumulates the time by motif, and the time of communication that is not hidden, in seconds."""
+    """Simulates a solve, and accumulates the seconds by motif and of communication that is not hidden."""
 
     def __init__(self, run: SparseRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -89,11 +89,11 @@ class SparseTimes:
         slowest = min(run.slow.values(), default=1.0)
         self.rate = machine.memory_rate * machine.memory_share * min(slowest, 1.0 - variation(machine, run.ranks))
         self.seconds: dict[str, float] = {}
-        self.exposed_s = self.alone_s = 0.0  # alone_s: since the last sum
+        self.exposed_s = self.alone_s = 0.0  # alone_s: work since the last sum over all ranks
         self.halos: dict[tuple[int, int], float] = {}
 
     def result(self) -> SparseForecast:
-        """Return the forecast of the solve with its credited flops."""
+        """Simulate the solve and return the forecast with the credited flops."""
         run = self.run
         levels = stencil_levels(run.box)
         if run.benchmark == "hpcg":
@@ -115,7 +115,7 @@ class SparseTimes:
         )
 
     def hpg_mxp(self, cycles: list[int]) -> None:
-        """Simulate GMRES-IR with these cycles.
+        """Simulate GMRES-IR; `cycles` contains the number of steps of each restart cycle.
 
         A step consists of multigrid, the product A z, CGS2 and a norm. A cycle begins with b - A x in fp64.
         """
@@ -133,7 +133,7 @@ class SparseTimes:
             self.allreduce("update", 1)
 
     def hpcg(self) -> None:
-        """Simulate CG: a step has multigrid with symmetric sweeps, A p, three dot products and three vector updates."""
+        """Simulate CG. A step consists of symmetric multigrid, A p, three dot products and three vector updates."""
         n = self.levels[0].rows
         for _ in range(self.run.iterations):
             self.multigrid(8, symmetric=True)
@@ -143,10 +143,10 @@ class SparseTimes:
             self.stream(9 * n * 8, "waxpby")
 
     def multigrid(self, w: int, symmetric: bool) -> None:
-        """Simulate a V-cycle with one sweep on the coarsest level.
+        """Simulate a V-cycle of multigrid with one sweep on the coarsest level.
 
-        Each other level has a sweep from zero, the residual at coarse points, and a sweep after the correction. If
-        `symmetric`, each sweep is a forward and a backward sweep.
+        The other levels have a sweep from zero, the residual at coarse points, and a sweep after the correction. If
+        `symmetric`, each sweep is a forward and a backward sweep. `w` is the number of bytes per value.
         """
         gs, restriction, prolongation = ("mg",) * 3 if symmetric else ("gs", "restriction", "prolongation")
         for box, coarser in zip(self.levels, [*self.levels[1:], None]):
@@ -154,7 +154,7 @@ class SparseTimes:
             if symmetric:
                 self.sweep(box, w, gs)
             if coarser is None:
-                if not symmetric:  # the ordinary sweep, from zero all the same
+                if not symmetric:  # the coarsest level uses a complete sweep, although x is zero
                     self.sweep(box, w, gs, share=0.5)
                 return
             self.product(box, w, restriction, share=1 / 8)
@@ -164,7 +164,10 @@ class SparseTimes:
                 self.sweep(box, w, gs)
 
     def sweep(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """Simulate a Gauss–Seidel sweep color by color. The first color hides the halo exchange."""
+        """Simulate a Gauss–Seidel sweep over a share of A's entries, color by color.
+
+        In a complete sweep, the first color hides the halo exchange.
+        """
         n = box.rows
         matrix_bytes = share * n * STENCIL * (w + INDEX_BYTES)
         seconds = self.stream(matrix_bytes + n * (COLOURS + 2) * w, motif, kernels=COLOURS)
@@ -172,29 +175,29 @@ class SparseTimes:
             self.halo(box, w, motif, hidden_by=seconds / COLOURS)
 
     def product(self, box: Box, w: int, motif: str, share: float = 1.0) -> None:
-        """Simulate A x for a share of the rows, during which the halo is exchanged."""
+        """Simulate A x for a share of the rows. The product hides the halo exchange."""
         n = box.rows
         seconds = self.stream(share * n * (STENCIL * (w + INDEX_BYTES) + w) + n * w, motif)
         self.halo(box, w, motif, hidden_by=seconds)
 
     def stream(self, size_bytes: float, motif: str, kernels: int = 1) -> float:
-        """Add the time in which `kernels` kernels move bytes through device memory."""
+        """Add and return the time of `kernels` kernels that together move `size_bytes` bytes of device memory."""
         seconds = size_bytes / self.rate + kernels * self.machine.launch_s
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.alone_s += seconds
         return seconds
 
     def halo(self, box: Box, w: int, motif: str, hidden_by: float) -> None:
-        """Add the part of a halo exchange that other work, which takes `hidden_by` seconds, does not hide."""
+        """Add the time of a halo exchange that remains after `hidden_by` seconds of other work."""
         key = box.nx, w
         if key not in self.halos:
             self.halos[key] = halo_s(box, w, self.machine, self.run.aware)
         self.wait(motif, max(0.0, self.halos[key] - hidden_by))
 
     def allreduce(self, motif: str, times: int) -> None:
-        """Add the time of sums over all ranks.
+        """Add the time of several sums over all ranks.
 
-        A sum consists of a tree in both directions, the notification of the host, and the wait for the last rank.
+        A sum consists of messages up and down a tree, the notification of the host, and the wait for the slowest rank.
         """
         net, R = self.machine.network, self.run.ranks
         per_node = min(self.machine.ranks_per_node, R)
@@ -204,16 +207,16 @@ class SparseTimes:
         self.alone_s = 0.0
 
     def wait(self, motif: str, seconds: float) -> None:
-        """Add the time, in seconds, of communication that is not hidden."""
+        """Add seconds of communication that is not hidden."""
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.exposed_s += seconds
 
 
 def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
-    """Return the time of a halo exchange, in seconds.
+    """Return the time of a halo exchange, in seconds, with `w` bytes per value.
 
-    Messages that leave a node share its ports; other messages have separate links. Consecutive ranks are neighbors
-    along x. If a line fills a node, its ranks have no other neighbors on the node.
+    Messages that leave a node share its ports. Messages within a node have separate links. Consecutive ranks are
+    neighbors along x. If a line of ranks fills a node, its ranks have no other neighbors on the node.
     """
     neighbors = box.neighbors()
     if not neighbors:
@@ -230,15 +233,16 @@ def halo_s(box: Box, w: int, machine: Machine, aware: bool) -> float:
 
 
 def lateness(machine: Machine, ranks: int) -> float:
-    """Return the delay of the last of R ranks at a sum, relative to its work: the largest of R exponential delays.
+    """Return the delay of the last of R ranks at a sum, relative to the rank's work.
 
-    The delay is machine.jitter (ln R + gamma) with Euler's constant gamma. The work runs at the slowest device's rate.
+    The delay is the expected maximum of R exponential delays, machine.jitter (ln R + gamma) with Euler's constant
+    gamma. The work takes the time of the slowest device.
     """
     return machine.jitter * (math.log(ranks) + EULER) if ranks > 1 else 0.0
 
 
 def variation(machine: Machine, ranks: int) -> float:
-    """Return the expected slowdown of the slowest of R devices.
+    """Return the expected slowdown of the slowest of R devices, as a share of the rate.
 
     The largest of R normal deviates is about √(2 ln R) σ. The standard deviation σ is chosen so that all devices of
     Frontier give machine.spread[0] (OLCF, VI-B). The result does not exceed this value.

@@ -67,7 +67,7 @@ class Checks(ABC):
         return self._keeps or (step + 1) % EVERY == 0
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Check the matrix after `done` steps; write a checkpoint if all faults are corrected. Collective."""
+        """Check the matrix after `done` steps, and write a checkpoint if all faults were corrected. Collective."""
         with self.spans("abft"):
             self.check(done)
             self._checks += 1
@@ -92,9 +92,10 @@ class Checks(ABC):
             self._checks += 1
 
     def checked(self) -> Checked:
-        """Check the factors again and return all faults; the list is complete on rank 0 of the grid.
+        """Check the factors again, and return the result of all checks.
 
-        The time of this check is not part of the factorization. Collective over the grid.
+        The list of faults is complete only on rank 0 of the grid. The time of this check is not part of the
+        factorization. Collective over the grid.
         """
         begin = perf_counter()
         self.look_back()
@@ -112,19 +113,19 @@ class Checks(ABC):
 
     @abstractmethod
     def baseline(self, done: int) -> None:
-        """Compute the sums of the matrix after `done` steps. Collective over the grid."""
+        """Compute the row sums of the matrix after `done` steps. Collective over the grid."""
 
     @abstractmethod
     def check(self, done: int) -> None:
-        """Compare the checksums with sums of the matrix after `done` steps. Collective over the grid."""
+        """Compare the checksums with the row sums of the matrix after `done` steps. Collective over the grid."""
 
     @abstractmethod
     def check_end(self) -> None:
-        """Compare the checksums with sums of the factors after the last step. Collective over the grid."""
+        """Compare the checksums with the row sums of the factors after the last step. Collective over the grid."""
 
     @abstractmethod
     def look_back(self) -> None:
-        """Compare the factors with their sums at the time of the last check. Collective over the grid."""
+        """Compare the factors with the sums that were computed at the last check. Collective over the grid."""
 
     def column_after(self, done: int) -> int:
         """Return the first column of the trailing matrix after `done` steps."""
@@ -150,25 +151,25 @@ class Checks(ABC):
         return self.along_row(sums)
 
     def both_sums_from(self, j: int) -> tuple[Vector, Vector]:
-        """Return the sums weighted by w and by w', reading the matrix once. Collective over the process row."""
+        """Return the row sums of A[j:, j:] weighted by w and by w', reading A once. Collective over the process row."""
         A, (sums, others), (w, w2) = self.A, (self.zeros(), self.zeros()), self.weights
         rows, cols = (slice(part.local_start(j), None) for part in (A.rows, A.cols))
         self.kernels.add_two_matvecs(sums[rows], others[rows], A.local[rows, cols], w[cols], w2[cols])
         return self.along_row(sums), self.along_row(others)
 
     def triangle(self, part: str, k: int = 0) -> Vector:
-        """Return the row sums of the strict lower or of the upper triangle. Collective over the process row."""
+        """Return the weighted row sums of A's strict lower or upper triangle. Collective over the process row."""
         A, sums = self.A, self.zeros()
         self.kernels.add_triangle_matvec(sums, A.local, self.weights[k], A.rows, A.cols, part)
         return self.along_row(sums)
 
     def along_row(self, sums: Vector) -> Vector:
-        """Add up sums in place over the ranks of the process row, and return them. Collective over the process row."""
+        """Add the sums in place over the ranks of the process row, and return the totals. Collective over the row."""
         self.A.grid.row.allreduce(sums, "sum")
         return sums
 
     def no_less_than_typical(self, size: Vector) -> Vector:
-        """Return the row sizes, each raised to at least the typical size.
+        """Return the sizes of the row sums, each raised to at least the typical size.
 
         The typical size is the largest root mean square of all rows in any check without faults.
         """
@@ -187,10 +188,12 @@ class Checks(ABC):
     ) -> list[int]:
         """Compare the checksums with sums of the matrix, record large differences, and correct single errors.
 
-        sums          the expected sums, computed from `carried`, and the sums of the matrix
+        sums          two vectors: the expected row sums, computed from `carried`, and the row sums of the matrix
+        limit         the largest difference of each row that rounding may cause
         carried       the checksums, which were updated since the last check
-        others        returns both sums weighted by w'; it is called on all ranks, and only if sums differ
-        correctable   the first row and column of the submatrix in which a single wrong entry has not spread
+        others        a function that returns both vectors for w'; all ranks call it, and only if the sums differ
+        correctable   the first row and column of the submatrix in which a single wrong entry has not spread;
+                      None if no entry can be corrected
 
         Return the local rows that were corrected. Collective over the grid.
         """
@@ -216,7 +219,7 @@ class Checks(ABC):
         )
 
     def _note(self, done: int, differing: Differing, correctable: tuple[int, int] | None) -> list[int]:
-        """Record the rows with wrong sums as one fault, and correct a single wrong entry.
+        """Record the rows with wrong sums as a fault, and correct the entry if only one is wrong.
 
         Return the corrected local rows. Collective over the grid.
         """
@@ -236,7 +239,10 @@ class Checks(ABC):
         return [rows[0]] if is_corrected else []
 
     def _column(self, row: int, differing: Differing) -> int | None:
-        """Return the column of the only wrong entry in a local row, or None. Collective over the process row."""
+        """Return the global column of the only wrong entry in a local row, or None if the column cannot be determined.
+
+        Collective over the process row.
+        """
         A, xp = self.A, self.kernels.xp
         odd = xp.astype(xp.logical_not(xp.isfinite(A.local[row, :])), xp.float64)
         columns = _marked(odd)
@@ -273,7 +279,7 @@ class Checks(ABC):
         return int(largest) if largest == smallest >= 0.0 else None
 
     def _correct(self, row: int, column: int, differing: Differing, first: int) -> bool:
-        """Set a_ij = (s_i - the sum of the other entries) / w_j; return whether this corrects both sums.
+        """Set a_ij = (s_i - the sum of the other entries) / w_j, and return whether this corrects both sums.
 
         If it does not, restore a_ij. Collective over the process row.
         """
@@ -320,5 +326,5 @@ def root_mean_square(xp: Any, size: Vector) -> float:
 
 
 def _marked(mask: Vector) -> list[int]:
-    """Return the indices at which a mask is nonzero."""
+    """Return the local indices at which the mask is nonzero."""
     return [i for i, value in enumerate(mask.tolist()) if value]

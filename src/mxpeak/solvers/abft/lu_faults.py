@@ -12,11 +12,11 @@ from mxpeak.kernels.contract import Vector
 class Fault:
     """Rows with wrong sums on one process row.
 
-    step       the number of steps before the check that detected the fault, which occurred after the previous check
-    process    position of the rank in the grid, if known: p, and q or None
-    rows, row  the number of rows, and the first of these rows
-    column     the column according to the two differences, or None
-    part       `matrix`, or `checksum` if only the sum is wrong and not the matrix
+    step       the number of completed steps when a check detected the fault, which occurred after the previous check
+    process    the position (p, q) of the rank in the grid; q is None if it is unknown
+    rows, row  the number of wrong rows, and the global index of the first one
+    column     the global column of the wrong entry; None if it is unknown
+    part       `matrix`, or `checksum` if only the sum is wrong
     """
 
     step: int
@@ -56,7 +56,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    """The sums over a rank's rows, the limits for the effect of rounding, and the local rows above their limits.
+    """The expected and actual row sums of a rank, their rounding limits, and the local rows above these limits.
 
     rows    rows with wrong entries
     sums    rows in which only a sum is wrong

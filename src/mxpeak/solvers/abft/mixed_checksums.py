@@ -148,7 +148,7 @@ class MixedChecks(Checks):
         return self.kernels.xp.sqrt(self.along_row(squares))
 
     def _from(self, step: LuStep, sums: Vector) -> Vector:
-        """Set the sums of the rows above a step to 0 in place, and return the sums."""
+        """Set the sums of the rows above a step's block to 0 in place, and return the sums."""
         sums[: self.A.rows.local_start(step.j0)] = 0.0
         return sums
 
@@ -165,7 +165,7 @@ class MixedChecks(Checks):
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
 
     def _subtracted(self, steps: list[LuStep], k: int) -> Matrix:
-        """Return the amounts that steps subtract from the row sums, the sums of L, and the variance of the amounts.
+        """Return the amounts that the steps subtract from the row sums, the sums of L, and the amounts' variances.
 
         For the first weights (k = 0), also record the sums of L and U. Collective over the grid.
         """
@@ -215,7 +215,7 @@ class MixedChecks(Checks):
         kernels.add_operand_sums(sums[:, first:], L[first:], low, vectors)
 
     def _whole(self, U: USums) -> Vector:
-        """Return u = U11 w + U12 w."""
+        """Return u = U11 w + U12 w, the weighted sums of whole rows of U."""
         return self.kernels.xp.add(U.U11_w, U.U12_w)
 
     def _variance(self, U: USums, solved: Vector) -> Vector:

@@ -68,7 +68,10 @@ class PivotedChecks(Checks):
     def _compare(
         self, done: int, sums_by: Callable[[int], Vector], first: int, correctable: tuple[int, int] | None
     ) -> None:
-        """Compare the checksums of local rows from `first` on with the matrix; recompute those of corrected rows."""
+        """Compare the checksums of the local rows from `first` on with the matrix.
+
+        If rows were corrected, compute their checksums again.
+        """
         xp, f, n = self.kernels.xp, precision(self.A.precision), self.A.rows.n
         actual: dict[int, Vector] = {}
 

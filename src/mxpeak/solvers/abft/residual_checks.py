@@ -39,7 +39,7 @@ U = PRECISIONS["fp64"].u
 
 
 class CheckedCg(CgSystem):
-    """A system for conjugate gradients with checks."""
+    """A `CgSystem` that checks the residual and the search directions during each solve."""
 
     def __init__(self, checks: SolveChecks, *system: Any):
         """Create the system from the arguments of `CgSystem`."""
@@ -51,7 +51,7 @@ class CheckedCg(CgSystem):
         self._forget()
 
     def _forget(self) -> None:
-        """Reset the state for a new solve."""
+        """Discard the step counts and recorded products of the previous solve."""
         self._steps = self._compared = 0
         self._rz = self._next_rz = 0.0
         self._right, self._turned = True, False  # turned: p is new, but x and r are not yet updated
@@ -59,17 +59,17 @@ class CheckedCg(CgSystem):
         self._curvatures, self._across = list[float](), list[float]()
 
     def residual(self) -> float:
-        """Compute r = b - A x and return ||r||; see `CgSystem`."""
+        """Start a new solve: compute r = b - A x and return ||r||."""
         self._forget()
         return super().residual()
 
     def precondition(self) -> float:
-        """Compute z = M^-1 r and return rᵀz; see `CgSystem`."""
+        """Compute z = M^-1 r, and record and return rᵀz."""
         self._next_rz = super().precondition()
         return self._next_rz
 
     def update_direction(self, beta: float) -> None:
-        """Compute p = z + β p, and keep A p of the previous step; see `CgSystem`."""
+        """Compute p = z + β p, and record pᵀ(A p of the previous step) for the check of conjugacy."""
         super().update_direction(beta)
         self._rz, self._turned = self._next_rz, True
         if self._steps:
@@ -77,12 +77,12 @@ class CheckedCg(CgSystem):
                 self._across.append(self._kernels.dot(self.direction, self._Ap))
 
     def pAp(self) -> float:
-        """Compute A p and return pᵀA p; see `CgSystem`."""
+        """Compute A p, and record and return pᵀA p."""
         self._curvatures.append(super().pAp())
         return self._curvatures[-1]
 
     def step(self, alpha: float) -> float:
-        """Compute x = x + α p and r = r - α A p, and return ||r||; see `CgSystem`."""
+        """Compute x = x + α p and r = r - α A p, and return ||r||; check the solve every EVERY steps."""
         rho = super().step(alpha)
         self._steps, self._turned = self._steps + 1, False
         if self._steps % EVERY == 0:
@@ -98,7 +98,7 @@ class CheckedCg(CgSystem):
         self._checks.end(self._comm, self._steps)
 
     def _look_at_curvature(self) -> None:
-        """Compute pᵀA p again if the solve ended because it was not positive. Collective.
+        """Compute pᵀA p again if it was not positive, which ended the solve. Collective.
 
         Conjugacy and orthogonality are not checked for this direction, because its step was not taken.
         """
@@ -152,18 +152,18 @@ class RecordingBasis(SparseBasis):
         self._H, self.t = list[list[float]](), list[float]()
 
     def clear(self) -> None:
-        """Remove all vectors; see `SparseBasis`."""
+        """Remove all vectors and the recorded H and t."""
         super().clear()
         self._H, self.t = [], []
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w by CGS2, and record its column of H; see `SparseBasis`."""
+        """Append w by CGS2, record its column of H, and return this column's coefficients and the norm of w."""
         h, below = super().orthogonalize(w)
         self._H.append([*h, below])
         return h, below
 
     def combine(self, t: list[Any]) -> Vector:
-        """Return Q t or M^-1 Q t, and record t; see `SparseBasis`."""
+        """Record the coefficients t, and return Q t, or M^-1 Q t if the basis is flexible."""
         self.t = list(t)
         return super().combine(t)
 
@@ -178,7 +178,7 @@ class RecordingBasis(SparseBasis):
 
 
 class CheckedMixed(MixedSystem):
-    """A system for GMRES-IR with checks."""
+    """A `MixedSystem` that compares the residual with the prediction of each cycle."""
 
     _basis: RecordingBasis
 
@@ -196,20 +196,20 @@ class CheckedMixed(MixedSystem):
         return RecordingBasis(*shared)
 
     def restart_from_zero(self) -> None:
-        """Set x = 0; see `MixedSystem`."""
+        """Set x = 0, and discard the recorded cycle."""
         super().restart_from_zero()
         self._steps = 0
         self._basis.clear()
 
     def residual(self) -> float:
-        """Compute and return ||b - A x||, and compare it with the prediction of the last cycle; see `MixedSystem`."""
+        """Compute and return ||b - A x||, and compare b - A x with the residual that the last cycle predicted."""
         rho = super().residual()
         if self._basis.t:
             self._compare()
         return rho
 
     def basis(self) -> tuple[SparseBasis, float]:
-        """Return the basis of q_1 = r / ||r||, and ||r||; see `MixedSystem`."""
+        """Start a cycle: return the basis of q_1 = r / ||r||, and ||r||."""
         self._before, self._squares = self._rho, []
         return super().basis()
 
@@ -245,7 +245,7 @@ class CheckedMixed(MixedSystem):
 
 
 def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> float:
-    """Return |A|, the largest |A s|_i for three vectors of signs s. Collective."""
+    """Return an estimate of |A|: the largest |A s|_i for three vectors s of pseudo-random signs. Collective."""
     xp, x, y, largest = kernels.xp, A.halo_vector(), zeros(kernels, A.n, "fp64"), 0.0
     rows = xp.arange(A.n, dtype=xp.int64)
     for shift in (7, 9, 11):
@@ -261,5 +261,5 @@ def norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
 
 
 def root(square: float) -> float:
-    """Return the square root, or NaN for a negative or infinite number."""
+    """Return the square root of a number, or NaN if the number is negative or infinite."""
     return sqrt(square) if square >= 0.0 and isfinite(square) else float("nan")

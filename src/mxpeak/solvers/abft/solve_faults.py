@@ -24,10 +24,10 @@ MOST_LISTED = 8
 class SolveFault:
     """A change of stored numbers, or a wrong result of a step.
 
-    solve        the name of the solve, and its number
+    solve        the name and number of the solve
     step         the number of steps of that solve before the detection
     part         residual, directions, or matrix
-    array        in a matrix: its level and the name of the array, or b
+    array        for part `matrix`, the level and name of the changed array, or b; otherwise None
     rank         the rank that owns the array, or whose rows differ most; None if unknown
     difference   the difference, and `limit`, the largest effect of rounding
     """
@@ -105,7 +105,7 @@ class SolveChecks:
     def judge(
         self, comm: Communicator, step: int, part: str, difference: float, limit: float, share: float | None = None
     ) -> bool:
-        """Return whether a difference, equal on all ranks, is within its limit; if not, record a fault. Collective.
+        """Return whether a difference, equal on all ranks, is within its limit; otherwise, record a fault. Collective.
 
         share   this rank's part of the difference, which determines the rank that differs most; None if unknown
         """
@@ -138,7 +138,7 @@ def arrays_of(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _arrays(stored: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays that a stored matrix contains in fields, elements or values."""
+    """Yield the arrays in the fields, elements or dictionary values of a stored matrix, each with its name."""
     parts = [field.name for field in fields(stored)] if is_dataclass(stored) else getattr(stored, "_fields", None)
     if parts is not None:
         for part in parts:

@@ -277,7 +277,7 @@ class Panels:
     def computed(self) -> bool:
         """Return whether this rank has computed its part of the panels.
 
-        All ranks except the owner of D need D for this.
+        All ranks except the owner of D must first receive D.
         """
         return self.block.done or (self.in_row and self.in_column)
 

@@ -39,11 +39,11 @@ def _whole_lines(size: int, precision: str) -> int:
 
 
 class FactoredPanel:
-    """A panel that is broadcast to this rank: after its arrival, L11 (with U11), L21_row and the row moves.
+    """A panel that is broadcast to this rank and contains L11 (with U11), L21_row and the row moves.
 
-    One message contains everything: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's rows
-    of this process row, in column-major order. On the owner of the block row, the first jb of these rows are unused,
-    and L21 follows them. Pivots are row numbers in A's type: fp32 represents row numbers below 2^24.
+    One message contains the whole panel: the jb×jb block L1, the pivots, a flag for a singular column, and the panel's
+    rows of this process row, in column-major order. On the owner of the block row, the first jb of these rows are
+    unused, and L21 follows them. Pivots are row numbers in A's type: fp32 represents row numbers below 2^24.
 
     ahead   whether the host, which factors the panel for a device, sends the pivots first, so that row swaps can begin
     """

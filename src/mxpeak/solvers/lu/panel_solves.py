@@ -14,7 +14,7 @@ PanelSolves = Counter[PanelSolve]
 
 
 def panel_solve_facts(parts: Iterable[PanelSolves]) -> dict[str, Any] | None:
-    """Return the lowest precision that a rank used in these solves, with its method and its share of the flops.
+    """Return the lowest precision of the panel solves on any rank, with its method and its share of the flops.
 
     Return None if no rank solved for a panel. The lowest precision is reported, not the most frequent one: a claim
     that all operands were in fp32 must hold for every solve.

@@ -48,7 +48,7 @@ class InFlight(Protocol):
 class Pipeline(ABC):
     """A factorization in progress, which executes the schedule with the operations of a subclass.
 
-    handlers    the operations by kind of event; events of other kinds are skipped
+    handlers    the operation for each kind of event; events without a handler are skipped
     in_flight   the pending operations, by the key of their event
     """
 

@@ -73,8 +73,8 @@ def factorize(
 ) -> int:
     r"""Factor the N×(N+1) matrix [A | b] in place, with U on and above the diagonal and b̂ in the last column.
 
-    The entries below the diagonal are then not those of L. If `order` is given, it records P, and L is stored below
-    the diagonal. An N×N matrix becomes [L\U], for any number of later solves.
+    The entries below the diagonal then do not contain L. If `order` is given, it records P, and L is stored below the
+    diagonal. An N×N matrix becomes [L\U], for any number of later solves.
 
     Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks, and `solves`
     records the method of this rank's solves for U12. `keeper` may copy A between steps, and determines the first step.
@@ -175,7 +175,7 @@ class _PivotedLu(Pipeline):
         panel.start_broadcast(self.options.panel)
 
     def await_panel(self, event: LuEvent) -> None:
-        """Wait for a panel in both streams; the side stream does not wait for the update of the previous step."""
+        """Wait for a panel on both streams; the side stream does not wait for the update of the previous step."""
         panel, right = self._panels[event.k], self._swap(event.k, RIGHT)
         if right is not None and self.overlap.update_first:
             with self.kernels.side_stream(right.gathered):
@@ -198,7 +198,7 @@ class _PivotedLu(Pipeline):
         return panel
 
     def begin_swap(self, event: LuEvent) -> None:
-        """Begin the row swaps of a section; if the row swaps of NEXT overlap, send its rows first."""
+        """Begin the row swaps of a section; if they overlap the row swaps of NEXT, send the rows of NEXT first."""
         c0, c1 = self.sections.columns(event.k, event.section)
         if c0 < c1:
             before = self._swap(event.k, NEXT) if event.overlaps else None
@@ -208,7 +208,10 @@ class _PivotedLu(Pipeline):
     def swap_rows(
         self, panel: FactoredPanel, c0: int, c1: int, buffers: SwapBuffers | None, before: RowSwap | None = None
     ) -> RowSwap:
-        """Gather the rows that a panel moves in local columns c0:c1, and send them after the rows of `before`."""
+        """Gather the rows that a panel moves in local columns c0:c1, and start to send these rows.
+
+        Sending starts after the rows of `before` have arrived.
+        """
         with self.spans("update"):
             swap = RowSwap(self.A, panel, c0, c1, buffers, self.kernels)
             swap.gather(self.spans)

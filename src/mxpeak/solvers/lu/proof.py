@@ -86,7 +86,7 @@ def prove(
 
 
 class _Prover:
-    """Computes products with L and U; vectors are distributed over the rows or over the columns."""
+    """Computes products with L and U for vectors that are distributed over the rows or over the columns."""
 
     def __init__(self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, balance: Balance | None):
         self.system, self.factors, self.kernels, self.balance = system, factors, kernels, balance
@@ -110,7 +110,7 @@ class _Prover:
         return error, bound, worst
 
     def variance(self, low: str) -> Vector:
-        """Return sigma² over the rows."""
+        """Return sigma_i², the variance of the rounding error in (A - LU) v, for each row i."""
         kernels, xp, n, nb = self.kernels, self.kernels.xp, self.system.n, self.factors.nb
         t = self.triangle("upper", xp.ones(self.system.cols.local_size), "squared")
         s = self.products(self.system.on_columns(t))
@@ -127,14 +127,17 @@ class _Prover:
         return variance
 
     def products(self, t: Vector) -> Vector:
-        """Return the sums s over the rows, given t over the columns; see the module docstring."""
+        """Return the sums s_i = Σ_{k<i} l_ik² t_k, given t over the columns.
+
+        If A is not random, return s_i = (Σ_{k<i} |l_ik| sqrt(t_k))² instead.
+        """
         if self.system.random:
             return self.triangle("lower", t, "squared")
         xp = self.kernels.xp
         return xp.square(self.triangle("lower", xp.sqrt(t), "absolute"))
 
     def times_A(self, v: Vector) -> Vector:
-        """Return A v, or R A C v."""
+        """Return A v, or R A C v if the matrix was balanced."""
         if self.balance is None:
             return self.system.multiply(v)
         xp = self.kernels.xp

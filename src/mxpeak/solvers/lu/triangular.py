@@ -33,7 +33,7 @@ def solve_augmented(A: DistMatrix, kernels: Kernels) -> Any:
     """Return x = U^-1 b̂ for [U | b̂], where b̂ is the last column of A: the back substitution of HPL.
 
     The result contains the entries of x for this rank's own columns, the same on every rank of a process column. A is
-    not changed; N² flops. Collective over the grid.
+    not changed. The solve takes N² flops. Collective over the grid.
     """
     N, xp = A.rows.n, kernels.xp
     s, x = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_start(N))
@@ -57,7 +57,7 @@ class Factored:
     def solve(self, r: Vector) -> Any:
         """Return U^-1 L^-1 r over the columns, for r over the rows (the same along every process row).
 
-        2·N² flops in fp64 per right-hand side. Collective over the grid.
+        Each right-hand side takes 2·N² flops in fp64. Collective over the grid.
         """
         A, kernels = self._A, self._kernels
         s, x = self._zeros(A.rows, r), self._zeros(A.cols, r)
@@ -80,7 +80,7 @@ class Factored:
         return x
 
     def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:
-        """Return zeros with the local size of one dimension, with as many columns as `like`."""
+        """Return zeros for the local part of one dimension of the matrix, with as many columns as `like`."""
         return self._kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
     def _diagonal(self, part: str) -> Diagonal:

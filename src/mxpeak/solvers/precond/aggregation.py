@@ -54,7 +54,10 @@ Levels = list[LevelMatrices]
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """The aggregate of each unknown of this rank, or -1; rank r owns the aggregates starts[r] to starts[r+1] - 1."""
+    """The aggregate of each unknown of this rank, or -1 if the unknown has no aggregate.
+
+    Rank r owns the aggregates starts[r] to starts[r+1] - 1.
+    """
 
     of: Array
     first: int
@@ -162,12 +165,15 @@ def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGr
 
 
 def _block(rows: Csr, group: RankGroup) -> RowBlock:
-    """Return a row block of this rank, given its rows in global columns."""
+    """Convert this rank's rows, which have global column indices, to a row block."""
     return RowBlock(list(group.starts), group.comm.rank, rows.indptr, rows.indices.astype(np.int64), rows.data)
 
 
 def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:
-    """Add up the parts of all ranks, each with all rows, and return this rank's rows of the sum. Collective."""
+    """Add the contributions of all ranks to a matrix, and return this rank's rows of the sum. Collective.
+
+    The contribution `part` of each rank has all rows.
+    """
     comm = group.comm
     first, last = starts[comm.rank], starts[comm.rank + 1]
     part.sort_indices()

@@ -64,9 +64,9 @@ def amg_levels(
 
 
 class Transfer:
-    """A rectangular matrix T for y += T x; the kernels treat all its columns as halo columns.
+    """A rectangular matrix T that computes y += T x; the kernels treat all its columns as halo columns.
 
-    own   the own part of x, which the caller fills before `receive`
+    own   this rank's part of x, which the caller fills before `receive`
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Transfer:
         self._exchange.complete(self.own, self._halo)
 
     def add_to(self, y: Vector) -> None:
-        """Compute y += T x."""
+        """Compute y += T x after `receive`."""
         self._kernels.matvec(y, self._T, self._x, part=Part.BOUNDARY)
 
 
@@ -107,13 +107,13 @@ class Smoother(Protocol):
         """Return the memory of the smoother in bytes."""
 
     def presmooth(self, b: Vector, x: Vector) -> None:
-        """Compute x = S b. Collective."""
+        """Compute x = S b, one sweep from zero. Collective."""
 
     def residual(self, b: Vector, x: Vector, r: Vector) -> None:
         """Compute r = b - A x after `presmooth`. Collective."""
 
     def postsmooth(self, b: Vector, x: Vector) -> None:
-        """Improve x by another sweep. Collective."""
+        """Improve x by another sweep, which starts from the current x. Collective."""
 
 
 class GaussSeidel:
@@ -133,7 +133,7 @@ class GaussSeidel:
         self._A.residual_at(b, x, self._rows, r, swept=True)
 
     def postsmooth(self, b: Vector, x: Vector) -> None:
-        """Improve x by a forward sweep, which starts from x."""
+        """Improve x by a forward sweep, which starts from the current x."""
         self._A.relax(b, x)
 
 
@@ -146,7 +146,7 @@ class Schwarz:
         self.order, self.bytes = self._sweep.order, self._sweep.bytes
 
     def presmooth(self, b: Vector, x: Vector) -> None:
-        """Compute x = S b. Collective."""
+        """Compute x = S b, one overlapping sweep from zero. Collective."""
         self._sweep(b, self._A.own(x))
 
     def residual(self, b: Vector, x: Vector, r: Vector) -> None:
@@ -155,7 +155,7 @@ class Schwarz:
         self._kernels.subtract_from(r, b)
 
     def postsmooth(self, b: Vector, x: Vector) -> None:
-        """Compute x += S (b - A x). Collective."""
+        """Improve x by another overlapping sweep, x += S (b - A x). Collective."""
         self.residual(b, x, self._r)
         self._sweep(self._r, self._r)
         self._kernels.add_scaled(self._A.own(x), 1.0, self._r)
@@ -182,11 +182,11 @@ class AmgLevel:
         self.x, self.r = A.halo_vector(), zeros(kernels, coarser.A.n, A.A.vectors)
 
     def presmooth(self, b: Vector) -> None:
-        """Compute x = S b. Collective."""
+        """Compute x = S b, one sweep from zero. Collective."""
         self._smoother.presmooth(b, self.x)
 
     def restrict(self, b: Vector) -> None:
-        """Compute r = R (b - A x). Collective."""
+        """Compute r = R (b - A x), the residual on the coarser level. Collective."""
         self._smoother.residual(b, self.x, self._R.own)
         with self._spans("restriction", flops=2.0 * self._R.nnz, bytes=float(self._R.bytes)):
             self._R.receive()
@@ -196,14 +196,14 @@ class AmgLevel:
                 self._group.add_up(self.r)
 
     def correct(self, coarse: Any) -> None:
-        """Compute x += P x_coarse. Collective."""
+        """Add P x_coarse, the correction of the coarser level, to x. Collective."""
         with self._spans("prolongation", flops=2.0 * self._P.nnz, bytes=float(self._P.bytes)):
             self._P.own[:] = coarse.A.own(coarse.x)
             self._P.receive()
             self._P.add_to(self.A.own(self.x))
 
     def postsmooth(self, b: Vector) -> None:
-        """Improve x by another sweep. Collective."""
+        """Improve x by another sweep, which starts from the current x. Collective."""
         self._smoother.postsmooth(b, self.x)
 
 
@@ -216,7 +216,7 @@ class Coarsest:
         self.A, self.x, self._inverse, self._spans = A, A.halo_vector(), inverse, spans
 
     def presmooth(self, b: Vector) -> None:
-        """Compute x = A^-1 b."""
+        """Compute x = A^-1 b with the stored inverse, or by one sweep if there is no inverse."""
         if self._inverse is None:
             self.A.relax_from_zero(b, self.x)
             return
@@ -248,7 +248,11 @@ def amg_multigrid(builder: MatrixBuilder, A: SparseMatrix, order: Order, levels:
 
 
 def _stored(builder: MatrixBuilder, level: LevelMatrices, vectors: str) -> tuple[SparseMatrix, Order]:
-    """Store the matrix of a coarser level in fp32 or more, because coarser rounding would remove its smooth part."""
+    """Store the matrix of a coarser level, and return it with the order of its rows.
+
+    Values are stored exactly in a narrow format, or otherwise in the format of the vectors, because coarser rounding
+    would remove the smooth part of the matrix.
+    """
     kernels, (n, width) = builder.kernels, level.A.shape
     rows = kernels.rows_of(level.A.indptr, level.A.indices, level.A.data, n, width - n)
     order = one_group(n)

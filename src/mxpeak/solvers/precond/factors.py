@@ -57,7 +57,10 @@ MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 
 @dataclass(frozen=True, slots=True)
 class SparseFactors:
-    """The factors L U = A[rows]; `lu` is None if another rank stores them, and `rows` is None if no row is permuted."""
+    """The factors L U = A[rows].
+
+    `lu` is None if another rank stores the factors, and `rows` is None if no row is permuted.
+    """
 
     lu: Any
     vectors: str
@@ -91,7 +94,7 @@ class SparseFactors:
 def factored(
     A: Csr, vectors: str, group: RankGroup = SERIAL, entries: float | None = None
 ) -> tuple[SparseFactors | None, str]:
-    """Factor A on rank 0; return the factors, or None and the reason. Collective.
+    """Factor A on rank 0 and return the factors, or None and the reason. Collective.
 
     Raise an error if A is singular. If a pivot of fp32 factors is exactly zero, A is factored in fp64. `entries` is an
     estimate of the number of entries of the factors.
@@ -117,7 +120,10 @@ def factored(
 
 
 def _factored(A: Csr, vectors: str, entries: float | None) -> tuple[SparseFactors | None, str]:
-    """Factor the whole matrix; return the factors, or None and the reason."""
+    """Factor the whole matrix on this process, and return the factors, or None and the reason.
+
+    Raise a SingularError if a pivot of the fp64 factors is exactly zero.
+    """
     need, free = ENTRY_BYTES * (fill(A.shape[0], A.nnz) if entries is None else entries), available_memory_bytes()
     if free is not None and need > free:
         return None, f"factors may take {size_text(int(need))}, but {size_text(free)} of memory is free"
@@ -149,7 +155,7 @@ def _superlu(columns: Any, precision: str) -> Any:
 
 
 def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) -> str:
-    """Return why `what` does not fit in the memory of rank 0, or an empty string. Collective.
+    """Return the reason why `what` does not fit in the memory of rank 0, or an empty string if it fits. Collective.
 
     `ranks` is the number of ranks that share this memory.
     """
@@ -160,7 +166,7 @@ def no_room(group: RankGroup, nnz: int, need: float, what: str, ranks: int = 1) 
 
 
 def no_room_for_rows(group: RankGroup, nnz: int, copies: int = 1) -> str:
-    """Return why rank 0 cannot gather all rows, or an empty string. Collective."""
+    """Return the reason why rank 0 cannot gather all rows, or an empty string if it can. Collective."""
     if group.is_serial:
         return ""
     problem = no_room(group, nnz, copies * GATHERED_BYTES * nnz, "all rows")

@@ -16,13 +16,16 @@ from mxpeak.solvers.precond.matrix_builder import MatrixBuilder
 
 
 class Multigrid:
-    """One multigrid cycle from zero; `order` is the order of its sweeps if it differs from the order of the matrix."""
+    """A preconditioner that applies one multigrid cycle from zero.
+
+    `order` is the order of its sweeps if it differs from the order of the matrix.
+    """
 
     def __init__(self, top: AnyLevel, levels: int, bytes: int, order: Order | None = None):
         self._top, self.levels, self.bytes, self.order = top, levels, bytes, order
 
     def __call__(self, r: Vector) -> Vector:
-        """Return the correction of one cycle. Collective."""
+        """Return x ≈ A^-1 r, the result of one cycle from zero. Collective."""
         return cycle(self._top, r)
 
 

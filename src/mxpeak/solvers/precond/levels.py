@@ -35,7 +35,7 @@ class Coupling:
 
     @property
     def own(self) -> int:
-        """Return the number of own columns."""
+        """Return the number of columns that belong to this rank's own unknowns."""
         return int(self.T.shape[1]) - sum(partner.received for partner in self.partners)
 
 
@@ -125,7 +125,7 @@ def _fp64(T: Any) -> Csr:
 
 
 def scale_couplings(P: Csr, R: Csr, P_rows: DiagonalFactor, R_columns: DiagonalFactor) -> None:
-    """Multiply the rows of P and the columns of R in place."""
+    """Multiply the rows of P by P_rows and the columns of R by R_columns, in place."""
     with np.errstate(over="ignore"):
         R.data = R_columns.scale(R.data, R.indices)
         P.data = P_rows.scale(P.data, rows_of_entries(P))

@@ -30,7 +30,7 @@ class MatrixBuilder:
         self._points: dict[int, Indices] = {}
 
     def points(self, n: int, make: Callable[[], Indices]) -> Indices:
-        """Return the rows at which a level restricts residuals, which `make` computes on first use.
+        """Return the rows at which a level of n rows restricts residuals; `make` computes these rows on first use.
 
         All calls for the same n return the same array, because kernels use its identity as a cache key.
         """
@@ -39,7 +39,10 @@ class MatrixBuilder:
         return self._points[n]
 
     def ordered(self, rows: Rows, colours: Array | None = None) -> tuple[Rows, Order]:
-        """Complete the rows to a symmetric pattern and order them for sweeps, by the given colors if there are any."""
+        """Complete the rows to a symmetric pattern, and return the rows and their order for sweeps.
+
+        If `colours` is given, it may determine the order.
+        """
         if not self.kernels.is_symmetric_pattern(rows):
             _check_filling(rows.indices.size)
             rows = self.kernels.with_symmetric_pattern(rows)
@@ -88,7 +91,10 @@ class MatrixBuilder:
                 self._refuse(lengths, matrix, basis, f"{size_text(free)} of {where}")
 
     def _memories(self, matrix: int, basis: int) -> list[tuple[int | None, int, str]]:
-        """Return free bytes, needed bytes and the name of each memory; matrices for a device are built on the host."""
+        """Return the free bytes, the needed bytes and the name of each memory that the matrix and the basis use.
+
+        A matrix for a device is built in the host's memory first.
+        """
         host, device = available_memory_bytes(), self.kernels.device
         if device is None:
             return [(host, matrix + basis, "memory")]
@@ -106,7 +112,7 @@ class MatrixBuilder:
         )
 
     def _slots(self, lengths: Array, order: Order | None) -> int:
-        """Return the number of stored values, with the zeros that pad short rows."""
+        """Return the number of stored values, including the zeros that pad short rows."""
         if self.storage == "rows":
             return int(lengths.sum())
         chunk = self.kernels.chunk_rows

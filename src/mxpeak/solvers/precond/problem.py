@@ -65,7 +65,7 @@ class SolvePlan:
 
 
 def rows_of(kernels: SparseKernels, A: Csr) -> Rows:
-    """Return the rows of a matrix in local columns."""
+    """Return the rows of a matrix with local column numbers, in the format of the kernels."""
     return kernels.rows_of(A.indptr, A.indices, A.data, A.shape[0], A.shape[1] - A.shape[0])
 
 
@@ -234,7 +234,7 @@ class RestartableSystem(MixedSystem):
         self._norm = None
 
     def go_back(self, *, unscaled: bool = False) -> Vector:
-        """Restore and return the x with the smallest residual so far, by the unscaled residual if `unscaled`."""
+        """Restore and return the x with the smallest residual so far, or smallest unscaled residual if `unscaled`."""
         best = self._best_unscaled_x if unscaled else self._best_x
         self.solution[:] = best
         self._norm = None

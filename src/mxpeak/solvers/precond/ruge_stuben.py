@@ -174,7 +174,7 @@ def _smooth(A: Csr) -> Array | None:
 
 
 def _row_sums(A: Csr) -> float:
-    """Return the mean of |Σ_j a_ij| / Σ_j |a_ij| over all rows."""
+    """Return the mean of |Σ_j a_ij| / Σ_j |a_ij| over all rows, which is about 0 if the rows sum to zero."""
     with np.errstate(all="ignore"):
         return float(np.nanmean(np.abs(A.sum(axis=1)) / abs(A).sum(axis=1)))
 

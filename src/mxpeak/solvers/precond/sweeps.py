@@ -20,14 +20,14 @@ from mxpeak.spans import Spans
 
 
 class Identity:
-    """The preconditioner `none`."""
+    """The preconditioner `none`, M = I."""
 
     def __init__(self, A: SparseMatrix):
         self._A, self._x = A, A.halo_vector()
         self.bytes = int(self._x.nbytes)
 
     def __call__(self, r: Vector) -> Vector:
-        """Return r unchanged."""
+        """Return a copy of r in a halo vector."""
         self._A.own(self._x)[:] = r
         return self._x
 
@@ -84,7 +84,7 @@ class UserPreconditioner:
         return self._x
 
     def _apply(self, r: Vector) -> Vector:
-        """Return the result of the function, scaled for the solved system."""
+        """Call the user's function with the unscaled r, and return the result scaled for the solved system."""
         xp, scaling = self._kernels.xp, self._scaling
         if not scaling.active:
             return self._checked(self._function(xp.asarray(r, copy=True)))
@@ -92,7 +92,7 @@ class UserPreconditioner:
         return xp.ldexp(xp.astype(self._checked(self._function(unscaled)), xp.float64), -scaling.columns)
 
     def _on_device(self, z: Any) -> Any:
-        """Return the result of the function as an array, or as a tensor of the device."""
+        """Return the function's result as an array, or as a tensor of the device; raise an error for other types."""
         device = self._kernels.device
         if device is None:
             return np.asarray(z)

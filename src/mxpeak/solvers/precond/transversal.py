@@ -104,7 +104,7 @@ def _maximal(graph: Csr) -> Array:
 
 
 def _smallest_partners(lines: Array, partners: Array, size: Array) -> tuple[Array, Array]:
-    """Return each distinct row or column, and its partner with the smallest size."""
+    """Return the distinct rows or columns in `lines`, and the partner of each that has the smallest size."""
     order = np.lexsort((size, lines))
     lines, partners = lines[order], partners[order]
     first = np.flatnonzero(np.diff(lines, prepend=-1))

@@ -29,7 +29,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Store the valid results of a run as `baseline`, and replace the earlier ones."""
+    """Store the valid results of a run as the reference of `mxpeak compare`. The previous reference is overwritten."""
     from mxpeak.report.compare import listed
 
     path = run_file(args.result)

@@ -32,7 +32,7 @@ ignores the first run of each command and compares the medians. The noise is the
 The exit code is 2 if the runs have no case in common, 4 if a case fails or is slower by more than --tolerance and the
 noise, and otherwise 0. A change is AMBIGUOUS if a run was timed only once; use --repeat 3 in both runs.
 """
-#: Default of --tolerance; alternating runs resolve smaller changes than runs on different days.
+#: Default of --tolerance for two recorded runs, and for runs that alternate, which resolve smaller changes.
 TOLERANCE, IN_TURNS = 0.05, 0.01
 
 
@@ -56,7 +56,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Compare two runs. Rank 0 prints the comparison, and all ranks return the same exit code."""
+    """Compare two recorded runs, or run two commands alternately and compare them.
+
+    Rank 0 prints the comparison. All ranks return the same exit code.
+    """
     if args.rounds is not None:
         return _in_turns(args, session)
     from mxpeak.cli.output import show
@@ -89,7 +92,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
-    """Run two commands alternately, and compare the medians of their rates."""
+    """Run two commands alternately, print and write the comparison of their median rates, and return the exit code."""
     from mxpeak.cli.output import check_file, show
     from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
     from mxpeak.verbs.compare.interleaved import EndedError, run_in_turns
@@ -114,6 +117,6 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
 
 
 def _merged(differences: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, list[str]]:
-    """Merge the differences of several cases, and remove duplicates."""
+    """Merge the differences of several cases into one dictionary, and remove duplicate lines."""
     names = dict.fromkeys(name for case in differences for name in case)
     return {name: list(dict.fromkeys(line for case in differences for line in case.get(name, ()))) for name in names}

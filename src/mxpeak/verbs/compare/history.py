@@ -52,7 +52,7 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     from mxpeak.report.compare import row_of
 
     results: list[tuple[Path, Mapping[str, Any]]] = []
-    for path in result_files():  # newest first, until there are enough
+    for path in result_files():  # newest first, until the limit is reached
         here = [result for result in read_results(path) if args.benchmark in (None, result.get("benchmark"))]
         results = [*((path, result) for result in here), *results]
         if len(results) >= args.last:

@@ -16,7 +16,7 @@ from mxpeak.errors import UsageError
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-#: Flags that `compare` sets in every run.
+#: Flags that a command must not contain, because `compare` sets the output of each run and reads its result.
 OWN = ("--out", "--json", "--dry-run", "--print-dat")
 #: Largest number of characters of a failed command's output in an error message.
 TAIL = 2000
@@ -24,7 +24,7 @@ TAIL = 2000
 
 @dataclass
 class Command:
-    """One of the two commands, with the results of its runs by round."""
+    """A command to run, with its results by round."""
 
     name: str
     text: str
@@ -33,7 +33,7 @@ class Command:
 
 
 class EndedError(Exception):
-    """Raised if a signal has ended a run and therefore the comparison."""
+    """Raised when a signal has ended a run; it also ends the comparison."""
 
     def __init__(self, name: str, code: int):
         super().__init__(f"{name} was ended by signal {code - 128}")
@@ -41,7 +41,10 @@ class EndedError(Exception):
 
 
 def command(name: str, text: str) -> Command:
-    """Return a command that runs a benchmark. `mxpeak` runs with this Python; other words are used as in the shell."""
+    """Return the command for a shell-like text; raise a UsageError if the command does not run a benchmark.
+
+    `mxpeak` is run with this Python interpreter.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -62,7 +65,10 @@ def command(name: str, text: str) -> Command:
 
 
 def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple[Command, Command, Path]:
-    """Run both commands alternately, and return both with their results, and the folder of all runs."""
+    """Run two commands alternately for one warm-up round and `rounds` rounds.
+
+    Return both commands with their results, and the folder that contains all runs.
+    """
     from mxpeak.cli.output import new_folder
     from mxpeak.records import figure_text
     from mxpeak.report.compare import nothing_in_common, pairs
@@ -96,7 +102,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
 
 
 def _run(command: Command, folder: Path) -> list[Any]:
-    """Run a command and return its results."""
+    """Run a command and return its results; raise EndedError if a signal ended the command."""
     from mxpeak.runtime.launch import code_of
 
     words = [*command.words, "--quiet", "--out", str(folder)]

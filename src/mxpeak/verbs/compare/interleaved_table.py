@@ -11,14 +11,14 @@ from mxpeak.records import PASSED
 from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
 from mxpeak.verbs.compare.paired_comparison import PairedRates
 
-#: Keys of a result whose medians are compared.
+#: Keys of the rates whose medians are compared.
 RATES = ("rate_flops", "rate_bytes", "rate")
-#: Results of one command by round; each round has its cases in order.
+#: Results of one command by round; each round contains its cases in order.
 Rounds = Sequence[Sequence[Body]]
 
 
 def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[list[Change], list[dict[str, Any]]]:
-    """Compare the medians of each case, and return the changes and the rates by round."""
+    """Compare the median rates of each case, and return the changes and the rates by round."""
     firsts, seconds = by_case(before, "A"), by_case(after, "B")
     changes, rates = [], []
     for pair in pairs([case[0] for case in firsts], [case[0] for case in seconds]):
@@ -32,7 +32,7 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
 
 
 def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
-    """Group the results by case; each case has one result per round."""
+    """Group the results by case, with one result per round for each case."""
     counts = [len(results) for results in rounds]
     if len(set(counts)) > 1:
         different = f"{command} produced a different number of results in each round ({', '.join(map(str, counts))})"
@@ -41,7 +41,10 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
 
 
 def middle(case: Sequence[Body]) -> dict[str, Any]:
-    """Return a result with the median rates of all rounds, and the status of the first round that did not pass."""
+    """Return the last result of a case with its rates replaced by medians over the rounds.
+
+    The status is that of the first round that did not pass.
+    """
     last = case[-1]
     figures = _with_medians([body.get("result") or {} for body in case])
     limits = [(body.get("result") or {}).get("limit") or {} for body in case]
@@ -52,6 +55,6 @@ def middle(case: Sequence[Body]) -> dict[str, Any]:
 
 
 def _with_medians(figures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the numbers of the last round, in which each rate that all rounds contain is replaced by its median."""
+    """Return the last dictionary, with each rate that all dictionaries contain replaced by its median."""
     shared = [name for name in RATES if all(figure.get(name) for figure in figures)]
     return {**figures[-1], **{name: median(float(figure[name]) for figure in figures) for name in shared}}

@@ -25,7 +25,7 @@ class PairedRates:
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Return the medians of the first and the second command."""
+        """Return the median rates of the first and the second command."""
         return median(self.before), median(self.after)
 
     @property
@@ -36,17 +36,16 @@ class PairedRates:
 
     @property
     def noise(self) -> float:
-        """Return half the width of the interval that contains the median ratio."""
+        """Return half the width of the interval that contains the median ratio with probability 0.9."""
         low, high = around_median([b / a for a, b in zip(self.before, self.after)])
         return (high - low) / 2
 
 
 def around_median(values: Sequence[float]) -> tuple[float, float]:
-    """Return the smallest and the largest value of the interval that contains the median with probability SURE.
+    """Return the bounds of the interval that contains the median of the values' distribution with probability SURE.
 
-    The median is that of the distribution of the values. The interval is valid for any distribution, because the
-    number of values below the median is binomial. With fewer than five values, the probability is lower, and the
-    result is the minimum and the maximum.
+    The interval is valid for any distribution, because the number of values below the median is binomial. With fewer
+    than five values, the probability is lower, and the bounds are the minimum and the maximum.
     """
     ordered, n = sorted(values), len(values)
     cut = 0

@@ -1,4 +1,4 @@
-"""`mxpeak slurm`: print a Slurm job script that explains its choices; mxpeak does not submit it."""
+"""`mxpeak slurm`: print a Slurm job script with comments that explain its settings. The job is not submitted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OTHERS = ("scan", "peak")
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """The resources and the command of a job."""
+    """The resources and the command of a Slurm job."""
 
     benchmark: str
     nodes: int
@@ -46,7 +46,7 @@ class SlurmJob:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks."""
+        """Return the number of ranks of the job."""
         return self.nodes * self.ranks_per_node
 
 
@@ -89,7 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Print the job script on rank 0."""
+    """Print the Slurm job script on rank 0."""
     ranks = args.ranks_per_node or args.gpus_per_node or 1
     if args.gpus_per_node and ranks % args.gpus_per_node:
         raise UsageError(
@@ -107,7 +107,7 @@ def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> None:
-    """Raise a UsageError for a flag that the run would reject, before the job waits in a queue."""
+    """Raise a UsageError for flags that the command of the job does not accept, before the job waits in a queue."""
     verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
     accepted = flags_after(top, verb)
     named = {word: word.split("=")[0] if word.startswith("--") else word[:2] for word in flags}  # --nb=64, -N1000
@@ -116,7 +116,7 @@ def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> No
         raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, accepted)}")
 
 
-#: The job script. A line whose field is empty is omitted.
+#: Template of the job script. An #SBATCH line without a value is omitted.
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --job-name=mxpeak-{job.benchmark}
@@ -156,13 +156,13 @@ srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-b
 
 
 def script(job: SlurmJob) -> str:
-    """Return the text of the job script."""
+    """Return the text of the job script; #SBATCH lines without a value are omitted."""
     lines = SCRIPT.format(job=job, launch=_launch(job)).splitlines(keepends=True)
     return "".join(line for line in lines if not re.fullmatch(r"#SBATCH --[\w-]+=(None)?\n", line))
 
 
 def _launch(job: SlurmJob) -> str:
-    """Return the lines that start the ranks."""
+    """Return the lines of the job script that start the ranks with srun, mpiexec or torchrun."""
     words, own = [job.benchmark] if job.benchmark in OTHERS else ["run", job.benchmark], list(job.flags)
     given = {word.split("=")[0] for word in own}
     own += ["--device", "cuda"] if job.gpus_per_node and "--device" not in given else []

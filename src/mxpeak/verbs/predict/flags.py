@@ -1,4 +1,4 @@
-"""Flags for machine and run that `simulate` and `plan` share, and the text of run and prediction."""
+"""Flags that `simulate` and `plan` share for the machine and the run, and the text of a run and its prediction."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 AnyRun: TypeAlias = "LuRun | SparseRun"
 
 WIDTH = 80
-#: The name in --machine for this machine, after `mxpeak tune` has measured it.
+#: Value of --machine that selects the measurements of `mxpeak tune` on this machine.
 TUNED = "tuned"
 
 
 def _flags() -> list[Option]:
-    """Return the flags that describe a run: those of `mxpeak run` with a single value and a different help text."""
+    """Return the flags that describe a run. They differ from `mxpeak run` in that each takes a single value."""
     of_run = {o.name: o.single for config in (HpgMxpConfig, HplConfig, HplMxpConfig) for o in options(config)}
 
     def flag(name: str, help: str, **changes: Any) -> Option:
@@ -65,7 +65,7 @@ def _flags() -> list[Option]:
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that describe a run and its machine."""
+    """Add the flags that describe a run and its machine to a parser."""
     groups = {title: parser.add_argument_group(title) for title in ("where", "problem", "grid")}
     machine = "built-in name, machine file, or 'tuned' (by mxpeak tune)"
     groups["where"].add_argument("--machine", metavar="FILE|NAME", help=machine)
@@ -90,7 +90,10 @@ def machine_of(args: argparse.Namespace) -> Machine:
 
 
 def _tuned_table(args: argparse.Namespace) -> str:
-    """Return the machine file of this machine for the given number of ranks, or for the smallest measured number."""
+    """Return the path of the machine file that `mxpeak tune` wrote for the number of ranks in `args`.
+
+    Without a number of ranks, the smallest measured number is used.
+    """
     from mxpeak.runtime.tuned import this_store
 
     store = this_store()
@@ -109,7 +112,10 @@ def _tuned_table(args: argparse.Namespace) -> str:
 
 
 def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
-    """Return the number of ranks from --ranks, --nodes or a grid; otherwise the number of ranks per node."""
+    """Return the number of ranks from --ranks, --nodes or the process grid; the default is the number per node.
+
+    Raise a UsageError if these flags contradict each other.
+    """
     from mxpeak.perf.simulation.plan import check_ranks
 
     per_node = machine.ranks_per_node
@@ -133,7 +139,7 @@ def ranks_of(args: argparse.Namespace, machine: Machine) -> int:
 
 
 def refuse_foreign(args: argparse.Namespace, benchmark: str) -> None:
-    """Raise a UsageError for flags that would have no effect, because they do not apply to the benchmark."""
+    """Raise a UsageError for flags that do not apply to the benchmark."""
     lu = ("n", "nb", "grid", "node_grid", "order", "bcast", "depth", "split")
     sparse = ("nx", "ny", "nz", "npx", "npy", "npz")
     foreign = sparse if kind_of(benchmark) == "lu" else lu
@@ -153,7 +159,7 @@ def device_bytes(args: argparse.Namespace, machine: Machine) -> int:
 
 
 def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine) -> None:
-    """Raise a UsageError if the part of the grid per node does not match the ranks per node."""
+    """Raise a UsageError if the product of --node-grid is not the number of ranks per node."""
     from mxpeak.layout.grid import node_grids
 
     whole = machine.ranks_per_node >= P * Q
@@ -169,7 +175,10 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
 
 
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
-    """Return the run of an LU benchmark, with planned values for settings without a flag."""
+    """Return the run of an LU benchmark, and choose values for the settings without a flag.
+
+    Raise an error if the matrix does not fit into memory.
+    """
     from mxpeak.layout.grid import ProcessGrid
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_node_grid, good_order
@@ -180,7 +189,7 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     nb = args.nb or good_block(machine.curve("gemm", low))
     node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
     order = args.order or "column"
-    ProcessGrid(P, Q, order, node_grid)  # raises if the parts do not tile the grid
+    ProcessGrid(P, Q, order, node_grid)  # raises an error if the node grids do not tile the process grid
     _check_block(args.node_grid, P, Q, machine)
     depth = 1 if args.depth is None else args.depth
     footprint, per_rank = footprint_of(benchmark, low, machine.devices, depth), device_bytes(args, machine)
@@ -203,12 +212,15 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
 
 
 def _low(machine: Machine) -> str:
-    """Return the lowest precision that the rules allow and whose rate on the machine is known."""
+    """Return the lowest precision that the HPL-MxP rules allow and for which the machine has a GEMM rate."""
     return next(name for name in ("fp16", "bf16", "tf32", "fp32", "fp64") if name in machine.gemm)
 
 
 def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> SparseRun:
-    """Return the run of a sparse benchmark. If no size is given, the largest cube that fits is used."""
+    """Return the run of a sparse benchmark. Without --nx, choose the largest cube that fits into memory.
+
+    Raise an error if the box does not fit into memory.
+    """
     from mxpeak.errors import ResourceError
     from mxpeak.layout.stencil import LEVELS, Box, check_box, largest_cube
     from mxpeak.perf.simulation.sparse import SparseRun
@@ -270,7 +282,7 @@ def box_bytes(box: Box, benchmark: str, low: str) -> int:
 
 
 def predicted(benchmark: str, run: AnyRun, machine: Machine) -> Prediction[Any]:
-    """Simulate a run and return its predicted rate with an interval."""
+    """Simulate a run and return the predicted rate with its uncertainty interval."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import predict, simulate_lu
     from mxpeak.perf.simulation.sparse import simulate
@@ -281,7 +293,7 @@ def predicted(benchmark: str, run: AnyRun, machine: Machine) -> Prediction[Any]:
 
 
 def shared_sections(run: AnyRun, machine: Machine, cautions: list[Caution]) -> dict[str, Any]:
-    """Return the settings, the machine and the warnings of a JSON result."""
+    """Return the sections that the JSON output of `simulate` and `plan` share: settings, machine and warnings."""
     return {
         "config": _config(run),
         "machine": {
@@ -294,7 +306,7 @@ def shared_sections(run: AnyRun, machine: Machine, cautions: list[Caution]) -> d
 
 
 def _config(run: AnyRun) -> dict[str, Any]:
-    """Return the settings of a run in the form of the JSON result."""
+    """Return the settings of a run as a dictionary for the JSON output."""
     from mxpeak.perf.simulation.lu import LuRun
 
     shared = {
@@ -309,7 +321,7 @@ def _config(run: AnyRun) -> dict[str, Any]:
 
 
 def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
-    """Return lines with the time of each phase."""
+    """Return text lines with the share of time of exposed communication and of each phase."""
     shares = ", ".join(
         f"{name} {100 * seconds / forecast.time_s:.1f} %"
         for name, seconds in forecast.phases.items()
@@ -322,7 +334,7 @@ def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
 
 
 def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
-    """Return lines with the rate, its interval and the time."""
+    """Return text lines with the predicted rate, the rate per rank, the interval and the time."""
     if prediction["rate_flops"] is None:
         return ["rate      unknown"]
     rate = prediction["rate_flops"]
@@ -334,7 +346,7 @@ def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
 
 
 def cautions_of(benchmark: str, run: AnyRun, machine: Machine) -> list[Caution]:
-    """Return cautions about unusual settings of a run."""
+    """Return cautions about unusual settings: sizes and grids of an LU run, and a partly filled last node."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import lu_cautions, part_node_caution
     from mxpeak.precision import precision
@@ -345,10 +357,10 @@ def cautions_of(benchmark: str, run: AnyRun, machine: Machine) -> list[Caution]:
 
 
 def caution_lines(cautions: list[Caution]) -> list[str]:
-    """Return lines with the cautions and their advice."""
+    """Return text lines with the cautions and their advice."""
     return [line for caution in cautions for line in wrapped("warning   ", f"{caution.text}; {caution.hint}")]
 
 
 def wrapped(head: str, text: str) -> list[str]:
-    """Return the lines of a text after a heading, in 80 columns."""
+    """Wrap a text at 80 columns, with a heading in front of the first line, and return the lines."""
     return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=" " * len(head))

@@ -43,9 +43,9 @@ examples:
   mxpeak plan hpg-mxp --machine frontier --nodes 8 --json -
 """
 
-#: Largest product of ranks and steps for which plan simulates several broadcasts.
+#: Broadcasts that plan compares, and the largest product of ranks and steps for which plan simulates each broadcast.
 TRIED, TRIED_BELOW = ("1ringM", "2ringM", "long", "lib"), 3e6
-#: Relative interval around the rate of the last run on this machine.
+#: Half the width of the interval around the rate of the last run on this machine, relative to the rate.
 LIKE_LAST = 0.2
 
 
@@ -63,7 +63,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Plan a run on rank 0."""
+    """Plan a run on rank 0: print the plan, write the JSON file and the .dat file, and return the exit code."""
     if session.rank != 0:
         return ExitCode.VALID
     benchmark = args.benchmark
@@ -114,7 +114,10 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, list[str]]:
-    """Return this machine with unknown rates, and notes to print; set the defaults of `mxpeak run` in `args`."""
+    """Return a machine like this host but with unknown rates, and the notes to print.
+
+    Unset flags in `args` are set to the defaults of `mxpeak run`.
+    """
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.perf.simulation.machines import Machine, Network
 
@@ -168,7 +171,10 @@ def _lu(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[LuR
 
 
 def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> tuple[LuRun, list[str]]:
-    """Return the run with its fastest broadcast by simulation, if simulating all broadcasts takes only seconds."""
+    """Return the run with the broadcast that is fastest in a simulation, and the names of the simulated broadcasts.
+
+    The run is unchanged if --bcast is set or if the simulations would take more than a few seconds.
+    """
     from mxpeak.perf.simulation.predict import simulate_lu
 
     if args.bcast is not None or run.ranks == 1 or run.ranks * (run.n // run.nb) > TRIED_BELOW:
@@ -178,7 +184,11 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
 
 
 def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str, Any], Any]:
-    """Return the simulated prediction if the machine's rates are known, otherwise that of the last similar LU run."""
+    """Return the prediction as a JSON section, and the simulated forecast if the GEMM rates of the machine are known.
+
+    Without these rates, the prediction of an LU run uses the rate of the last run here on as many ranks, and there is
+    no forecast.
+    """
     from mxpeak.perf.counts import hpl_flops
     from mxpeak.perf.simulation.lu import LuRun
 
@@ -193,7 +203,10 @@ def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str
 
 
 def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[SparseRun, list[str], int, str]:
-    """Plan the run of a sparse benchmark, and return the run, its lines, its bytes per rank and its command."""
+    """Plan the run of a sparse benchmark.
+
+    Return the run, the lines that describe it, its bytes per rank, and the command that starts it.
+    """
     run = sparse_run(args, benchmark, machine)
     box, need = run.box, box_bytes(run.box, benchmark, run.low)
     shape = f"--nx {box.nx} --ny {box.ny} --nz {box.nz} --npx {box.npx} --npy {box.npy} --npz {box.npz}"
@@ -206,7 +219,7 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
 
 
 def _command(args: argparse.Namespace, benchmark: str, run: LuRun, machine: Machine) -> str:
-    """Return the command that starts the run."""
+    """Return the shell command that starts the planned LU run."""
     size = f"-N {run.n} --nb {run.nb} --grid {run.P}x{run.Q} --order {run.order}"
     flags = (
         f"--dat {args.write_dat}" if args.write_dat is not None else f"{size} --bcast {run.bcast} --depth {run.depth}"

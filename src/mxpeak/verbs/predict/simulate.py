@@ -1,4 +1,4 @@
-"""`mxpeak simulate`: predict the rate of a run on a machine, step by step for all ranks."""
+"""`mxpeak simulate`: predict the rate of a run by simulating each step of all ranks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Simulate a run on rank 0."""
+    """Simulate a run, or print the table of published results, on rank 0, and return the exit code."""
     if session.rank != 0:
         return ExitCode.VALID
     if args.table:
@@ -85,7 +85,7 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
 
 
 def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the prediction of a run as a dict for JSON and as lines of text."""
+    """Simulate the run that the flags describe, and return the prediction as a dict for JSON and as lines of text."""
     machine = machine_of(args)
     what_if: dict[str, Any] = {"slow": _slow(args.slow), "aware": not args.staged}
     nics = parsed_by(integer(1, machine.network.nics), args.nics, "--nics")
@@ -123,7 +123,10 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
 
 
 def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None]:
-    """Return a line that describes an LU run and, for HPL-MxP, the time in seconds by the closed formula."""
+    """Return a line that describes an LU run, and an upper bound of the time in seconds by the closed formula.
+
+    The bound is None for HPL.
+    """
     from mxpeak.perf.simulation.lu import node_block
     from mxpeak.perf.simulation.model import upper_bound
 
@@ -137,7 +140,7 @@ def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None
 
 
 def _slow(text: str | None) -> dict[int, float]:
-    """Parse RANK:FACTOR,... and return the relative speeds by rank."""
+    """Parse RANK:FACTOR,... and return the relative speed of each listed rank; raise a UsageError for other texts."""
     speeds: dict[int, float] = {}
     for part in (text or "").split(","):
         if not part and not text:

@@ -1,7 +1,8 @@
 """Compare published results with the closed formula and the simulation for docs/reference/published-results.md.
 
-Each row contains a published value and its computed counterparts. Each machine has one set of parameters for all rows.
-"set by it" marks a row that determined a parameter of its machine and therefore validates nothing.
+Each row contains a published value, its computed counterparts and the error of the simulation. Each machine has one
+set of parameters for all rows. "set by it" marks a row whose published value was used to fit a parameter of the
+machine. Such a row validates nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ SC22 = "frontier-2022"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A published value.
+    """A published value and the functions that compute it.
 
     printed, unit     as in the paper; percentages are differences, "%", or shares, "% of"
     simulated         function that simulates the value
     formula           function that computes the value by eq. 1-5, or None if these do not apply
-    set_by            whether the value determined a parameter
+    set_by            whether a parameter of the machine was fitted to the value
     quick             whether the simulation takes only seconds
     """
 
@@ -44,7 +45,7 @@ class Figure:
     quick: bool = True
 
     def line(self) -> str:
-        """Return the value's row of the table."""
+        """Simulate the value and return its row of the Markdown table."""
         value = self.simulated()
         formula = "" if self.formula is None else shown(self.formula(), self.unit)
         relative = f"{100 * (value / self.printed - 1):+.1f} %"
@@ -54,7 +55,7 @@ class Figure:
 
 
 def shown(value: float, unit: str) -> str:
-    """Return a number with its unit as text; differences have a sign."""
+    """Return a number with its unit as text; differences in percent have a sign."""
     if unit == "%":
         return f"{value:+.1f} %"
     if unit == "% of":
@@ -63,22 +64,22 @@ def shown(value: float, unit: str) -> str:
 
 
 def summit(side: int, node: tuple[int, int] = (3, 2), bcast: str = "lib", nics: int = 2, local: int = 61440) -> LuRun:
-    """Return the HPL-MxP run on Summit with B = 768 and N_L = 61440 per GPU (OLCF, V-A)."""
+    """Return the HPL-MxP run on Summit with block size B = 768 and local order N_L = `local` per GPU (OLCF, V-A)."""
     return LuRun(n=side * local, nb=768, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, nics=nics)
 
 
 def frontier(side: int, node: tuple[int, int], bcast: str = "2ringM", aware: bool = True) -> LuRun:
-    """Return the HPL-MxP run on Frontier with B = 3072 and N_L = 119808 per GCD (OLCF, V-A and D)."""
+    """Return the HPL-MxP run on Frontier with B = 3072 and local order N_L = 119808 per GCD (OLCF, V-A and D)."""
     return LuRun(n=side * 119808, nb=3072, P=side, Q=side, precision="fp16", node_grid=node, bcast=bcast, aware=aware)
 
 
 def openmxp(P: int, Q: int, n: int) -> LuRun:
-    """Return the HPL-MxP run of OpenMxP's log: B = 2560, 2×4 ranks per node."""
+    """Return the HPL-MxP run of the published OpenMxP log, which has B = 2560 and 2×4 ranks per node."""
     return LuRun(n=n, nb=2560, P=P, Q=Q, precision="fp16", order="row", node_grid=(2, 4), bcast="2ringM")
 
 
 def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
-    """Return the HPL run on Crusher with NB = 512 and the memory per node of rocHPL's run with N = 256,000 on one node.
+    """Return the HPL run on Crusher with NB = 512 and the same memory per node as N = 256,000 on one node.
 
     N is therefore proportional to the square root of the number of nodes (rocHPL, IV).
     """
@@ -86,12 +87,12 @@ def rochpl(nodes: int, P: int, Q: int, node: tuple[int, int]) -> LuRun:
     return LuRun(n=n, nb=512, P=P, Q=Q, node_grid=node, bcast="1ringM", split=0.5, early=False)
 
 
-#: Stored results of simulations that several rows share.
+#: Cached results of simulations that several rows share.
 _DONE: dict[str, LuForecast] = {}
 
 
 def of(machine: str, run: LuRun) -> LuForecast:
-    """Simulate a run, unless it has already been simulated on this machine, and return the result."""
+    """Simulate an LU run on a machine and return the forecast. The forecast is cached."""
     key = f"{machine} {run}"
     if key not in _DONE:
         _DONE[key] = simulate_lu("hpl" if run.precision == "fp64" else "hpl-mxp", run, find_machine(machine))
@@ -100,7 +101,10 @@ def of(machine: str, run: LuRun) -> LuForecast:
 
 @cache
 def of_sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> SparseForecast:
-    """Simulate a solve on Frontier: 320³ points per GCD, restart 30, 300 iterations (Kashi et al., table 1)."""
+    """Simulate a sparse solve on Frontier with 320³ points per GCD and return the forecast. The forecast is cached.
+
+    HPG-MxP has restart 30 and 300 iterations (Kashi et al., table 1), and HPCG has 50 iterations.
+    """
     box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
     iterations = 50 if benchmark == "hpcg" else 300
     run = SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
@@ -113,7 +117,7 @@ def rank_rate(machine: str, run: LuRun) -> float:
 
 
 def formula_rate(machine: str, run: LuRun) -> float:
-    """Return the FLOP/s per rank by eq. 1-5."""
+    """Return the FLOP/s per rank of a run by eq. 1-5."""
     described = find_machine(machine)
     block = node_block(run.P, run.Q, described.ranks_per_node, run.order, run.node_grid)
     bound = upper_bound(described, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics)
@@ -121,12 +125,15 @@ def formula_rate(machine: str, run: LuRun) -> float:
 
 
 def gain(rate: Callable[[str, LuRun], float], machine: str, better: LuRun, worse: LuRun) -> float:
-    """Return by how many percent the rate per rank of one run exceeds that of another."""
+    """Return the difference in percent between the rates per rank of `better` and `worse`."""
     return 100.0 * (rate(machine, better) / rate(machine, worse) - 1.0)
 
 
 def ring(choose: Callable[[list[float]], float], machine: str, rings: list[LuRun], broadcast: LuRun) -> float:
-    """Return the largest or smallest gain of a ring over the library's broadcast in percent."""
+    """Return the gain of the ring that `choose` selects over the library's broadcast, in percent.
+
+    `choose` is `max` or `min`.
+    """
     return choose([gain(rank_rate, machine, run, broadcast) for run in rings])
 
 
@@ -188,8 +195,8 @@ def _frontier_rows() -> list[Figure]:
         return frontier(32, (2, 4), bcast), frontier(32, (2, 4), bcast, aware=False)
 
     best, poorest = frontier(32, (2, 4)), frontier(32, (8, 1), "lib", aware=False)
-    # The list contains neither N nor the grid. The run uses the memory per GCD of OpenMxP's log, 34,060,800² / 73,728
-    # entries.
+    # The TOP500 list contains neither N nor the grid. The run uses the memory per GCD of OpenMxP's log, 34,060,800² /
+    # 73,728 entries.
     whole = openmxp(256, 288, 34060800)
     return [
         _full("Frontier, 172², N = 20,606,976", 2.387, SC22, frontier(172, (4, 2)), set_by=True),

@@ -1,1 +1,1 @@
-"""`mxpeak scan`: find slow nodes, devices and cores, and those whose results differ."""
+"""`mxpeak scan`: find slow nodes, devices and cores, and ranks whose results differ."""

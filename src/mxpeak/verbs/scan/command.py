@@ -1,4 +1,4 @@
-"""`mxpeak scan`: run a small benchmark on all devices or groups of cores, and report those that are slow or faulty."""
+"""`mxpeak scan`: run a small benchmark on all devices or groups of cores, and report the slow and faulty ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ScanRun(Run[ScanConfig]):
 
 
 def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanRun:
-    """Return the settings of a scan in the order of precedence, after reading the --config file."""
+    """Return the settings of a scan from flags, variables and the --config file, in this order of precedence."""
     check_variables(environ)
     file = args.config or environ.get("MXPEAK_CONFIG")
     values = values_for("scan", read_toml(file)) if file else {}
@@ -66,7 +66,7 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Scan the ranks of a launcher or of this host, and return the exit code. Collective once the ranks run."""
+    """Scan the ranks of a launcher or of this host, and return the exit code. Collective when the ranks run."""
     wanted = read_on_root(args, session, lambda: scan_settings(args, os.environ))
     from mxpeak.runtime.placement import parts_here
 
@@ -75,7 +75,7 @@ def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _check_files(output: ScanOutput) -> None:
-    """Raise a UsageError before the scan if one of its files cannot be written."""
+    """Raise a UsageError if a file of --json or --write-exclude cannot be created."""
     from mxpeak.cli.output import check_file
 
     written = [Path(output.json)] if output.json and output.json != "-" else []
@@ -101,7 +101,7 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
 
 
 def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
-    """Print the result of the scan, write its files and return the exit code."""
+    """Print the result of the scan, write the JSON and exclude files, and return the exit code."""
     from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.records import Caution
     from mxpeak.report.text import cautions
@@ -127,7 +127,7 @@ def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
 
 
 def excluded(body: Mapping[str, Any], form: str) -> str:
-    """Return the content of an exclude file: Slurm's host list, or one host per line."""
+    """Return the content of an exclude file: a Slurm host list, or one host per line if `form` is `hostfile`."""
     hosts: list[str] = body["exclude"]["hosts"]
     lines = hosts if form == "hostfile" else [body["exclude"]["slurm"]] if hosts else []
     return "".join(f"{line}\n" for line in lines)

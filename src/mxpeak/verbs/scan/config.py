@@ -18,7 +18,7 @@ class ScanConfig(PlaceConfig):
     GPU_DEFAULTS = {"nb": 1024, "precision": "fp16"}  # noqa: RUF012
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return the defaults for a processor with native bf16: bf16 products and larger blocks, as in HPL-MxP."""
+        """Return the default precision and NB on a processor with native 16-bit products, as in HPL-MxP."""
         precision = self.precision or ("bf16" if "bf16" in native else None)
         return {"precision": precision, "nb": 512} if precision in native else {}
 

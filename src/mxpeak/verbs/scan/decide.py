@@ -1,7 +1,7 @@
 """Find slow ranks and ranks whose results differ from those of their peers.
 
-Ranks are compared with ranks of the same kind: same processor or device, number of threads and library. For a group of
-R ranks with rates r(i, t) in K rounds t, and for each measure,
+Ranks are compared with ranks of the same kind, which have the same processor or device, number of threads and library.
+For a group of R ranks with rates r(i, t) in K rounds t, and for each measure,
 
     x_i = median_t r(i, t)                       rate of rank i
     m   = median_i x_i                           rate of the group
@@ -9,21 +9,21 @@ R ranks with rates r(i, t) in K rounds t, and for each measure,
                                                  outliers in fewer than half of the ranks hardly change it
     slow: r(i, t) < m - max(3 s, tolerance·m)    in more than half of the rounds
 
-The tolerance is a lower limit: if ranks agree to a thousandth, three thousandths are no defect. With fewer than four
-ranks, one outlier changes both m and s. The best x_i then replaces m, and s is the standard error of the difference of
-two medians, estimated from the rank with the least spread over the rounds:
+The tolerance is a lower limit: if the rates agree to 0.1 %, a difference of 0.3 % is not a defect. With fewer than
+four ranks, one outlier changes both m and s. The best x_i then replaces m, and s is the standard error of the
+difference of two medians, estimated from the rank with the least spread over the rounds:
 
     s = 1.77 / sqrt(K) · 1.4826 min_i median_t |r(i, t) - x_i|
 
-Half of the ranks change both m and s: if two of four are slow, s is about their deficit, and none is below m - 3 s.
-Ranks agree only if s and all ranks are within the tolerance. If a rank neither agrees nor is slow, the scan is
+Half of the ranks change both m and s: if two of four are slow, s is about their deficit, and no rate is below m - 3 s.
+Ranks agree only if s and all rates are within the tolerance. If a rank neither agrees nor is slow, the scan is
 undecided:
 
     spread      s > tolerance·m                                   there is no typical rate
-    scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rounds spread too widely
+    scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rates of the rounds spread too widely
     faster      r(i, t) > m + max(3 s, tolerance·m)               in more than half of the rounds: m may be slow itself
 
-Bits are correct if more than half of the ranks whose bits are equal in all rounds have them.
+The correct bits of a result are those of the majority of the ranks whose bits are equal in all rounds.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from statistics import median
 
-#: Ratio of the standard deviation to the median of |x|, for a normal distribution.
+#: Ratio of the standard deviation to the median absolute deviation of a normal distribution.
 SIGMA = 1.4826
 #: Standard error of the difference of two medians of K normal numbers: sqrt(2) sqrt(pi/2 / K).
 ERROR = math.sqrt(math.pi)
-#: Number of standard deviations below the median from which a rank is slow: one healthy rank of 741.
+#: Number of standard deviations below the median from which a rank is slow. One healthy rank of 741 is below it.
 FACTOR = 3.0
 #: Smallest number of ranks for which median and spread tolerate one outlier.
 ENOUGH = 4
@@ -47,7 +47,7 @@ ENOUGH = 4
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """The measurements of one rank: a rate per measure and round, and the bits per result and round."""
+    """The measurements of one rank: a rate per measure and round, and a digest of the bits per result and round."""
 
     rank: int
     kind: str
@@ -57,7 +57,7 @@ class RankRates:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The spread of one measure over the ranks of a group, from their medians over the rounds.
+    """The spread of one measure over the ranks of a group, computed from the median of each rank over the rounds.
 
     against    the reference: `median`, `best`, or None if there are no other ranks
     sigma      spread s
@@ -73,13 +73,13 @@ class Spread:
 
     @property
     def reference(self) -> float:
-        """Return the reference rate of the measure: the median, or the best rate in a small group."""
+        """Return the reference rate of the measure: the median of the ranks, or the best rate in a small group."""
         return self.best if self.against == "best" else self.median
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A slow rank, with its median as a share of the reference and the number of rounds in which it was slow."""
+    """A slow rank. `share` is its median divided by the reference, and `rounds` is the number of slow rounds."""
 
     rank: int
     measure: str
@@ -90,7 +90,7 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class WrongBits:
-    """A rank whose bits of a result `differ` from the majority or `change` between rounds."""
+    """A rank with wrong bits in a result: the bits `differ` from the majority or `change` between rounds."""
 
     rank: int
     result: str
@@ -144,7 +144,7 @@ class Verdict:
 
     @property
     def status(self) -> str:
-        """Return `different` if a rank is slow or wrong, `undecided` if a rank may be, otherwise `alike`."""
+        """Return `different` if a rank is slow or wrong, `undecided` if a measure is undecided, otherwise `alike`."""
         if self.slow or self.wrong:
             return "different"
         return "undecided" if self.undecided else "alike"
@@ -181,7 +181,10 @@ def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
 
 
 def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
-    """Return the spread over the ranks and the lowest rate that is not slow; `rates` has the rounds of each rank."""
+    """Return the spread of a measure over the ranks, with the lowest rate that is not slow.
+
+    `rates` contains the rates of all rounds, per rank.
+    """
     of_ranks = [median(rounds) for rounds in rates]
     best, middle, worst = max(of_ranks), median(of_ranks), min(of_ranks)
     if len(of_ranks) == 1:
@@ -200,7 +203,7 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def slow_ranks(members: Sequence[RankRates], measure: str, measured: Spread) -> list[SlowRank]:
-    """Return the ranks that are slow in more than half of the rounds."""
+    """Return the ranks of a group whose rate in a measure is too low in more than half of the rounds."""
     slow: list[SlowRank] = []
     if measured.least is None:
         return slow
@@ -216,7 +219,10 @@ def slow_ranks(members: Sequence[RankRates], measure: str, measured: Spread) -> 
 def unclear(
     members: Sequence[RankRates], measure: str, measured: Spread, tolerance: float, slow: Collection[int]
 ) -> list[UndecidedRates]:
-    """Return the reasons for which the ranks that are not slow disagree; empty if they agree."""
+    """Return the reasons why a measure does not decide whether ranks are slow; empty if the ranks agree.
+
+    `slow` contains the ranks that are known to be slow.
+    """
     if (sigma := measured.sigma) is None:
         return []
     reference = measured.reference
@@ -241,7 +247,7 @@ def unclear(
 
 
 def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits], list[UndecidedBits]]:
-    """Return the ranks whose bits change or differ from the majority, and the results without correct bits.
+    """Return the ranks whose bits change or differ from the majority, and the result if its correct bits are unknown.
 
     If the bits change on most ranks, the computation is not reproducible, and no rank is faulty.
     """

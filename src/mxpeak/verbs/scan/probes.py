@@ -1,4 +1,4 @@
-"""The measures of a round: an LU, matrix products and memory reads, with the same inputs on each rank."""
+"""The measures of a scan round: an LU, matrix products and memory reads, with the same inputs on each rank."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOOKAHEAD = 0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Order, block size and precision of a scan, which are equal on all ranks."""
+    """Order, block size and precision of a scan. They are equal on all ranks."""
 
     n: int
     nb: int
@@ -40,32 +40,32 @@ class Size:
 
     @property
     def side(self) -> int:
-        """Return the order of a product, half of A's order, so that C has a quarter of A's entries."""
+        """Return the order of the products: half of A's order, so that C has a quarter of A's entries."""
         return max(1, self.n // 2)
 
     @property
     def products(self) -> int:
-        """Return the number of products that have about as many flops as the LU."""
+        """Return the number of products per round. They have about as many flops as the LU."""
         return max(1, math.ceil(lu_flops(self.n) / (2.0 * self.side**2 * self.nb)))
 
     @property
     def product_flops(self) -> float:
-        """Return the flops of all products."""
+        """Return the flops of all products in a round."""
         return self.products * 2.0 * self.side**2 * self.nb
 
     @property
     def read_bytes(self) -> int:
-        """Return the number of bytes that a round reads."""
+        """Return the number of bytes that are read in a round."""
         return READS * self.n**2 * format_of(stored_as(self.precision)).bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One measure of a scan.
+    """A measure of a scan.
 
-    prepare   called before the clock starts
-    work      the timed part
-    bits      returns the bits of the result, if any
+    prepare   function that is called before the timed part
+    work      function that is timed
+    bits      function that returns a digest of the result's bits, or None if the measure has no result
     amount    flops or bytes of the work
     """
 
@@ -77,7 +77,7 @@ class Probe:
 
 
 def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
-    """Return the measures of a rank in the order of execution. The last measure reads the factors of the LU."""
+    """Return the measures of a rank in the order of execution: LU, products, and reads of the LU factors."""
     alone = make_grid(ProcessGrid(1, 1), Solo(transport))
     assert alone is not None
     A = dist_matrix(alone, size.n, size.n, size.nb, kernels, stored_as(size.precision))
@@ -108,9 +108,9 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
 
 
 def footprint(precision: str, *, on_gpu: bool) -> Footprint:
-    """Return a function that computes the bytes on P×Q ranks.
+    """Return a function that computes the bytes of a scan on P×Q ranks.
 
-    Each rank stores the whole matrix of an LU, and the matrices C, A and B of the products.
+    Each rank stores the matrix of a complete LU, and the matrices C, A and B of the products.
     """
     stored = format_of(stored_as(precision)).bytes
 

@@ -1,4 +1,4 @@
-"""Write the text of a scan: the spread of each measure, all ranks or only the outliers, and the verdict."""
+"""Format the result of a scan: the spread of each measure, the ranks or only the outliers, and the verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Body = Mapping[str, Any]
 
 
 def scan_text(body: Body) -> str:
-    """Return the text of a scan, at most 80 columns wide except for longer names."""
+    """Return the report of a scan. Lines have at most 80 columns, unless a name is longer."""
     parts = [_heading(body), *(_group(group) for group in body["groups"])]
     if rows := _rows(body):
         parts.append(_table(rows))
@@ -33,12 +33,12 @@ def scan_text(body: Body) -> str:
 
 
 def outliers(body: Body) -> list[int]:
-    """Return the slow and the wrong ranks of a scan."""
+    """Return the slow ranks and the ranks with wrong bits."""
     return sorted({finding["rank"] for finding in (*body["slow"], *body["wrong"])})
 
 
 def verdict(body: Body) -> str:
-    """Return the verdict in one line, and the hosts to exclude in a second line."""
+    """Return the verdict of a scan as text, followed by the hosts to exclude."""
     ranks = len(body["ranks"])
     slow, wrong = ({finding["rank"] for finding in body[name]} for name in ("slow", "wrong"))
     if body["status"] == "alike":
@@ -55,7 +55,7 @@ def verdict(body: Body) -> str:
 
 
 def _open_questions(body: Body) -> str:
-    """Return a line that lists the undecided measures and how to decide them; empty if all are decided."""
+    """Return a sentence that lists the undecided measures and results, with advice; empty if all are decided."""
     rates = dict.fromkeys(TITLES[item["measure"]] for item in body["undecided"] if "measure" in item)
     bits = dict.fromkeys(TITLES[item["result"]] for item in body["undecided"] if "result" in item)
     questions = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
@@ -97,18 +97,18 @@ def _spread(measure: str, values: Body) -> str:
 
 
 def _scale(rate: float, unit: str) -> tuple[float, str]:
-    """Return a factor and a unit in which a rate is readable."""
+    """Return the factor and the prefixed unit (T or G) with which a rate is printed."""
     return (1e12, "T" + unit) if rate >= 0.9995e12 else (1e9, "G" + unit)
 
 
 def _rows(body: Body) -> list[Body]:
-    """Return the ranks that the table contains."""
+    """Return the ranks to list in the table: all ranks, or the first outliers if there are too many ranks."""
     ranks: list[Body] = body["ranks"]
     return ranks if len(ranks) <= MOST_SHOWN else [ranks[rank] for rank in outliers(body)[:MOST_SHOWN]]
 
 
 def _table(rows: Sequence[Body]) -> str:
-    """Return a table of the medians of each rank over the rounds, in the units of the fastest rank."""
+    """Return a table with the median rate of each rank per measure; all ranks have the same unit."""
     measures = list(rows[0]["rates"])
     medians = {row["rank"]: {name: median(row["rates"][name]) for name in measures} for row in rows}
     scales = {name: _scale(max(rates[name] for rates in medians.values()), UNITS[name]) for name in measures}
@@ -117,7 +117,7 @@ def _table(rows: Sequence[Body]) -> str:
     for row in rows:
         rates = "".join(f"{three_digits(medians[row['rank']][name] / scales[name][0]):>13}" for name in measures)
         line = f"{row['rank']:>6}  {_cores(row):<14}{rates}  "
-        host, width = row["host"], WIDTH - len(line)  # the findings and the JSON contain the whole name
+        host, width = row["host"], WIDTH - len(line)  # host names are cut in the table only
         lines.append(line + (host if len(host) <= width else f"{host[: width - 1]}…"))
     return "\n".join(lines) + "\n"
 
@@ -129,7 +129,7 @@ def _cores(rank: Body) -> str:
 
 
 def _finding(body: Body, rank: int) -> str:
-    """Return a text with the defects of a rank, its clocks and its memory errors."""
+    """Return a text about a slow or wrong rank: its defects, clock, throttling and memory errors."""
     record = body["ranks"][rank]
     rounds = body["problem"]["rounds"]
     wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
@@ -149,13 +149,13 @@ _WRONG = {"differ": "differ from those of the majority", "change": "change from 
 
 
 def _reference(body: Body, finding: Body) -> str:
-    """Return the name of the reference with which a slow rank is compared."""
+    """Return the reference of a slow rank: `median` or `best`."""
     group = next(group for group in body["groups"] if finding["rank"] in group["ranks"])
     return str(group["spreads"][finding["measure"]]["against"])
 
 
 def health(record: Body) -> list[str]:
-    """Return the readings of a rank's cores or device that may explain a defect."""
+    """Return texts about reduced clocks, throttling and memory errors, which may explain the defect of a rank."""
     facts = []
     if record["clock_mhz"] is not None and record["max_clock_mhz"] is not None:
         facts.append(f"clock down to {record['clock_mhz']:.0f} of {record['max_clock_mhz']:.0f} MHz")
@@ -172,7 +172,7 @@ def health(record: Body) -> list[str]:
 
 
 def _undecided(body: Body, finding: Body) -> str:
-    """Return the reason for which a measure or the bits of some ranks are undecided."""
+    """Return a text that explains why a measure or a result of some ranks is undecided."""
     if "measure" in finding:
         text = _unclear_rate(body, finding)
     elif finding["reason"] == "change":
@@ -184,7 +184,7 @@ def _undecided(body: Body, finding: Body) -> str:
 
 
 def _unclear_rate(body: Body, finding: Body) -> str:
-    """Return a text with the difference between the rates, and why it identifies no slow rank."""
+    """Return a text that states the difference between the rates, and why no rank is identified as slow."""
     title, tolerance = TITLES[finding["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
     spread, against = f"{100 * finding['spread']:.1f} %", _reference(body, {**finding, "rank": finding["ranks"][0]})
     apart = f"{100 * abs(finding['share'] - 1):.1f} % {'above' if finding['share'] > 1 else 'below'} the {against}"

@@ -1,10 +1,10 @@
 """Run the same small benchmark on every rank at the same time to find slow and faulty ranks.
 
-on each rank   LU of HPL-MxP of order N, products in its precision with the same number of flops, and 32 reads of the
-               factors; each rank computes alone with the same inputs, and all ranks start each measure together
+on each rank   LU of HPL-MxP of order N, products in the same precision with the same number of flops, and 32 reads of
+               the factors; each rank computes alone with the same inputs, and all ranks start each measure together
 rounds         --rounds, after a warm-up that is not counted
 rates          flops or bytes divided by the rank's own seconds
-bits           bits of the factors and of the product in every round
+bits           digests of the factors and of the product in every round
 slow, wrong    as defined in `decide`
 """
 
@@ -39,13 +39,13 @@ from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
 SCHEMA = "mxpeak.scan/1"
 #: Default orders: for one thread, for a processor with native 16-bit products, and for a GPU.
 DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
-#: Order of the problem that compiles and loads all kernels before the ranks start together.
+#: Order and block size of the problem that compiles and loads all kernels before the measurements.
 TINY = 48, 16
 
 
 @dataclass(slots=True)
 class Record:
-    """The record that a rank sends to rank 0: location, measurements by round, and health during the scan."""
+    """The measurements of a rank, which it sends to rank 0: location, rates and bits by round, and health."""
 
     where: dict[str, Any]
     kind: str
@@ -68,13 +68,17 @@ def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> di
         if records is None:
             return None
         facts = bench.facts.sections(begin, time.time())
-        del facts["launch"]["binding"]  # each rank of the result contains its own
+        del facts["launch"]["binding"]  # the section of each rank contains its own binding
         cautions = [*bench.facts.cautions, *_cached(size, bench)]
         return {**result(records, size, bench.config), **facts, "warnings": [asdict(caution) for caution in cautions]}
 
 
 def _size(bench: Bench[ScanConfig]) -> Size:
-    """Return the given size, or a size for about a second per round that fits on every host. Collective."""
+    """Return the order, block size and precision of the scan. Collective.
+
+    Without -N, the order takes about a second per round and fits on every host. Raise a ResourceError if -N does not
+    fit.
+    """
     config, ranks = bench.config, bench.comm.size
     precision = config.precision or "fp32"
     need = footprint(precision, on_gpu=config.on_gpu)
@@ -87,7 +91,7 @@ def _size(bench: Bench[ScanConfig]) -> Size:
 
 
 def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
-    """Return the order for which the rank with the fewest threads needs about a second. Collective."""
+    """Return the order with which a round on the rank with the fewest threads takes about a second. Collective."""
     if bench.config.on_gpu:
         return GPU_DEFAULT_N
     threads = -allreduce_scalar(bench.comm, -float(bench.placement.threads), "max", bench.kernels.xp)
@@ -96,7 +100,7 @@ def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
 
 
 def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
-    """Return a caution if the caches of a host may contain the matrices."""
+    """Return a caution if the caches of a host are large enough for the matrices of its ranks."""
     machine, ranks = bench.facts.machine, bench.placement.ranks_a_node
     caches = (machine["l3_bytes"] or machine["l2_bytes"] or 0) * len(core_groups(affinity=range(os.cpu_count() or 1)))
     matrices = ranks * size.read_bytes // READS
@@ -123,7 +127,7 @@ def _start_record(bench: Bench[ScanConfig]) -> Record:
 
 
 def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
-    """Return the kind of a rank: its processor or device, its threads, and the library of its products."""
+    """Return a text that identifies peers: processor or device, number of threads, and library of the products."""
     blas = facts.get("blas")
     if isinstance(blas, dict):
         library = " ".join(str(blas[key]) for key in ("library", "version", "architecture"))
@@ -135,7 +139,7 @@ def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
 
 
 def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
-    """Compile the kernels of the measures. Collective."""
+    """Compile and load the kernels of the measures on all ranks by a small problem. Collective."""
     kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
 
     def use() -> None:
@@ -151,7 +155,7 @@ def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
 def measure(
     record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
 ) -> None:
-    """Warm up this rank's kernels, measure all rounds and store them in `record`. Collective over comm."""
+    """Warm up the kernels, measure all rounds, and store rates, bits and health in `record`. Collective over comm."""
     each = probes(kernels, comm.transport, size)
     for probe in each:
         if config.warmup in ("full", probe.name):
@@ -171,9 +175,9 @@ def measure(
 
 
 def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
-    """Measure this rank's rate. All ranks start together and wait for each other at the end. Collective.
+    """Run a measure on all ranks at the same time, and return this rank's rate in flop/s or byte/s. Collective.
 
-    `look` is called while other ranks may still compute.
+    `look` is called after this rank has finished, while other ranks may still compute.
     """
     probe.prepare()
     kernels.wait()
@@ -188,7 +192,7 @@ def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[],
 
 
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
-    """Return the result of the scan, computed from the records of all ranks."""
+    """Compute the result of the scan from the records of all ranks."""
     measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
     verdict = decide(measured, config.tolerance)
     hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
@@ -213,6 +217,6 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
 
 
 def _of_rank(record: Record) -> dict[str, Any]:
-    """Return the section of a rank. Bits that are equal in all rounds are listed once."""
+    """Return the JSON section of a rank. Bits that are equal in all rounds are listed once."""
     bits = {name: sorted(set(values)) for name, values in record.bits.items()}
     return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}

@@ -24,7 +24,7 @@ examples:
   mxpeak study fact --nb 192 --threads 1,2
 """
 
-#: The studies that run by default, and all studies.
+#: The studies that run by default. STUDIES contains all studies.
 DEFAULT = ("pivots", "norms", "gmres")
 STUDIES = (*DEFAULT, "fact")
 RESULT, PAGE = "study.json", "study.html"
@@ -63,7 +63,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the studies on rank 0, print their tables, and write the figures and the JSON file."""
+    """Run the studies on rank 0, print the tables, write the HTML page and the JSON file, and return the exit code."""
     names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (names or DEFAULT))
     if args.diagonal_scale is not None and "gmres" not in studies:
@@ -99,7 +99,7 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> Folder:
-    """Create the results folder; raise a UsageError before the studies start if a file cannot be written."""
+    """Create the results folder and return it; raise a UsageError if a file of the studies cannot be written."""
     from mxpeak.cli.output import check_file, results_folder
 
     folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)

@@ -24,10 +24,10 @@ from mxpeak.perf.simulation.machine_from_measurements import panel_flops
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.lu.panel import PanelOptions
 
-#: Default heights in multiples of NB.
+#: Default panel heights in multiples of NB.
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128)
 NB = 192
-#: Number of repetitions, of which the median counts, and the order of the square block of DGEMM.
+#: Number of factorizations per panel height, whose median time is used, and the order of C in the DGEMM.
 REPEAT, GEMM_N = 9, 2048
 #: Number of M×NB arrays in use at the same time.
 ARRAYS = 3
@@ -42,7 +42,10 @@ def thread_counts() -> tuple[int, ...]:
 def fact_cases(
     nb: int, heights: Sequence[int], threads: Sequence[int], on_case: Callable[[int, int], None]
 ) -> list[dict[str, Any]]:
-    """Return the rates of all heights with all numbers of threads; `on_case` receives the completed and all cases."""
+    """Return one case per panel height and number of threads, with the rates of FACT and DGEMM in flop/s.
+
+    `on_case` is called after each case with the number of completed cases and the number of all cases.
+    """
     comm, cases = Solo(), list[dict[str, Any]]()
     for T in threads:
         placement = bind_to_cores(comm, T)
@@ -60,7 +63,7 @@ def fact_cases(
 
 
 def _panel_times(kernels: Kernels, M: int, nb: int) -> list[float]:
-    """Factor a random panel several times with the default settings of HPL, and return the times in seconds."""
+    """Factor a random M×nb panel REPEAT times with HPL's default settings, and return the times in seconds."""
     values = kernels.matrix(M, nb)
     entries = Entries("lcg", M, seed=1, scale=-1.0, shift=0.5)
     kernels.generate(values, BlockCyclic(M, nb, 0, 1), BlockCyclic(nb, nb, 0, 1), entries)

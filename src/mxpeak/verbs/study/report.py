@@ -1,4 +1,4 @@
-"""Write the text and the page of `mxpeak study`: tables for the terminal, and figures on a self-contained page."""
+"""Format the results of `mxpeak study` as tables for the terminal, and as a self-contained HTML page with figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Sequence[str]
 
 
 def tables(body: Mapping[str, Any]) -> str:
-    """Return a text with a table and a summary for each study in `body`."""
+    """Return the tables and summaries of the studies in `body` as text."""
     parts = []
     for name, rows_of in TABLES.items():
         if name in body:
@@ -33,7 +33,7 @@ def _by_order(cases: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str,
 
 
 def _middle(cases: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the median of a value over the cases that contain it."""
+    """Return the median of `key` over the cases in which it is not None."""
     values = [case[key] for case in cases if case[key] is not None]
     return float(median(values)) if values else None
 

@@ -2,7 +2,7 @@
 
 The module `fact` runs the study of panel factorizations.
 
-generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal unchanged, or c·√n for GMRES; b is the column after A
+generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal is unchanged, or c·√n for GMRES; b follows A
 pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)
 norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it      (Fig. 4)
 gmres       steps without a preconditioner until the check of HPL passes, by c
@@ -39,7 +39,7 @@ from mxpeak.verbs.study import fact
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SCHEMA = "mxpeak.study/1"
-#: About ten orders in geometric steps. GMRES has fewer orders, because its steps hardly depend on n.
+#: Default orders in geometric steps. GMRES has fewer orders, because its number of steps hardly depends on n.
 ORDERS = (100, 136, 185, 252, 343, 467, 635, 864, 1176, 1600)
 GMRES_ORDERS = (200, 400, 800, 1600)
 SEEDS, GMRES_SEEDS, FIRST_SEED = 5, 1, 100
@@ -53,7 +53,10 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """The studies, the orders and the number of seeds of a call; None selects the defaults of each study."""
+    """The settings of a call: studies, orders, seeds, diagonal scales, NB and threads.
+
+    If `orders`, `seeds` or `threads` is None, each study has its own default.
+    """
 
     studies: tuple[str, ...]
     orders: tuple[int, ...] | None = None
@@ -64,16 +67,16 @@ class StudyPlan:
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """Return the numbers of rows of the panels of fact."""
+        """Return the numbers of rows of the panels that the `fact` study factors."""
         return tuple(sorted(set(self.orders or (blocks * self.nb for blocks in fact.BLOCKS))))
 
     @property
     def thread_counts(self) -> tuple[int, ...]:
-        """Return the numbers of threads of fact."""
+        """Return the numbers of threads that the `fact` study uses."""
         return tuple(sorted(set(self.threads or fact.thread_counts())))
 
     def cases(self, study: str) -> list[tuple[int, int]]:
-        """Return the pairs (n, seed) of a study in the order of execution."""
+        """Return the (order, seed) pairs of a study in the order of execution."""
         orders = self.orders or (GMRES_ORDERS if study == "gmres" else ORDERS)
         count = self.seeds or (GMRES_SEEDS if study == "gmres" else SEEDS)
         return [(n, FIRST_SEED + k) for n in sorted(set(orders)) for k in range(count)]
@@ -86,7 +89,10 @@ Listener = Callable[[str, int, int], None]
 def run(
     plan: StudyPlan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None
 ) -> dict[str, Any]:
-    """Run all studies of the plan, and return the content of study.json, in which None replaces NaN and infinity."""
+    """Run all studies of the plan and return the content of study.json. NaN and infinity are replaced by None.
+
+    `on_case` is called after each case.
+    """
     _check_memory(plan)
     if "fact" in plan.studies:
         _check_fact(plan)
@@ -119,7 +125,7 @@ def _check_memory(plan: StudyPlan) -> None:
 
 
 def _check_fact(plan: StudyPlan) -> None:
-    """Raise an error for panels that are too short or do not fit into memory, and for more threads than cores."""
+    """Raise an error if a panel is wider than tall, needs too much memory, or needs more threads than cores."""
     cores, shortest, tallest = len(one_core_each()), plan.heights[0], plan.heights[-1]
     if shortest < plan.nb:
         raise UsageError(
@@ -158,15 +164,15 @@ def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str,
 
 
 def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
-    """Return A and b of the generator sqrt-n with A's diagonal unchanged."""
+    """Generate the matrix A and the right-hand side b of `sqrt-n`, without changing the diagonal of A."""
     matrix = generator("sqrt-n", n, seed=seed)
     return draw(matrix.entries, n), draw(matrix.right_side, 1)[:, 0]
 
 
 def draw(entries: Entries, columns: int) -> Array:
-    """Return the first columns of a matrix of kind lcg, which are bitwise equal to `entries.value`.
+    """Generate the first columns of an `lcg` matrix. The entries are bitwise equal to `entries.value`.
 
-    The sequence runs down the columns. Each step doubles the number of entries: X(d + k) = A_k·X(d) + C_k.
+    The sequence runs down the columns. Each step doubles the number d of entries by X(d + k) = A_d·X(k) + C_d.
     """
     x = np.empty(entries.n * columns, dtype=np.uint64)
     x[0] = lcg.state(entries.seed, entries.first)
@@ -184,9 +190,9 @@ def draw(entries: Entries, columns: int) -> Array:
 
 
 def largest_pivot(A: Array) -> dict[str, Any]:
-    """Compute the largest |u_ii| with partial pivoting, its column counted from the end, and typical values.
+    """Compute the largest |u_ii| of an LU with partial pivoting, its relative position, and medians of the pivots.
 
-    Typical values are the medians over all columns and over the last tenth, where pivots are largest.
+    The medians are divided by √n. One is over all columns and the other over the last tenth, where pivots are largest.
     """
     pivots = np.abs(np.diag(lu_factor(A, check_finite=False)[0]))
     n, at = len(pivots), int(np.argmax(pivots))
@@ -214,7 +220,10 @@ def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
-    """Return three norms of b - A x, where x is computed by LU with or without partial pivoting; None if not finite."""
+    """Solve A x = b by LU with or without partial pivoting, and return three norms of b - A x and HPL's check.
+
+    Norms that are not finite are None.
+    """
     with np.errstate(all="ignore"):  # without pivoting, entries may overflow
         x = _solve(A, b, pivoting)
         r = b - A @ x
@@ -235,7 +244,10 @@ def _solve(A: Array, b: Array, pivoting: bool) -> Array:
 
 
 def lu_without_pivoting(A: Array) -> Array:
-    """Factor A by panels and return L below the diagonal and U on and above it; zero pivots give non-finite values."""
+    """Factor A without pivoting, by panels, and return L below the diagonal and U on and above it.
+
+    A zero pivot gives non-finite values.
+    """
     LU = np.array(A, order="F")
     for k in range(0, len(LU), BLOCK):
         end = min(k + BLOCK, len(LU))
@@ -273,7 +285,10 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Krylov:
-    """Outcome of GMRES: steps until HPL's check passed (or None), scaled residual of x, and ||r||_2 / ||b||_2."""
+    """Outcome of GMRES: number of steps, scaled residual of x, and ||r||_2 / ||b||_2.
+
+    `steps` is None if HPL's check did not pass.
+    """
 
     steps: int | None
     scaled_residual: float
@@ -281,7 +296,7 @@ class Krylov:
 
 
 def gmres(A: Array, b: Array) -> Krylov:
-    """Run GMRES from x = 0 without restarts until HPL's check passes."""
+    """Run GMRES without restarts from x = 0, at most n steps, until HPL's check passes, and return the outcome."""
     n = len(b)
     Q, rho = started(ArraySpace(np, b), b, n)
     check = _Check(A, b, Q)
@@ -290,7 +305,7 @@ def gmres(A: Array, b: Array) -> Krylov:
 
 
 class _Check:
-    """Applies HPL's check to the iterate x = Q t."""
+    """HPL's check of the GMRES iterate x = Q t, which is computed in each step."""
 
     def __init__(self, A: Array, b: Array, Q: Basis):
         self._A, self._b, self._Q = A, b, Q
@@ -299,13 +314,13 @@ class _Check:
         self.scaled, self.reduction = float("inf"), 1.0
 
     def scaled_residual(self, H: LeastSquares) -> float:
-        """Return the scaled residual of x, or inf if ||r||_2 proves that the residual exceeds the threshold."""
+        """Compute x and return its scaled residual, or infinity if ||r||_2 proves that the check fails."""
         n, k = len(self._b), len(H.R)
         self.reduction = H.residual / self._norm_b
-        if H.R[-1][-1] == 0.0:  # A is singular, and its Krylov space is exhausted
+        if H.R[-1][-1] == 0.0:  # A is singular, and the Krylov space cannot grow
             return float("inf")
         self._R[:k, k - 1] = H.R[-1]
-        # LAPACK solves this, because in Python the n solves would take longer than the products with A.
+        # LAPACK solves the triangular system, because n solves in Python would take longer than the products with A.
         x = self._Q.combine(solve_triangular(self._R[:k, :k], H.g[:k], check_finite=False))
         allowed = THRESHOLD * n * precision("fp64").u * (self._norm_A * np.abs(x).max() + np.abs(self._b).max())
         if H.residual > sqrt(n) * allowed:  # the infinity norm of r is at least ||r||_2 / √n
@@ -318,7 +333,10 @@ class _Check:
 
 
 def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
-    """Run GMRES and return the measured and the predicted number of steps, counted as in the HPL-MxP rules."""
+    """Run GMRES and return the measured and the predicted number of steps, the residual and the convergence factors.
+
+    Steps are counted as in the HPL-MxP rules.
+    """
     went = gmres(A, b)
     case = HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
     return {
@@ -332,7 +350,7 @@ def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
 
 
 def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the steps by c over all orders and seeds; `unsolved` counts the cases that n steps do not solve."""
+    """Return the range of steps by diagonal scale c. `unsolved` counts the cases that n steps did not solve."""
     by_scale = []
     for c in sorted({case["diagonal_scale"] for case in cases}):
         chosen = [case for case in cases if case["diagonal_scale"] == c]
@@ -342,7 +360,7 @@ def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _fact_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the best rate with each number of threads, and its share of the DGEMM rate."""
+    """Return the best FACT rate in flop/s for each number of threads, and its share of the DGEMM rate."""
     threads = sorted({case["threads"] for case in cases})
     best = {T: max((c for c in cases if c["threads"] == T), key=lambda c: c["rate_flops"]) for T in threads}
     return {
@@ -370,7 +388,7 @@ def _range(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _trend(points: Sequence[tuple[int, float | None]]) -> tuple[float | None, float | None]:
-    """Return the exponent p of the least-squares fit c·n^p, and the standard deviation from it in decades."""
+    """Fit c·n^p to the points by least squares, and return the exponent p and the standard deviation in decades."""
     there = [(log10(n), log10(value)) for n, value in points if value]
     if len({x for x, _ in there}) < 2:
         return None, None

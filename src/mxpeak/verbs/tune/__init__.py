@@ -1,1 +1,1 @@
-"""`mxpeak tune`: find and store the fastest settings of this machine."""
+"""`mxpeak tune`: find and store the fastest settings on this machine."""

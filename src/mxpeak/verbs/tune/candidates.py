@@ -1,7 +1,7 @@
-"""Generate candidates: settings of each benchmark on each layout of ranks and threads, the most promising first.
+"""Generate candidates, which are settings of a benchmark on a layout of ranks and threads, the most promising first.
 
 Settings are strings as in flags and contain only values that differ from the defaults. A candidate without settings
-therefore stands for the defaults.
+therefore represents the defaults.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from mxpeak.options import grid_shape
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
 
-#: Block sizes on CPUs and on GPUs, and shares of the split update.
+#: Values of NB on CPUs and on GPUs, and values of --split.
 BLOCKS, GPU_BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768), (128, 256, 384, 512, 768, 1024, 1536, 2048)
 SPLITS = ("0", "0.3", "0.5")
-#: Broadcasts for process rows of two ranks, where all rings are equal, and for longer rows.
+#: Broadcasts for process rows of two ranks, in which all rings are the same, and for longer rows.
 SHORT, ALL = ("1ringM", "long", "lib", "ilib"), ("1ringM", "1ring", "2ringM", "2ring", "longM", "long", "lib", "ilib")
-#: Number of broadcasts that are tried first for settings that differ only in the broadcast.
+#: Number of broadcasts that are tried first among settings that differ only in the broadcast.
 ALIKE = 2
 #: Smallest number of blocks per process row and column for a candidate NB.
 LEAST_BLOCKS = 4
-#: Orders and sides of boxes for trials.
+#: Matrix orders and box sides from which the size of a trial is chosen.
 ORDERS = tuple(int(2048 * 2 ** (step / 2)) // 64 * 64 for step in range(11))
 SIDES, GPU_SIDES = (32, 48, 64, 80, 104), (64, 96, 128, 192, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class RankLayout:
-    """A layout: ranks, threads per rank, and nodes."""
+    """A layout of a run: number of ranks, threads per rank, and nodes."""
 
     ranks: int
     threads: int
@@ -48,19 +48,22 @@ class RankLayout:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Settings to try on a layout."""
+    """The settings of a trial and the layout on which it runs."""
 
     layout: RankLayout
     settings: Mapping[str, str]
 
     @property
     def key(self) -> str:
-        """Return a name that identifies the candidate."""
+        """Return a text that identifies the candidate by its layout and settings."""
         return " ".join([str(self.layout), *(f"{name}={text}" for name, text in sorted(self.settings.items()))])
 
 
 def layouts(cores: int, *, several: bool) -> list[RankLayout]:
-    """Return layouts for the cores of a node: one rank, one rank per core, then some numbers of ranks in between."""
+    """Return the layouts to try on a node: one rank, one rank per core, and at most two numbers of ranks in between.
+
+    Without `several`, the only layout is one rank.
+    """
     counts = divisors(cores) if several else [1]
     middle = counts[1:-1]
     kept = dict.fromkeys([1, counts[-1], *middle[len(middle) // 2 :][:1], *middle[:1]])
@@ -80,7 +83,7 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
         splits = SPLITS if benchmark == "hpl" and P > 1 else ("0",)
         blocks = [nb for nb in (GPU_BLOCKS if on_gpu else BLOCKS) if nb * LEAST_BLOCKS * max(P, Q) <= n] or [default_nb]
         parts = node_grids(P, Q, layout.ranks // layout.nodes) if layout.nodes > 1 else []
-        nodes = ["", *(f"{p}x{q}" for p, q in parts)]  # "": the order of ranks decides
+        nodes = ["", *(f"{p}x{q}" for p, q in parts)]  # "": the rank order determines which ranks share a node
         for node, split, bcast, nb in product(nodes, splits, bcasts, blocks):
             settings = {
                 **({"nb": str(nb)} if on_gpu or nb != default_nb else {}),
@@ -95,7 +98,7 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
 
 
 def _grids(ranks: int) -> list[tuple[int, int]]:
-    """Return the grids with an aspect ratio of at most 8: the default first, then the others by aspect ratio."""
+    """Return the process grids with an aspect ratio of at most 8, the squarest first."""
     pairs = [(P, ranks // P) for P in divisors(ranks)]
     grids = [(P, Q) for P, Q in pairs if max(P, Q) <= 8 * min(P, Q)] or [squarest(ranks)]
     return sorted(grids, key=lambda pair: (max(pair), pair[0]))
@@ -106,8 +109,9 @@ def ordered(
 ) -> list[Candidate]:
     """Return the defaults of each layout, then the other candidates by modeled time.
 
-    Candidates that differ only in the broadcast are moved to the end, except for the first few. Without a model, the
-    layouts alternate.
+    The list has at most `limit` candidates, but at least one candidate besides the defaults. Of the candidates that
+    differ only in the broadcast, all but the fastest few are moved to the end. Candidates without a modeled time
+    alternate between the layouts.
     """
     defaults = [candidate for candidate in candidates if not candidate.settings]
     rest = [candidate for candidate in candidates if candidate.settings]
@@ -123,7 +127,10 @@ def ordered(
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Move candidates to the end, except for the first few of each combination of layout, grid, NB and split."""
+    """Move candidates with an already frequent combination of layout and settings other than the broadcast to the end.
+
+    The first ALIKE candidates of each combination keep their place.
+    """
     seen: dict[str, int] = {}
     front: list[Candidate] = []
     back: list[Candidate] = []
@@ -136,7 +143,7 @@ def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, machine: Machine) -> float:
-    """Simulate a candidate and return its seconds. If its settings contain no NB, `nb` is used."""
+    """Simulate an LU candidate and return the time in seconds; `nb` is used if the settings contain no NB."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import simulate_lu
 
@@ -154,9 +161,10 @@ def lu_seconds(benchmark: str, candidate: Candidate, n: int, nb: int, low: str, 
 def sparse_candidates(
     benchmark: str, layout: RankLayout, mode: str, side: int, *, on_gpu: bool, boxes: bool
 ) -> list[Candidate]:
-    """Return candidates for storage and smoother, process grid and, if `boxes`, box shape, with the defaults first.
+    """Return candidates with another storage, smoother or process grid, and with another box shape if `boxes`.
 
-    In official mode, only settings that the rules allow compete; packed storage needs --mode explore.
+    The first candidate has the default settings. In official mode, all settings are allowed by the rules. Packed
+    storage needs --mode explore.
     """
     default = _default_form(benchmark, mode, on_gpu=on_gpu)
     storages = [name for name in PLAIN if not (on_gpu and name == "rows")] + ["packed"] * (mode == "explore")
@@ -171,7 +179,7 @@ def sparse_candidates(
 
 
 def _default_form(benchmark: str, mode: str, *, on_gpu: bool) -> tuple[str, str]:
-    """Return the default storage and smoother, so that they are not tried again as a candidate."""
+    """Return the default storage and smoother of a sparse benchmark."""
     config = BENCHMARKS[benchmark].config(mode=mode, kernels="torch" if on_gpu else "host")  # type: ignore[call-arg]
     rules = BENCHMARKS[benchmark].module.rpartition(".")[0] + ".rules"
     storage = str(load(f"{rules}:storages")(config)[0])
@@ -186,7 +194,7 @@ def _process_grids(ranks: int, default: Triple) -> Iterator[dict[str, str]]:
 
 
 def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
-    """Yield boxes that are longer in x or in z and have about as many points as the cube."""
+    """Yield settings with boxes that are elongated in x or z and have about as many points as the cube."""
     step = 2 ** (LEVELS - 1)
     for stretch in ((2, 1, 0.5), (0.5, 1, 2), (1.5, 1, 0.67), (2, 0.71, 0.71)):
         shape = tuple(max(step, round(side * s / step) * step) for s in stretch)
@@ -195,7 +203,7 @@ def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
 
 
 def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> bool:
-    """Return whether the rules of the benchmark allow a box."""
+    """Return whether the rules of the benchmark allow this box on this process grid; the default box is a cube."""
     try:
         check_box(Box.of(0, shape or (16, 16, 16), grid))
     except UsageError:
@@ -216,14 +224,14 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
 
 
 def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
-    """Return the default NB of a benchmark."""
+    """Return the default NB of an LU benchmark on this kind of processor."""
     config = BENCHMARKS[benchmark].config()
     changed = gpu_defaults(config, "cuda") if on_gpu else config.natively(native)
     return int(changed.get("nb", config.nb)[0])  # type: ignore[attr-defined]
 
 
 def largest(sizes: Sequence[int], seconds_of: Callable[[int], float], seconds: float) -> int:
-    """Return the largest size whose trial takes at most `seconds`, or the smallest size if all take longer."""
+    """Return the largest of the ascending sizes whose trial takes at most `seconds`, or the smallest size."""
     chosen = sizes[0]
     for size in sizes:
         if seconds_of(size) > seconds:

@@ -85,7 +85,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Tune from rank 0, which starts ranks for its jobs or, under a launcher, sends the jobs to the other ranks."""
+    """Tune this machine on rank 0 and return the exit code.
+
+    Rank 0 starts ranks for its jobs or, under a launcher, sends the jobs to the other ranks.
+    """
     if args.job is not None:
         return _job(args.job, session)
     _parse(args)
@@ -98,7 +101,7 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _parse(args: argparse.Namespace) -> None:
-    """Parse the values of the flags; raise an error that names the flag if a value is invalid."""
+    """Parse the values of the flags in place; raise a UsageError that names the flag if a value is invalid."""
     tunable = of_kind("lu", "sparse")
     names = [parsed_by(one_of(*tunable), name, "tune") for name in args.benchmarks]
     args.benchmarks = [name for name in tunable if name in (names or tunable)]
@@ -136,12 +139,12 @@ def budget_seconds(text: str) -> float:
 
 
 def _say(settings: argparse.Namespace | TuneJob, session: Session) -> Callable[[str], None]:
-    """Return a function that prints a line of progress; with --quiet, it prints nothing."""
+    """Return a function that prints a line of progress on rank 0. With --quiet, the function does nothing."""
     return (lambda text: None) if settings.quiet else session.log
 
 
 def _job(file: str, session: Session) -> int:
-    """Perform a job as one of its ranks."""
+    """Perform the job in a file as one of the ranks that `mxpeak tune` has started."""
     from mxpeak.runtime.launch import start
     from mxpeak.verbs.tune.job import TuneJob, perform
 
@@ -155,7 +158,7 @@ def _job(file: str, session: Session) -> int:
 
 
 def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> int:
-    """Run `_lead` on rank 0 of a launcher; the other ranks perform the jobs that rank 0 sends."""
+    """Run `_lead` on rank 0 of a launcher, and perform its jobs on the other ranks. Collective."""
     from mxpeak.runtime.launch import confirm
     from mxpeak.runtime.nodes import nodes_of
     from mxpeak.runtime.placement import threads_of
@@ -181,7 +184,7 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
 
 
 def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | None, layout: RankLayout | None) -> int:
-    """Plan and tune on rank 0, and print the result."""
+    """Plan and run the search on rank 0, print and write the result, and return the exit code."""
     from mxpeak.cli.output import check_file
     from mxpeak.runtime.tuned import this_store
     from mxpeak.verbs.tune.groups import StartedRanks, Stopped
@@ -204,7 +207,7 @@ def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | 
 
 
 def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
-    """Return the plan of a call, with the layouts of this machine or the layout of the launcher."""
+    """Return the plan of a call from the flags. The layout of a launcher replaces the layouts of this machine."""
     from mxpeak.perf.host import one_core_each, total_memory_bytes
     from mxpeak.runtime.launch import can_start_ranks
     from mxpeak.runtime.tuned import device_of

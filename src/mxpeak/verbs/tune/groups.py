@@ -1,4 +1,4 @@
-"""Perform jobs on a group of ranks: ranks that are started for a job, or the ranks of a launcher."""
+"""Groups of ranks that perform jobs: ranks that are started for each job, or the ranks of a launcher."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class RankPool(Protocol):
     """A group of ranks that performs jobs."""
 
     def do(self, job: TuneJob) -> None:
-        """Perform a job, and write its measurements to its journal."""
+        """Perform a job, and write its measurements to the journal of the job."""
 
 
 class StartedRanks:
-    """Local ranks that are started per job by `mxpeak tune --job FILE`, so that layouts may differ between jobs."""
+    """Local ranks that are started for each job by `mxpeak tune --job FILE`. Layouts may differ between jobs."""
 
     def do(self, job: TuneJob) -> None:
-        """Start the ranks of a job and wait until they have ended."""
+        """Start the ranks of a job, wait until they have ended, and raise an error if they failed."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "job.json"
             file.write_text(json.dumps(job.as_dict()), encoding="utf-8")
@@ -52,21 +52,21 @@ class StartedRanks:
 
 
 class LaunchedRanks:
-    """All ranks of a launcher. The other ranks wait in `serve` for the jobs of rank 0."""
+    """All ranks of a launcher. Rank 0 calls `do`, and the other ranks wait in `serve`."""
 
     def __init__(self, comm: Communicator, say: Callable[[str], None]):
         self._comm, self._say = comm, say
 
     def do(self, job: TuneJob) -> None:
-        """Perform a job on all ranks."""
+        """Send a job from rank 0 to the other ranks, and perform it on all ranks."""
         self._comm.bcast_object(job)
         perform(job, self._comm, self._say)
 
     def serve(self) -> None:
-        """Perform the jobs of rank 0 on this rank until `dismiss` is called."""
+        """Receive and perform the jobs of rank 0 on this rank until rank 0 calls `dismiss`."""
         while (job := self._comm.bcast_object(None)) is not None:
             perform(job, self._comm, self._say)
 
     def dismiss(self) -> None:
-        """Make the other ranks return from `serve`."""
+        """End `serve` on the other ranks."""
         self._comm.bcast_object(None)

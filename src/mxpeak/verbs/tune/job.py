@@ -1,4 +1,4 @@
-"""Run jobs, which consist of probes and trials on one group of ranks, and record each measurement when it ends."""
+"""Run a job of probes and trials on a group of ranks, and append each measurement to the journal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, l
 from mxpeak.runtime.tuned import append
 from mxpeak.verbs.tune.probe import measured, native, probes
 
-#: A task: {"do": "probes", …} or {"do": "trial", …}.
+#: A task of a job: {"do": "probes", …} or {"do": "trial", …}.
 Task = dict[str, Any]
 Record = dict[str, Any]
 
@@ -46,12 +46,12 @@ class TuneJob:
     quiet: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the job as a dictionary for JSON."""
+        """Return the job as a dictionary that can be written as JSON."""
         return asdict(self)
 
 
 def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> None:
-    """Perform all tasks that can start in time, and record their results on rank 0. Collective over comm."""
+    """Perform the tasks that can start before the deadline, and record the results on rank 0. Collective over comm."""
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
         with closing(steps):
@@ -62,7 +62,7 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
 
 
 def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
-    """Measure each kernel that the journal does not contain. Collective."""
+    """Measure each kernel that `task["known"]` does not contain, and yield its record. Collective."""
     run = on_device(Run(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads)))
     config = run.config
     number = device_number(config, comm)
@@ -88,16 +88,16 @@ _BESIDE = ("kind", "ranks", "threads", "device", "seconds", "rate")
 
 
 def probe_of(record: Record) -> dict[str, Any]:
-    """Return the probe that a record was measured with."""
+    """Return the probe that belongs to the record of a measured kernel."""
     hidden = (*_BESIDE, "bytes") if record["name"] == "rows" else _BESIDE
     return {name: value for name, value in record.items() if name not in hidden}
 
 
 def trial_texts(benchmark: Benchmark, task: Task, job: TuneJob) -> dict[str, str]:
-    """Return the settings of a trial as texts: a run of the trial's size, with one solve and no measured limit."""
+    """Return the settings of a trial as flag texts. The trial has one solve and does not measure the limit."""
     texts = {"device": job.device, "kernels": job.kernels, "threads": str(job.threads)}
     texts |= {name: str(n) for name, n in task["size"].items()}
-    # on a device, a run before the clock compiles the kernels
+    # on a device, the warm-up compiles the kernels
     texts["warmup"] = "gemm" if job.device.startswith("cuda") else "none"
     if "nx" in task["size"]:
         texts |= {"rt": "0", "quick": "yes"}
@@ -109,7 +109,7 @@ def trial_texts(benchmark: Benchmark, task: Task, job: TuneJob) -> dict[str, str
 
 
 def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
-    """Run a benchmark once and yield its record, with the rate 0 if the run failed. Collective."""
+    """Run a benchmark once and yield one record. If the run failed, the rate in the record is 0. Collective."""
     benchmark = BENCHMARKS[task["benchmark"]]
     record = {"kind": "trial", **_layout(job), **{name: value for name, value in task.items() if name != "do"}}
     try:
@@ -129,7 +129,7 @@ def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
 
 
 def line(record: Record) -> str:
-    """Return a measurement as a line of progress."""
+    """Return a line of progress about a measurement."""
     where = f"tune {record['ranks']}x{record['threads']}"
     if record["kind"] == "complete":
         return f"{where} all kernels are measured"
@@ -143,11 +143,11 @@ def line(record: Record) -> str:
 
 
 def typed(settings: Mapping[str, str]) -> str:
-    """Return settings as command-line flags."""
+    """Return settings as command-line flags, or "defaults" without settings."""
     return " ".join(f"--{name.replace('_', '-')} {text}" for name, text in settings.items()) or "defaults"
 
 
 def kernels_of(records: Iterable[Record], ranks: int, threads: int, device: str) -> list[Record]:
-    """Return the measured kernels of a layout."""
+    """Return the records of the kernels that were measured on this layout and device."""
     layout = ranks, threads, device
     return [r for r in records if r["kind"] == "kernel" and (r["ranks"], r["threads"], r["device"]) == layout]

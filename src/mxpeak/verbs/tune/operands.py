@@ -1,4 +1,4 @@
-"""Create the operands of probes: random matrices, and triangles whose solves neither grow nor vanish."""
+"""Create the operands of probes: random matrices, and triangular matrices whose solves neither grow nor vanish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mxpeak.layout.grid import ProcessGrid
 
 
 def filled(kernels: Kernels, A: Matrix, seed: int) -> Matrix:
-    """Fill A with random numbers in [-1/2, 1/2]."""
+    """Fill A with random numbers in [-1/2, 1/2] and return A."""
     m, n = A.shape
     uniform = kernels.matrix(m, n, _type(A))
     entries = Entries("lcg", m, seed=seed, scale=-1.0, shift=0.5)
@@ -21,7 +21,7 @@ def filled(kernels: Kernels, A: Matrix, seed: int) -> Matrix:
 
 
 def near_one(kernels: Kernels, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) -> Matrix:
-    """Fill A with ones on the diagonal and small numbers elsewhere, so that solves neither grow nor vanish.
+    """Fill A with ones on the diagonal and small numbers elsewhere, so that solves neither grow nor vanish; return A.
 
     A is this rank's part of an n×n matrix that is distributed by `rows` and `cols`.
     """
@@ -34,7 +34,7 @@ def near_one(kernels: Kernels, A: Matrix, rows: BlockCyclic, cols: BlockCyclic) 
 
 
 def triangle(kernels: Kernels, k: int, name: str) -> Matrix:
-    """Return a triangular block with k rows for probes."""
+    """Return a triangular k×k matrix in the format `name`."""
     whole = BlockCyclic(k, 64, 0, 1)
     return near_one(kernels, kernels.panel(kernels.buffer(kernels.panel_size(k, k, name), name), k, k), whole, whole)
 

@@ -1,4 +1,4 @@
-"""Plan a search: budget, layouts, size of the trials, and candidates in order."""
+"""Plan a search: the size of the trials, and the candidates in order."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from mxpeak.verbs.tune.successive_halving import most_runs
 LEAST_TRIAL_S, TRIALS = 0.3, 60
 #: Smallest and largest number of candidates of a search, and the ratio of a run's time to its trial's time.
 FEWEST, MOST, OVERHEAD = 4, 16, 2.5
-#: Share of a search for ordering the candidates by the model. Candidates that are not simulated in this time come
-#: last.
+#: Share of the search time that is used to order candidates by the model. Candidates that are not simulated in this
+#: time come last.
 MODEL = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunePlan:
-    """The settings of a call of tune.
+    """The settings of a call of `mxpeak tune`.
 
     layouts      ranks and threads of the candidates, the default first
-    size         given size of trials: {"n": …}, {"nx": …}
+    size         size of the trials if the user has set it: {"n": …} or {"nx": …}
     scale        divisor of the sizes of kernels and trials, for tests
     """
 
@@ -58,7 +58,7 @@ class TunePlan:
 
     @property
     def on_gpu(self) -> bool:
-        """Return whether a GPU computes."""
+        """Return whether the benchmarks run on a GPU."""
         return self.device.startswith("cuda")
 
 
@@ -78,7 +78,7 @@ def plan_search(
     machines: Mapping[RankLayout, Machine],
     seconds: float,
 ) -> SearchPlan:
-    """Plan a search that takes `seconds`; it has few large trials rather than many small ones."""
+    """Return the plan of a search that takes about `seconds`, with few large trials rather than many small ones."""
     trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
     limit = FEWEST
     while limit < MOST and OVERHEAD * trial_s * most_runs(limit + 1) <= seconds:
@@ -97,7 +97,10 @@ def _lu(
     limit: int,
     until: float,
 ) -> SearchPlan:
-    """Choose an order whose simulated run takes `trial_s`, and sort the candidates by simulated time."""
+    """Return the plan of an LU search. The simulated run of the defaults at the chosen order takes at most `trial_s`.
+
+    The candidates are sorted by simulated time. Simulations end at the time `until`.
+    """
     machine, low = machines.get(layouts[0]), "fp64"
     if benchmark == "hpl-mxp":
         names = ("fp16",) if plan.on_gpu else ("bf16", "fp16", "fp32")
@@ -128,7 +131,7 @@ def _sparse(
     trial_s: float,
     limit: int,
 ) -> SearchPlan:
-    """Choose a cube whose simulated trial takes `trial_s`.
+    """Return the plan of a sparse search. The simulated trial on the chosen cube takes at most `trial_s`.
 
     The candidates include other box shapes if the cube has at least the default size.
     """

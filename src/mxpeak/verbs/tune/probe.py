@@ -3,15 +3,16 @@
     gemm        C -= A B over (m, n, k) in each precision that is not emulated      OLCF, fig. 3
     trsm, factor, fact   solves and factorizations of a step, by NB                 OLCF, figs. 5 and 6; rocHPL, fig. 5
     ld          the same product with other leading dimensions                      OLCF, fig. 7
-    bcast       each broadcast of panels, and messages back and forth               OLCF, fig. 8
+    bcast       each broadcast of panels                                            OLCF, fig. 8
+    pingpong    time of a message from rank 0 to rank 1
     pair        additional time per column of FACT if two ranks share a panel
-    turn        time per message, waits included, in solves with an L and U that all ranks share
+    turn        time per message, including waits, in solves with distributed L and U
     read, cast, copy, rows, generate, solve, sweep   the other parts of a run
 
 A run reads its operands from memory, not from cache. Probes therefore alternate between several operands.
 
-A probe is a plain dictionary, so that it can be sent to other processes and stored. A measured probe has the `seconds`
-of the slowest rank or a `rate` per rank. The values are medians, because a run of several seconds does not reach the
+A probe is a plain dictionary that can be sent to other processes and stored. A measured probe has the `seconds` of the
+slowest rank or a `rate` per rank. The measured times are medians, because a run of several seconds does not reach the
 machine's best rate.
 """
 
@@ -52,28 +53,31 @@ from mxpeak.verbs.tune.operands import alone, filled, near_one, triangle
 
 Probe = dict[str, Any]
 
-#: Smallest number of seconds, and smallest and largest number of repetitions of a kernel.
+#: Minimum seconds per kernel, and minimum and maximum number of repetitions.
 SECONDS, LEAST, MOST = 0.1, 3, 40
-#: Seconds of uninterrupted work if ranks share a core: many times the scheduler's time slice.
+#: Seconds of uninterrupted work if ranks share a core. This is many times the scheduler's time slice.
 SHARED_S = 0.03
-#: On CPUs and GPUs: inner sizes (NB), the side of the blocks for curves, and the other sides of the heat map.
+#: On CPUs and GPUs: inner sizes (NB), the order of C for rates by NB, and the other orders of C in the heat map.
 INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048)
 SIDE, GPU_SIDE = 3072, 8192
 SIDES, GPU_SIDES = (256, 512, 1024), (1024, 2048, 4096, 16384)
-#: Inner size for the other sides of the heat map, for row moves, and for kernels that are measured with one NB.
+#: Inner size for the other orders in the heat map, for row moves, and for kernels that are measured with one NB.
 AT, GPU_AT = 256, 512
-#: Number of entries by which the leading dimension is longer; with 0, it is a power of two.
+#: Number of entries that are added to the leading dimension LD, which is a power of two.
 PADDING = (0, 8, 16, 64, 136)
 LD, GPU_LD = 2048, 8192
-#: Number of operands between which a probe alternates.
+#: Number of operands between which a probe alternates, so that they do not stay in the cache.
 PLACES = 6
 MESSAGES = (8, 2**16, 2**20, 2**23)
-#: Points per side of the box for sweeps.
+#: Points per side of the box in the `sweep` probe.
 BOX, GPU_BOX = 48, 128
 
 
 def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> list[Probe]:
-    """Return the probes of a layout, those for the machine table first. `scale` divides the sizes for tests."""
+    """Return the probes of a layout. The probes that the machine table needs come first.
+
+    `low` contains the low precisions to measure, and `scale` divides the sizes for tests.
+    """
     side, at = (GPU_SIDE // scale, GPU_AT // scale) if on_gpu else (SIDE // scale, AT // scale)
     inner = [max(8, k // scale) for k in (GPU_INNER if on_gpu else INNER)]
     sides = tuple(max(16, s // scale) for s in (GPU_SIDES if on_gpu else SIDES))
@@ -100,13 +104,13 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
 
 
 def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
-    """Return the default low precision of HPL-MxP in a list, which is empty if its operands are emulated."""
+    """Return a list with the default low precision of HPL-MxP; the list is empty if this precision is emulated."""
     names = ("fp16", "bf16") if on_gpu else ("bf16", "fp16")
     return [name for name in names if not kernels.emulates(name)][:1]
 
 
 def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
-    """Measure a probe and add its seconds or its rate, which are equal on every rank. Collective."""
+    """Measure a probe, and return it with its seconds or its rate, which are equal on all ranks. Collective."""
     name = probe["name"]
     if name in _MESSAGES:
         return {**probe, "seconds": _MESSAGES[name](bench, probe)}
@@ -118,12 +122,13 @@ def measured(bench: Bench[RunConfig], probe: Probe) -> Probe:
 
 
 def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
-    """Measure the median time of `work` in seconds. If ranks share cores, each measurement repeats the work.
+    """Return the median time of `work` on the slowest rank, in seconds. Collective.
 
-    A shorter measurement would end within one time slice, as if each rank had its own core.
+    If ranks share cores, each measurement repeats `work`. A shorter measurement would end within one time slice, as if
+    each rank had its own core.
     """
     once_s = bench.slowest(work)  # touches pages and wakes threads
-    # on any node, because all ranks repeat collective work equally often
+    # all ranks must repeat collective work equally often, even if only one node shares its cores
     shared = allreduce_scalar(bench.comm, float(bench.placement.crowded), "max", bench.kernels.xp) > 0.0
     times = 1 + int(SHARED_S / max(once_s, 1e-6)) if shared else 1
 
@@ -134,12 +139,12 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
     return max(1e-9, median(repeated(lambda: bench.slowest(in_a_row), least=LEAST, most=MOST, seconds=SECONDS)) / times)
 
 
-#: Timed work, and its amount for the rate in flops, bytes or entries.
+#: The function to time, and its amount of work in flops, bytes or entries.
 Work = tuple[Callable[[], object], float]
 
 
 def _in_turn(work: Callable[[Any], object], places: Iterable[Any]) -> Callable[[], object]:
-    """Return a function that calls `work` with a different operand each time."""
+    """Return a function that calls `work` with the next operand of a cyclic sequence."""
     following = cycle(places)
     return lambda: work(next(following))
 
@@ -150,7 +155,7 @@ def _gemm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare a product in which C and B have a longer leading dimension, and A is a panel."""
+    """Prepare a product C -= A B for timing, in which C and B have the leading dimension `ld`, and A is a panel."""
     m, k, ld = probe["m"], probe["k"], probe["ld"]
     C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
     C[:] = 0.0
@@ -160,7 +165,7 @@ def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _trsm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare triangular solves: from both sides in fp32 as in HPL-MxP, from the left in fp64 as in HPL."""
+    """Prepare triangular solves for timing: both sides in fp32 as in HPL-MxP, or the left side in fp64 as in HPL."""
     m, k, name = probe["m"], probe["k"], probe["precision"]
     T = triangle(kernels, k, name)
     right = filled(kernels, kernels.matrix(k, PLACES * m, name), 1)
@@ -189,13 +194,13 @@ def _factor(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _fact(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare the factorization of a panel on one rank, without messages."""
+    """Prepare the factorization of an m×k panel on one rank, without messages, for timing."""
     m, k = probe["m"], probe["k"]
     return _factoring(kernels, m, k, BlockCyclic(m, k, 0, 1), None), panel_flops(m, k)
 
 
 def _factoring(kernels: Kernels, m: int, k: int, rows: BlockCyclic, exchange: Exchange | None) -> Callable[[], object]:
-    """Return a function that factors m rows of a panel of k columns, distributed by `rows`."""
+    """Return a function that copies an m×k panel and factors it; `rows` is the distribution of its rows."""
     source = filled(kernels, kernels.matrix(m, max(m, PLACES * k)), 1 + rows.p)
     A = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
     L1 = kernels.panel(kernels.buffer(kernels.panel_size(k, k)), k, k)
@@ -228,7 +233,7 @@ def _cast(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare the copy of columns of a matrix into a panel, with which FACT starts."""
+    """Prepare the copy of k matrix columns into a panel for timing. Panel factorizations start with this copy."""
     m, k = probe["m"], probe["k"]
     A = filled(kernels, kernels.matrix(m, m), 1)
     panel = kernels.panel(kernels.buffer(kernels.panel_size(m, k)), m, k)
@@ -237,7 +242,7 @@ def _copy(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _rows(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare the copy of NB pivot rows into a block row."""
+    """Prepare the copy of k pivot rows into a block row for timing."""
     m, k = probe["m"], probe["k"]
     A = filled(kernels, kernels.matrix(m, m), 1)
     places = []
@@ -260,7 +265,7 @@ def _solve(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], object]:
-    """Return a function that computes U^-1 L^-1 r with L and U in fp32."""
+    """Return a function that computes U^-1 L^-1 r with fp32 factors L and U of order n on a process grid."""
     A = dist_matrix(grid, n, n, nb, kernels, "fp32")
     near_one(kernels, A.local, A.rows, A.cols)
     factors, r = Factored(A, kernels), kernels.xp.ones(A.rows.local_size)
@@ -268,7 +273,10 @@ def _solving(kernels: Kernels, grid: Grid, n: int, nb: int) -> Callable[[], obje
 
 
 def _sweep(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare a Gauss–Seidel sweep in fp64 in the default order and storage; bytes are counted as in the simulation."""
+    """Prepare a forward Gauss–Seidel sweep in fp64, in the default order and storage, for timing.
+
+    The bytes are counted as in the simulation.
+    """
     sparse, box = kernels.sparse, Box(probe["m"], probe["m"], probe["m"])
     rows = sparse.stencil_rows(box, weights())
     order = sparse.order(rows, "greedy" if on_gpu else "natural")
@@ -284,7 +292,7 @@ _WORK: dict[str, Callable[[Kernels, Probe, bool], Work]] = {
 
 
 def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the time of a message from rank 0 to rank 1, in seconds."""
+    """Measure the time of a message between ranks 0 and 1, in seconds: half of a round trip. Collective."""
     comm, buffer = bench.comm, _message(bench.kernels, probe)
 
     def there_and_back() -> None:
@@ -298,16 +306,16 @@ def _pingpong(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _bcast(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the time of a broadcast from rank 0, in seconds."""
+    """Measure the time of a broadcast from rank 0 with the algorithm of the probe, in seconds. Collective."""
     buffer = _message(bench.kernels, probe)
     return _usual(bench, lambda: Task(broadcast(probe["bcast"], bench.comm, buffer, 0)).wait())
 
 
 def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the additional seconds per column of a panel that two ranks share, compared with a panel per rank.
+    """Measure the additional seconds per column of a panel that two ranks share, over one panel per rank. Collective.
 
-    The two ranks exchange pivot candidates and wait for each other. They are as far apart as in a grid of two rows.
-    The other ranks wait, as in a run without look-ahead.
+    The two ranks exchange pivot candidates and wait for each other. Their distance is that of two ranks in a process
+    column of a grid with two rows. The other ranks wait, as in a run without look-ahead.
     """
     comm, apart, (m, k) = bench.comm, bench.comm.size // 2, (probe["m"], probe["k"])
     first = comm.rank in (0, apart)
@@ -325,10 +333,11 @@ def _pair(bench: Bench[RunConfig], probe: Probe) -> float:
 
 
 def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
-    """Measure the time per message, including waits, of solves with L and U on the squarest grid, in seconds.
+    """Measure the time per message, including waits, of solves with distributed factors, in seconds. Collective.
 
-    t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn, n² = P Q m². The rank with the most entries has s m² of them.
-    Blocks have k rows. The result includes the work of one rank on a diagonal block while the others wait.
+    A solve on the squarest P×Q grid takes t = s t_alone + 2 n/k (⌈log2 P⌉ + ⌈log2 Q⌉) turn. Here t_alone is the time
+    of one rank with order m, n² = P Q m², and k is the block size. The rank with the most entries has s m² entries.
+    The result `turn` includes the work of one rank on a diagonal block while the others wait.
     """
     comm, (m, k) = bench.comm, (probe["m"], probe["k"])
     P, Q = squarest(comm.size)
@@ -337,7 +346,7 @@ def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
     try:
         ways = [_solving(bench.kernels, *how) for how in ((alone(), m, k), (grid, n, k))]
         share = float(owned(n, k, P).max() * owned(n, k, Q).max()) / m**2
-        # alternately, because cores change their speed
+        # alternately, because clock rates change with time
         rounds = [[_usual(bench, way) for way in ways] for _ in range(LEAST)]
         more_s = median(shared_s - share * alone_s for alone_s, shared_s in rounds)
         return max(1e-9, float(more_s / (2.0 * n / k * hops(P, Q))))

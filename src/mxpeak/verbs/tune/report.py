@@ -1,4 +1,4 @@
-"""Write the text of `mxpeak tune`: tables of kernels, the check of each benchmark, and the stored settings."""
+"""Format the result of `mxpeak tune`: tables of kernels, the check of each benchmark, and the stored settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 
 
 def tables(body: Mapping[str, Any]) -> str:
-    """Return the text of a result in 80 columns."""
+    """Return the report of `mxpeak tune`, 80 columns wide."""
     layouts: dict[tuple[int, int], list[Record]] = {}
     for record in body["curves"]:
         layouts.setdefault((record["ranks"], record["threads"]), []).append(record)
@@ -29,7 +29,7 @@ def tables(body: Mapping[str, Any]) -> str:
 
 
 def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
-    """Return a table of the kernels of one layout, with rates per rank."""
+    """Return a table of the kernel rates of one layout, in GFLOP/s per rank."""
     rates = {r["name"]: max(o["rate"] for o in records if o["name"] == r["name"]) for r in records if "rate" in r}
     lines = [f"{ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}, GFLOP/s per rank"]
     for name in dict.fromkeys(r["precision"] for r in records if r["name"] == "gemm"):
@@ -43,7 +43,7 @@ def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
 
 
 def _gemm(records: Sequence[Record], name: str) -> list[str]:
-    """Return the heat map of GEMM as lines, with one row per block size and one column per inner dimension."""
+    """Return the lines of GEMM rates in one precision, with a row per order of C and a column per inner dimension."""
     inner = sorted({r["k"] for r in records})
     lines = [_row(f"GEMM {name}, m=n", "k", *inner)]
     for side in sorted({r["m"] for r in records}):
@@ -53,7 +53,7 @@ def _gemm(records: Sequence[Record], name: str) -> list[str]:
 
 
 def _by_block(records: Sequence[Record]) -> list[str]:
-    """Return lines with the rates of the other kernels of a step by NB."""
+    """Return the lines of the rates of the other kernels of an LU step, with a column per NB."""
     inner = sorted({r["k"] for r in records if r["name"] in NAMES})
     if not inner:
         return []
@@ -69,7 +69,7 @@ def _by_block(records: Sequence[Record]) -> list[str]:
 
 
 def _rate(record: Record) -> float:
-    """Return the FLOP/s of a record; a panel of m rows has m NB² - NB³/3 flops."""
+    """Return the FLOP/s of a measured kernel; the factorization of a panel of m rows has m NB² - NB³/3 flops."""
     if "rate" in record:
         return float(record["rate"])
     m, k = record["m"], record["k"]
@@ -89,9 +89,9 @@ def _leading_dimension(records: Sequence[Record]) -> list[str]:
 
 
 def _messages(records: Sequence[Record]) -> list[str]:
-    """Return lines with the latency and bandwidth of messages, and the broadcasts of the longest message.
+    """Return lines with the latency and bandwidth of messages, and the times of the broadcasts of the longest message.
 
-    The broadcasts are sorted by rate, the fastest first.
+    The broadcasts are sorted by time, the fastest first.
     """
     back = [r for r in records if r["name"] == "pingpong"]
     if not back:
@@ -112,7 +112,7 @@ def _row(head: str, name: object, *cells: object) -> str:
 
 
 def _check(name: str, check: Mapping[str, Any]) -> str:
-    """Return the text of a benchmark's check: all rates, medians, spread and the verdict."""
+    """Return the text of the check of a benchmark: all rates, medians, spreads and the verdict."""
     candidate = check.get("candidate_text", "the winner")
     size = check["size"]
     problem = f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " per rank"
@@ -129,7 +129,7 @@ def _check(name: str, check: Mapping[str, Any]) -> str:
 
 
 def _stored(body: Mapping[str, Any]) -> str:
-    """Return lines that state where the settings are stored and how to use them, followed by all notes."""
+    """Return lines that state where the settings are stored and how to use them, followed by the notes."""
     lines = [f"stored in {body['store']}; mxpeak run uses it, unless you add --tuned no"] if body["winners"] else []
     if body["machine"]["tables"]:
         lines.append("to simulate this machine: mxpeak simulate BENCHMARK --machine tuned")

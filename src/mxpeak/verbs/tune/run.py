@@ -6,8 +6,8 @@ search      short runs of the candidates that the model ranks first, with fewer 
 check       alternating runs of the defaults and the fastest candidate; the candidate is stored if its median is not
             lower, otherwise the defaults
 
-The journal records every measurement immediately and determines the next step. A second call therefore continues where
-the first one stopped.
+Each measurement is immediately appended to the journal. The next step depends only on the journal, so a second call
+continues after the last measurement of the first call.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from mxpeak.verbs.tune.trials import Trials, has
 
 #: Share of the budget for kernels, and share of a benchmark's time for its search.
 KERNELS, SEARCH = 0.2, 0.55
-#: Smallest number of seconds per benchmark, so that its check ends. The other benchmarks may need another call.
+#: Minimum seconds per benchmark, so that its check ends. The other benchmarks may need another call.
 LEAST_SLICE_S = 45.0
 #: Largest number of pairs of runs in a check.
 MOST_PAIRS = 7
-#: Ratio of budgets from which a new search with larger trials replaces an earlier search.
+#: If the budget is larger than an earlier one by this factor, a new search with larger trials replaces the old search.
 LARGER = 2.0
 
 
 class Tuner:
-    """Runs one call of `mxpeak tune`."""
+    """A call of `mxpeak tune`, which measures, searches, checks and stores."""
 
     def __init__(self, plan: TunePlan, store: Store, group: RankPool, say: Callable[[str], None]):
         self.plan, self.store, self.say = plan, store, say
@@ -56,7 +56,7 @@ class Tuner:
             self.note(text)
 
     def run(self) -> dict[str, Any]:
-        """Run all stages within the budget, and return the sections of the result."""
+        """Run all stages within the budget, and return the sections of the JSON result."""
         self.layouts = [layout for layout in self.plan.layouts if self.measure(layout)]
         todo = [name for name in self.plan.benchmarks if not self.is_done(name)]
         for k, name in enumerate(todo):
@@ -68,7 +68,7 @@ class Tuner:
                 )
                 continue
             self.tune(name, time.time() + min(left_s, max(LEAST_SLICE_S, left_s / (len(todo) - k))))
-        for layout in list(self.machines):  # trials may have counted the refinement steps of HPL-MxP
+        for layout in list(self.machines):  # trials of HPL-MxP may have measured the number of refinement steps
             self.make_table(layout)
         return self.section()
 
@@ -78,9 +78,9 @@ class Tuner:
         self.say(f"note: {text}")
 
     def measure(self, layout: RankLayout) -> bool:
-        """Measure a layout's kernels and write its machine table; return False if the layout must be skipped.
+        """Measure the kernels of a layout and write its machine table; return False if the layout must be skipped.
 
-        A UsageError skips any layout except the first, for which the error is raised.
+        A UsageError skips the layout. For the first layout, the error is raised.
         """
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
@@ -99,7 +99,7 @@ class Tuner:
         return True
 
     def make_table(self, layout: RankLayout) -> None:
-        """Write the machine table of a layout for `mxpeak simulate --machine tuned`."""
+        """Compute the machine table of a layout, and write it for `mxpeak simulate --machine tuned`."""
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "trial", "benchmark": "hpl-mxp", "ranks": layout.ranks, "threads": layout.threads}
         steps = [r["iterations"] for r in self.trials.records if has(r, here) and r["iterations"]]
@@ -119,7 +119,7 @@ class Tuner:
         self.store.write(self.store.table_file(layout.ranks, layout.threads), to_toml("tuned", table))
 
     def is_done(self, benchmark: str) -> bool:
-        """Return whether an earlier call with a similar budget has checked the benchmark."""
+        """Return whether an earlier call with a similar budget has tuned the benchmark. If so, report this check."""
         plan = self.planned(benchmark)
         if plan is None or self.key(benchmark) not in self.book.winners:
             return False
@@ -132,11 +132,11 @@ class Tuner:
         return True
 
     def key(self, benchmark: str) -> str:
-        """Return the key that identifies the search of a benchmark."""
+        """Return the key of the benchmark's search in the book of winners."""
         return self.winner(benchmark, Candidate(self.plan.layouts[0], {}), {}).key
 
     def winner(self, benchmark: str, candidate: Candidate, size: dict[str, int], **check: Any) -> Winner:
-        """Return a candidate of a search in the form in which winners are stored."""
+        """Return a candidate of a search as a Winner, the form in which settings are stored."""
         return Winner(
             benchmark=benchmark, mode=self.trials.mode(benchmark), device=self.plan.device,
             ranks=candidate.layout.ranks, threads=candidate.layout.threads,
@@ -144,7 +144,10 @@ class Tuner:
         )  # fmt: skip
 
     def planned(self, benchmark: str) -> Record | None:
-        """Return the plan of an earlier call if this call can continue it, otherwise None."""
+        """Return the search plan that an earlier call recorded, or None if this call cannot continue it.
+
+        A plan can be continued if it has the requested size and a similar budget.
+        """
         for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
@@ -152,12 +155,12 @@ class Tuner:
         return None
 
     def size_asked(self, benchmark: str) -> dict[str, int]:
-        """Return the problem size that the user has set for this kind of benchmark."""
+        """Return the trial size that the user has set for this benchmark: N or NX; empty if the user has set none."""
         names = ("n",) if kind_of(benchmark) == "lu" else ("nx",)
         return {name: n for name, n in self.plan.size.items() if name in names}
 
     def tune(self, benchmark: str, until: float) -> None:
-        """Search, check and store the settings of a benchmark."""
+        """Search, check and store the settings of a benchmark before the time `until`."""
         search_until = time.time() + SEARCH * (until - time.time())
         plan = self.planned(benchmark) or self.new_plan(benchmark, search_until - time.time())
         challenger, over = self.search(benchmark, plan, search_until)
@@ -172,7 +175,7 @@ class Tuner:
         self.keep(benchmark, plan, challenger, check)
 
     def new_plan(self, benchmark: str, seconds: float) -> Record:
-        """Plan a search, and record it so that a later call continues with the same candidates."""
+        """Plan a search, and record the plan so that a later call continues with the same candidates."""
         search = plan_search(self.plan, benchmark, self.layouts, self.machines, seconds)
         for text in search.notes:
             self.note(text)
@@ -191,9 +194,9 @@ class Tuner:
         return plan
 
     def search(self, benchmark: str, plan: Record, until: float) -> tuple[Candidate | None, bool]:
-        """Run the search, and return the fastest candidate other than the defaults, and whether the search has ended.
+        """Run the search until the time `until`, and return the fastest candidate and whether the search has ended.
 
-        The candidate is None if there is no such candidate.
+        The defaults do not count as a candidate. The candidate is None if no other candidate has passed.
         """
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
         default = next(iter(candidates))
@@ -210,13 +213,16 @@ class Tuner:
         return (alive[0] if alive else None), not turn.batch
 
     def candidates(self, plan: Record) -> list[Candidate]:
-        """Return the candidates of a plan whose layouts can start here."""
+        """Return the candidates of a recorded plan whose layouts can run on this machine."""
         layouts = {(layout.ranks, layout.threads): layout for layout in self.layouts}
         recorded = [((each["ranks"], each["threads"]), each["settings"]) for each in plan["candidates"]]
         return [Candidate(layouts[layout], settings) for layout, settings in recorded if layout in layouts]
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
-        """Run the defaults and the candidate alternately, in as many pairs as the time allows, and return the check."""
+        """Run the defaults and the candidate alternately, in at most MOST_PAIRS pairs before the time `until`.
+
+        Return the check with the rates of all pairs that have been recorded.
+        """
         default = self.candidates(plan)[0]
         while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
             pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
@@ -227,9 +233,12 @@ class Tuner:
         return self.check_of(benchmark, plan, challenger)
 
     def check_of(self, benchmark: str, plan: Record, challenger: Candidate | None = None) -> WinnerCheck:
-        """Return the check that follows from the pairs of runs completed so far."""
+        """Return the rates of the pairs of runs that have been recorded so far.
+
+        Without `challenger`, the candidate is the one that an earlier call has checked.
+        """
         candidates = self.candidates(plan)
-        if challenger is None:  # the candidate that was checked
+        if challenger is None:  # the candidate that an earlier call has checked
             checked = [each for each in candidates[1:] if self.trials.rates(benchmark, plan, each, "check")]
             challenger = checked[-1] if checked else candidates[0]
         rates = [self.trials.rates(benchmark, plan, candidate, "check") for candidate in (candidates[0], challenger)]
@@ -237,7 +246,7 @@ class Tuner:
         return WinnerCheck(tuple(rates[0][:pairs]), tuple(rates[1][:pairs]))
 
     def keep(self, benchmark: str, plan: Record, challenger: Candidate, check: WinnerCheck) -> None:
-        """Store the winner, and print the check."""
+        """Store the candidate or, if the candidate was not taken, the defaults. Print the check."""
         candidate = challenger if check.taken else self.candidates(plan)[0]
         passed = {"kind": "trial", "benchmark": benchmark, "passed": True}
         low = next((r["precision"] for r in reversed(self.trials.records) if has(r, passed)), "")
@@ -259,7 +268,7 @@ class Tuner:
         self.say(f"{benchmark}: {check.verdict}, {rate_text(check.medians[1])} against {rate_text(check.medians[0])}")
 
     def section(self) -> dict[str, Any]:
-        """Return the sections of the result."""
+        """Return the sections of the JSON result."""
         winners = [winner for winner in self.book.winners.values() if winner.benchmark in self.plan.benchmarks]
         return {
             "curves": [r for r in self.trials.records if r["kind"] == "kernel"],
@@ -272,11 +281,11 @@ class Tuner:
 
 
 def stored(winner: Winner) -> str:
-    """Return the flags that a run takes from a winner."""
+    """Return the stored settings of a winner as command-line flags."""
     layout = {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     return typed({**(layout if winner.any_layout and winner.ranks > 1 else {}), **winner.settings})
 
 
 def counted(number: int, name: str) -> str:
-    """Return a number with its noun as text."""
+    """Return a number with its noun, such as "4 ranks"."""
     return f"{number} {name}{'s' * (number != 1)}"

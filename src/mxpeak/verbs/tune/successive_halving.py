@@ -1,6 +1,6 @@
 """Find the fastest candidate by successive halving, and check it against the defaults.
 
-Search and check are functions of the rates measured so far, so an interrupted search continues where it stopped.
+Search and check are functions of the rates that have been recorded, so an interrupted search can be continued.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ Samples = Mapping[str, Sequence[float]]
 
 #: Number of finalists, and number of runs per finalist.
 FINALISTS, FINAL_RUNS = 2, 3
-#: The fastest 1/KEPT of the candidates enter the next round.
+#: Divisor of the number of candidates per round: the fastest 1/KEPT enter the next round.
 KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NextRuns:
-    """The next runs in order, and the remaining candidates with the fastest first."""
+    """The runs of the current round in order, and the remaining candidates, fastest first."""
 
     batch: list[str]
     alive: list[str]
 
 
 def next_turn(candidates: Sequence[str], samples: Samples) -> NextRuns:
-    """Return the next runs. Round r has r runs of each remaining candidate, and the fastest third enters round r + 1.
+    """Return the runs that the current round still needs, and the remaining candidates.
 
-    There are no next runs if the search has ended. A candidate that failed once is removed.
+    Each remaining candidate has r runs after round r, and the fastest third enters round r + 1. A candidate that
+    failed once is removed. The list of runs is empty if the search has ended.
     """
     alive, need = list(candidates), 1
     while True:
@@ -46,12 +47,15 @@ def next_turn(candidates: Sequence[str], samples: Samples) -> NextRuns:
 
 
 def ranked(candidates: Sequence[str], samples: Samples) -> list[str]:
-    """Sort candidates by median rate, fastest first; ties keep their order, and candidates without runs come last."""
+    """Sort candidates by median rate, fastest first; candidates with equal rates keep their order.
+
+    Candidates without runs come last.
+    """
     return sorted(candidates, key=lambda candidate: -median(samples[candidate]) if samples.get(candidate) else math.inf)
 
 
 def most_runs(candidates: int) -> int:
-    """Return the number of runs of a search if none of them fails."""
+    """Return the number of runs of a search with this many candidates if no run fails."""
     runs, need, alive = candidates, 1, candidates
     while alive > 1 and not (alive <= FINALISTS and need >= FINAL_RUNS):
         alive, need = max(min(FINALISTS, alive), math.ceil(alive / KEPT)), need + 1
@@ -67,8 +71,8 @@ LEAST_PAIRS = 3
 class WinnerCheck:
     """Rates of the defaults and of the fastest candidate in alternating runs after the search.
 
-    spread     (largest - smallest rate) / median, for both
-    noise      half of the larger spread, which a gain must exceed
+    spread     (largest - smallest rate) / median, for the defaults and for the candidate
+    noise      half of the larger spread; a gain must exceed the noise
     verdict    faster | equal: no slower, within the noise | slower | failed: a run of the candidate did not pass
     """
 
@@ -77,12 +81,12 @@ class WinnerCheck:
 
     @property
     def medians(self) -> tuple[float, float]:
-        """Return the median rates of the defaults and of the candidate."""
+        """Return the median rate of the defaults and the median rate of the candidate."""
         return median(self.defaults), median(self.tuned)
 
     @property
     def spreads(self) -> tuple[float, float]:
-        """Return the relative spreads of the rates of the defaults and of the candidate."""
+        """Return (largest - smallest rate) / median for the defaults and for the candidate."""
         first, second = (
             (max(rates) - min(rates)) / middle if (middle := median(rates)) else math.inf
             for rates in (self.defaults, self.tuned)
@@ -91,7 +95,7 @@ class WinnerCheck:
 
     @property
     def noise(self) -> float:
-        """Return half of the larger spread."""
+        """Return half of the larger spread, as a fraction of the rate."""
         return max(self.spreads) / 2
 
     @property
@@ -102,7 +106,7 @@ class WinnerCheck:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict: faster, equal, slower or failed."""
+        """Return `faster`, `equal`, `slower` or `failed`."""
         if 0.0 in self.tuned:
             return "failed"
         if 0.0 in self.defaults or self.gain > self.noise:
@@ -111,11 +115,11 @@ class WinnerCheck:
 
     @property
     def taken(self) -> bool:
-        """Return whether the candidate is stored. A slower candidate is not stored, even within the noise."""
+        """Return whether the candidate is stored instead of the defaults. The candidate must not be slower."""
         return self.verdict in ("faster", "equal")
 
     def section(self) -> dict[str, object]:
-        """Return the check as a section for JSON."""
+        """Return the rates, gain, noise and verdict as a dictionary for JSON."""
         (a, b), (spread_a, spread_b) = self.medians, self.spreads
         finite = [value if math.isfinite(value) else None for value in (spread_a, spread_b, self.gain, self.noise)]
         return {

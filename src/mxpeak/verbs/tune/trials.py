@@ -1,4 +1,4 @@
-"""Run trials, which are short runs of a benchmark with other settings, and record them in the journal."""
+"""Run trials, which are short runs of a benchmark with different settings, and record them in the journal."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from mxpeak.verbs.tune.plan import TunePlan
 
 
 def has(record: Record, values: Mapping[str, object]) -> bool:
-    """Return whether a record contains these values."""
+    """Return whether a record contains all of these keys with these values."""
     return all(record.get(name) == value for name, value in values.items())
 
 
 class Trials:
-    """Runs trials and keeps the records of all trials."""
+    """Runs trials, and stores the records of all trials of this and earlier calls."""
 
     def __init__(self, plan: TunePlan, store: Store, group: RankPool):
         self.plan, self.store, self.group = plan, store, group
         self.records, self.problem = store.journal()
 
     def mode(self, benchmark: str) -> str:
-        """Return the mode in which a benchmark runs; HPL has only the official mode."""
+        """Return the mode of a benchmark, `official` or `explore`; HPL has only the official mode."""
         return "official" if benchmark == "hpl" else self.plan.mode
 
     def rates(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> list[float]:
-        """Return the rates of all runs of a candidate in a phase."""
+        """Return the recorded rates of a candidate in a phase, in flop/s."""
         layout = {"ranks": candidate.layout.ranks, "threads": candidate.layout.threads, "device": self.plan.device}
         wanted = {**self.task(benchmark, plan, candidate, phase), **layout, "kind": "trial"}
         del wanted["do"]
         return [r["rate_flops"] for r in self.records if has(r, wanted)]
 
     def task(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> Task:
-        """Return the task that runs a candidate once."""
+        """Return the task of a trial of a candidate."""
         return {
             "do": "trial",
             "benchmark": benchmark,
@@ -47,10 +47,10 @@ class Trials:
         }
 
     def run(self, benchmark: str, plan: Record, batch: Sequence[Candidate], phase: str, until: float) -> bool:
-        """Run a batch of candidates in order, and return whether any trial has run.
+        """Run a batch of candidates in order, and return whether any trial of this phase has been recorded.
 
-        A search runs the batch layout by layout. A group of ranks starts with an uncounted trial, which touches memory
-        and starts threads. If layouts alternate, each trial starts new ranks, as `mxpeak run` does.
+        A search runs the batch layout by layout. Each group of ranks starts with an uncounted trial, which touches
+        memory and starts threads. In a check with two layouts, each trial starts new ranks, as `mxpeak run` does.
         """
         before = len(self.records)
         if phase == "search":
@@ -67,7 +67,7 @@ class Trials:
         return any(r.get("phase") == phase for r in self.records[before:])
 
     def do(self, layout: RankLayout, tasks: list[Task], until: float) -> None:
-        """Perform tasks on ranks of a layout, and read the new records from the journal."""
+        """Perform tasks on the ranks of a layout, and reload the records from the journal."""
         place = {name: getattr(self.plan, name) for name in ("device", "kernels", "comm", "quiet")}
         journal, ranks, threads = str(self.store.journal_file), layout.ranks, layout.threads
         self.group.do(TuneJob(ranks=ranks, threads=threads, tasks=tasks, journal=journal, until_unix=until, **place))

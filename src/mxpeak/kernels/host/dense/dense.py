@@ -22,9 +22,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: The row sums, the column sums and the largest entry.
 Sums = tuple[Array, Array, float]
 
-#: Entries that are processed at a time: their copies stay in the second-level cache.
+#: Entries that are processed at a time, so that their copies stay in the second-level cache.
 CACHED = 1 << 17
-#: Size in bytes from which the factors get separate pages, which several threads write first.
+#: Size in bytes from which the factors get separate pages, which several threads touch first.
 LARGE = 1 << 25
 
 
@@ -42,14 +42,14 @@ class HostDense:
         return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
-        """Do nothing: the system reports exhausted host memory."""
+        """Do nothing, because the operating system reports exhausted host memory."""
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
-        """Return an uninitialized matrix, in ordinary pages if it is large.
+        """Return an uninitialized n×n matrix, in ordinary pages if it is large.
 
-        NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory. The
-        first touch of 256 MB took 0.6 s there, more than a third of the LU, compared with 0.09 s in recently freed
-        pages.
+        NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory.
+        There, the first touch of 256 MB took 0.6 s, more than a third of the LU, compared with 0.09 s in recently
+        freed pages.
         """
         size = n * n * dtype.itemsize
         if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
@@ -58,7 +58,7 @@ class HostDense:
         return np.frombuffer(pages, dtype).reshape((n, n))
 
     def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-        """Copy A to W with scaling.
+        """Write D_r A D_c, or A without scales, to W, and return the sums and the largest entry of |W|.
 
         A large W is written by as many threads as BLAS has, because the system clears pages at the first write.
         """
@@ -92,12 +92,14 @@ class HostDense:
                 by_column += sizes.sum(axis=0, dtype=np.float64)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """Factor W^T, because LAPACK works on columns; the `rows` of the result are LAPACK's pivots."""
+        """Factor W^T in place, because LAPACK works on columns. The `rows` of the result are LAPACK's pivots."""
         LU, pivots = W.T, np.empty(W.shape[0], np.int32)
         if precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
         elif unit := _unit(precision, W.dtype):
-            from mxpeak.kernels.host.lu.engine_products import EngineLU  # compiled code, which other solves do not need
+            from mxpeak.kernels.host.lu.engine_products import (
+                EngineLU,
+            )  # imports compiled code that other solves do not need
 
             singular = EngineLU(unit, len(W)).factor(LU, pivots)
         else:
@@ -118,7 +120,7 @@ class HostDense:
         return X
 
     def last_row(self, F: PivotedLU) -> int:
-        """Return the index in A of the last row of P A, by undoing the row interchanges from the last to the first."""
+        """Return the index of the row of A that becomes the last row of P A."""
         at = len(F.rows) - 1
         for k in range(at, -1, -1):
             swapped = int(F.rows[k]) - 1
@@ -128,7 +130,7 @@ class HostDense:
     def residual(self, B: Array, A: Array, X: Array) -> Array:
         """Return B - A X, computed by SciPy's BLAS.
 
-        After a product by `@`, the threads of NumPy's BLAS would keep spinning and slow down SciPy's BLAS.
+        NumPy's BLAS is not used, because its threads would keep spinning after the product and slow down SciPy's BLAS.
         """
         R = np.array(B, order="F")
         lapack.subtract_product(R, A, np.asfortranarray(X))
@@ -136,10 +138,13 @@ class HostDense:
 
 
 def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-    """Write D_r A D_c, rounded, to W and return its sums; each piece is summed while it is in the cache."""
+    """Write D_r A D_c, rounded, to W, and return the row sums, the column sums and the largest entry of |W|.
+
+    Each piece of rows is summed while it is in the cache.
+    """
     row_sums, column_sums, largest = np.empty(A.shape[0]), np.zeros(A.shape[1]), 0.0
     sizes = np.empty((_rows_at_a_time(A), A.shape[1]), W.real.dtype)
-    with np.errstate(all="ignore"):  # the sums show an overflow
+    with np.errstate(all="ignore"):  # an overflow is visible in the sums
         for piece in _pieces(A):
             if scales is None:
                 W[piece] = A[piece]
@@ -153,12 +158,15 @@ def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums
 
 
 def _rows_at_a_time(A: Array) -> int:
-    """Return the number of rows whose copies stay in the cache."""
+    """Return the number of rows of A for which copies stay in the cache, at least one."""
     return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
 
 
 def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
-    """Return the matrix engine for operands of a precision; engines multiply real numbers only."""
+    """Return the processor's matrix engine for real operands of a precision, or None if no engine is used.
+
+    Engines multiply only real bf16 or fp16 numbers.
+    """
     if precision not in ("bf16", "fp16") or dtype.kind == "c":
         return None
     # This import loads the compiler, which other solves do not need.
@@ -168,6 +176,6 @@ def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
 
 
 def _pieces(A: Array) -> Iterator[slice]:
-    """Return slices of rows whose copies stay in the cache."""
+    """Return slices that divide the rows of A into pieces whose copies stay in the cache."""
     rows = _rows_at_a_time(A)
     return (slice(i, i + rows) for i in range(0, A.shape[0], rows))

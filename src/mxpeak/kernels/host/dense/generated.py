@@ -1,4 +1,4 @@
-"""Generate matrices with one jump per block, then one 64-bit multiply-add and one conversion per entry.
+"""Generate matrix entries, with one jump of the generator per block and one 64-bit multiply-add per entry.
 
 The generator is that of `layout.entries`. The entries of a row are generated in blocks of NB into a buffer that stays
 in the first-level cache. From this buffer they are stored, multiplied or summed. Therefore a product with a matrix
@@ -25,21 +25,21 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LCG, GAUSSIAN, UNIT_FACTORS = range(3)
 KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
-#: The tasks for which entries are generated.
+#: The operations on generated entries.
 STORE, MULTIPLY, SUM = range(3)
 #: Entries that a thread generates per call. A call takes tenths of a second, because Python handles signals only
 #: between calls.
 PIECE = 1 << 26
-#: Arguments that a task does not need.
+#: Empty arrays for the arguments that a task does not need.
 NOTHING, NONE = np.empty((0, 0)), np.empty(0)
 
 
 class EntryTables(NamedTuple):
-    """`Entries` in the form that compiled code reads, for the rows and columns of one rank.
+    """The data of `Entries` as arrays for compiled code, for the rows and columns of one rank.
 
     integers        kind; NB, p, P of the rows and of the columns; number of local columns
     reals           scale, shift, alpha, beta
-    starts          X of the rank's first entry in each local row
+    starts          state X of the generator at the rank's first entry in each local row
     a, c            the jumps by 0 … NB-1 columns
     to_block        the jump from one local block of columns to the next, as (A, C)
     """
@@ -54,7 +54,7 @@ class EntryTables(NamedTuple):
 
 @lru_cache(maxsize=16)
 def entry_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> EntryTables:
-    """Return the tables for these rows and columns, cached because a solve uses the tables repeatedly."""
+    """Return the `EntryTables` of these rows and columns, cached because a solve needs them repeatedly."""
     first = entries.first + cols.to_global(0) * entries.n
     starts: list[int] = []
     for i0 in range(0, rows.local_size, rows.nb):  # one jump per block; the random numbers within it are consecutive
@@ -70,7 +70,7 @@ def entry_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries) -> Entr
 
 @inner()
 def _fill(buffer, count, i, j0, x, entries):
-    """Write entries (i, j0) … (i, j0+count-1) to buffer[:count]; x is the generator's state X of the first entry."""
+    """Generate entries (i, j0) … (i, j0+count-1) into buffer[:count]; x is the generator's state at entry (i, j0)."""
     kind, reals, a_table, c_table = entries.integers[0], entries.reals, entries.a, entries.c
     scale, shift, alpha, beta = reals[0], reals[1], reals[2], reals[3]
     if kind == LCG:
@@ -87,7 +87,7 @@ def _fill(buffer, count, i, j0, x, entries):
 
 @inner(fastmath={"contract", "reassoc"})
 def _dot(a, x, count):
-    """Return Σ a_j x_j over the first `count` entries."""
+    """Return the dot product Σ a_j x_j of the first `count` entries in fp64."""
     total = 0.0
     for j in range(count):
         total += np.float64(a[j]) * x[j]
@@ -110,7 +110,7 @@ _TASK = (INT, INT, INT, types.UniTuple(INT, 2))
 
 @jit(*_TASK, MATRIX, *_OPERANDS, also=(*_TASK, MATRIX32, *_OPERANDS), allocates=True)
 def generated(tid, threads, task, part, A, y, x, diagonal, entries):
-    """Generate the entries of this thread's share of the rows in `part` and process them as `task` requires.
+    """Generate the entries of this thread's share of the rows in `part`, and store, multiply or sum these entries.
 
     STORE      store A and, unless x is empty, compute y = A x for two vectors stored one after the other
     MULTIPLY   compute y = A x
@@ -148,7 +148,7 @@ def generated(tid, threads, task, part, A, y, x, diagonal, entries):
 
 
 class HostGenerated:
-    """`GeneratedKernels` on the threads of a team."""
+    """The `GeneratedKernels` of the host, which run on the threads of a team."""
 
     _team: Team
 
@@ -182,7 +182,7 @@ class HostGenerated:
         self._generated(SUM, NOTHING, sums, NONE, diagonal, entry_tables(rows, cols, entries))
 
     def _generated(self, task: int, A: Array, y: Array, x: Array, diagonal: Array | None, tables: EntryTables) -> None:
-        """Run a task on all rows, a limited number of entries per call."""
+        """Execute STORE, MULTIPLY or SUM on all local rows, with a limited number of entries per call."""
         own, threads, rows = NONE if diagonal is None else diagonal, self._team.threads, len(tables.starts)
         height = max(PIECE * threads // max(int(tables.integers[7]), 1), threads)
         for begin in range(0, rows, height):

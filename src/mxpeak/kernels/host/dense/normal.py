@@ -1,9 +1,10 @@
-"""Normal numbers from random bits, by series that the compiler can vectorize, unlike the log and cos of libraries.
+"""Compute normal numbers from random bits by series, which the compiler can vectorize.
 
     ln(m·2^e) = e·ln 2 + 2·artanh(s),  s = (m-1)/(m+1),  |s| <= 0.1716 for m in [sqrt(1/2), sqrt(2))
     cos(2 pi v): subtract the nearest quarter turn; cos or sin of the remainder, at most pi/4, is a Taylor series
 
-Eleven terms of artanh and nine of cos and sin leave an error below 2^-53.
+Eleven terms of artanh and nine of cos and sin leave an error below 2^-53. The compiler cannot vectorize calls of a
+library's log and cos.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SIN = tuple((-1.0) ** k / factorial(2 * k + 1) for k in range(9))
 
 @inner(inline=True)
 def _horner(c, x):
-    """Return Σ c_k x^k."""
+    """Return the polynomial Σ c_k x^k by Horner's rule."""
     total = c[len(c) - 1]
     for k in range(len(c) - 2, -1, -1):
         total = total * x + c[k]
@@ -36,7 +37,10 @@ def _horner(c, x):
 
 @inner(inline=True)
 def normal(x):
-    """Return the standard normal number for the generator state x (`layout.entries.normal` of its mix)."""
+    """Return the standard normal number that belongs to state x of the generator.
+
+    The result approximates `layout.entries.normal` of the mixed bits of x.
+    """
     z = (x ^ (x >> _32)) * _MIX
     z = z ^ (z >> _29)
     odd = np.float64(((z >> _32) << _1) | _1)  # u = odd / 2^33

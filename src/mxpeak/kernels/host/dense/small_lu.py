@@ -4,7 +4,7 @@
 
 BLAS's LU of order 100 reaches 10 % of the speed of its products, because most of the time is spent on calls and
 packing for small blocks. Here, one core eliminates panels of eight columns, one cache line per row, and subtracts
-eight products at once from each entry of the rows below. The columns of B are eliminated together with those of A. If
+eight products together from each entry of the rows below. The columns of B are eliminated together with those of A. If
 [A B] exceeds the caches, the elimination works on blocks of 64 columns, and BLAS updates the columns to the right of a
 block with all its threads. A is padded to a multiple of eight by rows of the unit matrix.
 """
@@ -43,19 +43,21 @@ from mxpeak.kernels.host.engine.vector_ir import address_of, gemm_at, piece, row
 DIAGNOSTICS = 12
 #: Order of the square blocks in which A is transposed.
 SQUARE = 8
-#: Columns of a block; BLAS updates the columns to its right in one product.
+#: Number of columns of a block. BLAS updates the columns to the right of a block in one product.
 BLOCK = 64
-#: From this number of columns right of U, including the probe and the padding, substitution also uses BLAS products.
+#: The number of columns right of U, including the probe and the padding, from which substitution also uses BLAS
+#: products.
 MANY = 32
 #: Bytes of a row that are updated before the next rows: eight such rows stay in the first-level cache. If the
-#: multipliers of a row stay in registers, the whole row is updated.
+#: multipliers of a row stay in registers, the complete row is updated.
 WIDTH = 1 << 20 if TILE.held else 2304
 
 
 def padded(n: int, sides: int) -> tuple[int, int]:
-    """Return the numbers of rows and columns of the padded [A B]: multiples of eight, for columns an odd multiple.
+    """Return the numbers of rows and columns of [A B] after padding: a multiple and an odd multiple of eight.
 
-    Eight rows at a distance of a multiple of 4 KB would compete for the same cache sets.
+    With an even multiple, the distance of the rows could be a multiple of 4 KB. Eight such rows would compete for the
+    same cache sets.
     """
     rows = (n + RANK - 1) // RANK
     return rows * RANK, (rows + (sides + RANK - 1) // RANK | 1) * RANK
@@ -65,25 +67,28 @@ _padded = inner()(padded)
 
 
 def work_size(n: int, sides: int, each: int) -> int:
-    """Return the length of the workspace of `solve`, with individual residuals for up to `each` right-hand sides."""
+    """Return the number of elements in the workspace of `solve`.
+
+    The residuals of up to `each` right-hand sides are computed individually and need workspace per right-hand side.
+    """
     rows, columns = padded(n, sides)
     return rows * columns + LINE + n + rows + n * (2 * RANK if sides <= each + 1 else 1)
 
 
 def facts_of(n: int, sides: int) -> int:
-    """Return the length of `facts`: the diagnostics of `solve`, and workspace for norms in fp64."""
+    """Return the length of `facts`, which contains the diagnostics of `solve` and fp64 workspace for norms."""
     return DIAGNOSTICS + 2 * max(n, sides) + sides
 
 
 @by_type
 def _size(z):
-    """Return |z|, or |Re z| + |Im z| for complex numbers: pivots are chosen by this value, as in LAPACK."""
+    """Return the value by which pivots are chosen, as in LAPACK: |z|, or |Re z| + |Im z| for complex numbers."""
     return (lambda z: abs(z.real) + abs(z.imag)) if isinstance(z, types.Complex) else (lambda z: abs(z))
 
 
 @inner()
 def _swap(W, i, j, begin, end):
-    """Swap rows i and j in columns begin:end."""
+    """Swap rows i and j of W in columns begin:end."""
     a, b = row(W, i, begin, end), row(W, j, begin, end)
     for c in range(end - begin):
         a[c], b[c] = b[c], a[c]
@@ -91,7 +96,10 @@ def _swap(W, i, j, begin, end):
 
 @inner()
 def _panel(W, n, c0, columns, pivots, inverses):
-    """Factor columns c0 to c0 + 7, swapping rows over `columns` columns; return whether all pivots are nonzero."""
+    """Factor columns c0 to c0 + 7 of W, and return whether all pivots are nonzero.
+
+    Rows are swapped in the first `columns` columns. The function also stores the pivots and their reciprocals.
+    """
     step = W.strides[0]
     pivot = c0 + place_of_largest(W, address_of(W, c0, c0), step, n - c0)
     for c in range(c0, min(c0 + RANK, n)):
@@ -108,7 +116,10 @@ def _panel(W, n, c0, columns, pivots, inverses):
 
 @inner()
 def _update(W, first, end, c0, begin, stop):
-    """Subtract columns c0 to c0 + 7 of L times these rows of U from rows first:end, in columns begin:stop."""
+    """Subtract the product of eight columns of L and eight rows of U from rows first:end, in columns begin:stop.
+
+    The factors are columns c0 to c0 + 7 of L, and rows c0 to c0 + 7 of U.
+    """
     step, width = W.strides[0], WIDTH // W.itemsize
     l = address_of(W, first, c0), step, np.int64(W.itemsize)
     for at in range(begin, stop, width):
@@ -118,7 +129,11 @@ def _update(W, first, end, c0, begin, stop):
 
 @inner()
 def _lower(W, n, c0, begin, stop):
-    """Apply columns c0 to c0 + 7 of L to columns begin:stop of the rows from c0 on."""
+    """Eliminate with columns c0 to c0 + 7 of L in columns begin:stop.
+
+    The function solves with the unit lower triangle of these columns for rows c0 to c0 + 7, and then updates rows c0 +
+    8 to n - 1.
+    """
     triangle, rows = address_of(W, c0, c0), address_of(W, c0, begin)
     solve_lower(W, triangle, ZERO, rows, W.strides[0], stop - begin)
     _update(W, c0 + RANK, n, c0, begin, stop)
@@ -126,7 +141,10 @@ def _lower(W, n, c0, begin, stop):
 
 @inner()
 def _by_blas(gemm, W, rows, by, columns):
-    """Compute W[rows, columns] -= W[rows, by] W[by, columns] by the xGEMM at an address; BLAS reads the transposes."""
+    """Compute W[rows, columns] -= W[rows, by] W[by, columns] by the xGEMM at the address `gemm`.
+
+    `rows`, `by` and `columns` are pairs (begin, end). BLAS reads the transposes, because W is row-major.
+    """
     (i0, i1), (p0, p1), (j0, j1) = rows, by, columns
     if i1 > i0 and p1 > p0 and j1 > j0:
         L, U, C = row_block(W, i0, p0), row_block(W, p0, j0), row_block(W, i0, j0)
@@ -135,7 +153,7 @@ def _by_blas(gemm, W, rows, by, columns):
 
 @inner()
 def _eliminate(W, n, columns, pivots, inverses, gemm):
-    """Overwrite [A B] with L without its diagonal, U, and L^-1 P B; return whether all pivots are nonzero.
+    """Overwrite [A B] with L without its diagonal, U, and L^-1 P B, and return whether all pivots are nonzero.
 
     inverses   receive 1 / u_cc
     gemm       the address of the xGEMM that updates the columns right of a block, or 0 for a single block
@@ -158,7 +176,7 @@ def _eliminate(W, n, columns, pivots, inverses, gemm):
 
 @inner()
 def _subtract_solved(W, c0, begin, end, columns):
-    """Compute W[c0:c0+8, m:] -= W[c0:c0+8, begin:end] W[begin:end, m:].
+    """Compute W[c0:c0+8, m:] -= W[c0:c0+8, begin:end] W[begin:end, m:], where m is the number of rows of W.
 
     The columns from m on are right-hand sides, and their rows begin:end contain solved unknowns. The update reads
     adjacent entries of L or U in each of eight rows. A right-looking update would read one cache line per row.
@@ -172,7 +190,10 @@ def _subtract_solved(W, c0, begin, end, columns):
 
 @inner()
 def _substitute(W, columns, inverses, gemm):
-    """Multiply the columns right of U by U^-1; if a GEMM is given, many columns are processed by blocks."""
+    """Multiply the columns right of U by U^-1, in place.
+
+    If `gemm` is nonzero and there are many columns, the substitution works on blocks and uses BLAS.
+    """
     m = len(W)
     by_blocks = gemm != 0 and columns - m >= MANY
     block = BLOCK if by_blocks else m
@@ -188,7 +209,7 @@ def _substitute(W, columns, inverses, gemm):
 
 @inner()
 def _solve_again(W, n, columns, pivots, inverses):
-    """Multiply the columns right of U by A^-1, using the factors."""
+    """Multiply the columns right of U by A^-1 in place, using the pivots and the factors in W."""
     m = len(W)
     for c in range(n):
         _swap(W, c, pivots[c], m, columns)
@@ -200,7 +221,10 @@ def _solve_again(W, n, columns, pivots, inverses):
 
 @inner()
 def _fill(W, by_columns, R, B, s):
-    """Fill W with [A B s], padded by the unit matrix and by zeros."""
+    """Fill W with [A B s], and pad it with rows of the unit matrix and with zeros.
+
+    A is R, or R^T if `by_columns`.
+    """
     n, k = B.shape
     m, columns = W.shape
     for i in range(m):
@@ -226,7 +250,7 @@ def _fill(W, by_columns, R, B, s):
 
 @cache
 def solver(dtype):
-    """Return `solve` for a type of numbers, compiled or loaded from disk at the first call."""
+    """Return `solve` for a type of numbers, compiled or loaded from disk at the first call for this type."""
     number = from_dtype(dtype)
     matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
     options = types.Tuple((FLAG, types.int64, types.float64, types.int64))
@@ -235,13 +259,13 @@ def solver(dtype):
 
 
 def solve(options, R, B, s, t, X, space, pivots, facts):
-    """Solve A X = B with A = R or, `by_columns`, R^T, and check X.
+    """Solve A X = B, check X, and store diagnostics in `facts`. A is R, or R^T if `by_columns`.
 
-    options is the plain tuple (by_columns, each, enough, gemm), because Numba needs 10 µs to read a named tuple from
+    `options` is the plain tuple (by_columns, each, enough, gemm), because Numba needs 10 µs to read a named tuple from
     Python. s and t are random numbers: n for a probe, and one per column of B. Up to `each` right-hand sides are
-    checked by individual residuals. A larger number is checked by the residual of one random combination. gemm is the
-    address of the xGEMM for the products of a large [A B], or 0. W, the `padded` rows and columns of `space` from
-    facts[0] on, holds L and U; pivots count from 0. The entries of `facts` are
+    checked by individual residuals. A larger number is checked by the residual of one random combination. `gemm` is
+    the address of the xGEMM for the products of a large [A B], or 0. W, the padded [A B], contains L and U and begins
+    at entry facts[0] of `space`; its shape is given by `padded`. Pivots count from 0. The entries of `facts` are
 
     0        the offset of W in `space`, negative if a pivot is zero
     1, 2     the smallest and the largest Σ_j |r_ij|

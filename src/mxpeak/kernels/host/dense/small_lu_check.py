@@ -1,4 +1,4 @@
-"""Checks of an eliminated system: row and column sums of A, the largest entries of X and B, and residuals.
+"""Check a solved system: row and column sums of |A|, the largest entries of X and B, and residuals.
 
 A maximum is infinite if one of its numbers is NaN.
 """
@@ -15,12 +15,12 @@ from mxpeak.kernels.host.engine.jit import by_type, inner
 from mxpeak.kernels.host.engine.vector_ir import address_of, float_of, gemm_at, piece, row, row_block
 from mxpeak.kernels.host.norms.magnitude import ordered
 
-#: Squares below this bound may have lost digits.
+#: Squares below this bound may have lost digits to underflow.
 LEAST_WEIGHT = 2.0**-900
 
 
 class CheckedSystem(NamedTuple):
-    """The system A X = B that a check needs, with A = R or, if `by_columns`, A = R^T.
+    """The system A X = B that is checked. A is R, or R^T if `by_columns`.
 
     A_inf     ||A||_inf
     gemm      the address of the xGEMM, or 0
@@ -36,7 +36,7 @@ class CheckedSystem(NamedTuple):
 
 @by_type
 def _modulus(z):
-    """Return |z| in fp64, sqrt(a² + b²) without over- or underflow."""
+    """Return |z| in fp64, computed as sqrt(a² + b²) without overflow or underflow, where a = Re z and b = Im z."""
 
     def of_wide(z):
         a, b = np.float64(abs(z.real)), np.float64(abs(z.imag))
@@ -44,12 +44,14 @@ def _modulus(z):
         ratio = smaller / (larger if larger > 0 else 1.0)
         return larger * np.sqrt(1.0 + ratio * ratio)
 
-    return of_wide if z == types.complex128 else lambda z: _length(z)  # fp64 holds the squares of the other types
+    return (
+        of_wide if z == types.complex128 else lambda z: _length(z)
+    )  # in fp64, the squares of all other types neither overflow nor underflow
 
 
 @by_type
 def _weight(z):
-    """Return the fp64 number by which |z| is compared: |z|² for complex z, otherwise |z|."""
+    """Return the fp64 number by which |z| is compared: |z|² for complex z, and |z| for real z."""
 
     def of_complex(z):
         a, b = np.float64(z.real), np.float64(z.imag)
@@ -60,25 +62,31 @@ def _weight(z):
 
 @by_type
 def _from_weight(weight, z):
-    """Return |z| from the weight that `_weight` returned."""
+    """Return |z| from the result of `_weight` for z: its square root for complex z, and itself for real z."""
     return (lambda weight, z: np.sqrt(weight)) if isinstance(z, types.Complex) else lambda weight, z: weight
 
 
 @inner(inline=True)
 def _length(z):
-    """Return |z| in fp64 from its squares, or 0 or inf if these leave the range (never for balanced matrices)."""
+    """Return |z| in fp64, computed from the squares of its parts.
+
+    If the squares leave the range of fp64, the result is 0 or inf. This does not occur for balanced matrices.
+    """
     return _from_weight(_weight(z), z)
 
 
 @by_type
 def _is_accurate(weight, z):
-    """Return whether the weight is accurate: its square must not have left the range of fp64."""
+    """Return whether `weight`, a result of `_weight` for z, lost no digits by overflow or underflow.
+
+    Only the squares of complex128 numbers can leave the range of fp64.
+    """
     return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
 
 
 @inner()
 def _wider(low, high, value):
-    """Extend the range low … high to include a value, with inf for NaN."""
+    """Extend the range low … high to include a value, and return the new range. NaN extends the range to inf."""
     if not value <= high:
         high = value if value == value else np.inf
     return min(low, value), high
@@ -86,7 +94,10 @@ def _wider(low, high, value):
 
 @inner(fastmath={"reassoc", "contract"})
 def _sums_of_four(a, b, c, d, down, largest):
-    """Return the sums of |a| for four rows, add |a| to the column sums, and update the maxima by column."""
+    """Return Σ |a_j| for each of four rows a, b, c and d.
+
+    The function also adds the absolute values to the column sums `down`, and updates the column maxima `largest`.
+    """
     s0 = s1 = s2 = s3 = 0.0
     for j in range(len(a)):
         x0, x1, x2, x3 = _length(a[j]), _length(b[j]), _length(c[j]), _length(d[j])
@@ -103,9 +114,10 @@ def _sums_of_four(a, b, c, d, down, largest):
 
 @inner()
 def sums(R, down, largest):
-    """Return the smallest and the largest Σ_j |r_ij|; compute down_j = Σ_i |r_ij| and largest_j = max_i |r_ij|.
+    """Return the smallest and the largest row sum Σ_j |r_ij|, and store the column sums and column maxima of |R|.
 
-    Four rows are processed together, so that the column sums and maxima are loaded and stored once per four rows.
+    down_j = Σ_i |r_ij|, and largest_j = max_i |r_ij|. Four rows are processed together, so that the column sums and
+    maxima are loaded and stored once per four rows.
     """
     n = len(R)
     low, high = np.inf, 0.0
@@ -129,7 +141,7 @@ def sums(R, down, largest):
 
 @inner()
 def ends(x):
-    """Return the smallest and the largest of non-negative numbers, or inf if one of the numbers is NaN."""
+    """Return the smallest and the largest of the non-negative numbers x_i. The largest is inf if any x_i is NaN."""
     low, high = np.inf, 0.0
     for i in range(len(x)):
         low, high = _wider(low, high, x[i])
@@ -138,7 +150,7 @@ def ends(x):
 
 @inner(fastmath={"contract", "reassoc"})
 def _dot(a, x):
-    """Return Σ a_j x_j."""
+    """Return the dot product Σ a_j x_j, without conjugation."""
     total = a[0] * x[0]
     for j in range(1, len(a)):
         total += a[j] * x[j]
@@ -147,14 +159,14 @@ def _dot(a, x):
 
 @inner(fastmath={"contract"})
 def _subtract(y, a, x):
-    """Subtract a x from y."""
+    """Subtract x·a from the vector y in place."""
     for j in range(len(a)):
         y[j] -= a[j] * x
 
 
 @inner()
 def _times(by_columns, R, x, y):
-    """Subtract A x from y."""
+    """Subtract A x from y in place, where A is R, or R^T if `by_columns`."""
     n = len(R)
     for i in range(n):
         r = row(R, i, 0, n)
@@ -166,9 +178,10 @@ def _times(by_columns, R, x, y):
 
 @inner()
 def _times_block(by_columns, R, W, C, gemm):
-    """Compute C -= A X in one pass over R, where X is the first columns of W right of U, as many as C has.
+    """Compute C -= A X in one pass over R, where A is R, or R^T if `by_columns`.
 
-    gemm   the address of the xGEMM that computes the product if A is row-major, or 0
+    X consists of the first columns of W right of U, as many as C has. `gemm` is the address of the xGEMM that computes
+    the product if A is row-major, or 0.
     """
     n, m, each = len(R), len(W), np.int64(R.itemsize)
     if gemm and not by_columns:
@@ -189,7 +202,7 @@ def _times_block(by_columns, R, W, C, gemm):
 
 @inner()
 def largest_of(x):
-    """Return max |x_i|, or inf if one of the numbers is NaN."""
+    """Return max |x_i|, or inf if any x_i is NaN."""
     top = np.int64(0)
     for i in range(len(x)):
         top = max(top, ordered(_weight(x[i])))
@@ -207,15 +220,16 @@ def largest_of(x):
 
 @inner()
 def _over(r_inf, A_inf, scale):
-    """Return r_inf / (A_inf·scale) without overflow, or r_inf for a system of zeros."""
+    """Return r_inf / (A_inf·scale) without overflow, or r_inf if `scale` is 0, as for a zero right-hand side."""
     return r_inf / A_inf / scale if scale else r_inf
 
 
 @inner()
 def residual_of_each(system, sizes, x, r, C, W):
-    """Return the largest ||b - A x|| / (||A||·||x|| + ||b||); write the residuals to the columns of W right of U.
+    """Return the largest ||b - A x|| / (||A||·||x|| + ||b||) over all right-hand sides.
 
-    `sizes` holds the norms of each x and b, and workspace for the norms of the residuals. C and r share their memory.
+    The function writes the residuals to the columns of W right of U. `sizes` contains the norms of each x and b, and
+    workspace for the norms of the residuals. C and r share their memory.
     """
     by_columns, R, X, B, A_inf, gemm = system
     of_x, of_b, of_r = sizes
@@ -246,7 +260,7 @@ def residual_of_each(system, sizes, x, r, C, W):
 
 @inner(fastmath={"contract", "reassoc"})
 def _combined(v, weights):
-    """Return Σ_j v_j w_j for real weights w."""
+    """Return Σ_j v_j w_j, where w are the real `weights`."""
     total = 0.0 * v[0]
     for j in range(len(v)):
         total += v[j] * weights[j]
@@ -255,7 +269,10 @@ def _combined(v, weights):
 
 @inner()
 def residual_of_all(system, of_x, of_b, t, x, r):
-    """Return the backward error of the combination of the columns with weights t, each column divided by its scale."""
+    """Return the backward error of one random combination of all right-hand sides, with the weights t.
+
+    Each column is divided by its scale, ||x|| + ||b|| / ||A||, before the columns are combined.
+    """
     by_columns, R, X, B, A_inf, _ = system
     k = X.shape[1]
     for j in range(k):
@@ -269,7 +286,7 @@ def residual_of_all(system, of_x, of_b, t, x, r):
 
 @inner()
 def _largest_of_each(X, largest):
-    """Compute largest_j = max_i |x_ij|, ignoring NaN; return whether X contains no NaN."""
+    """Store largest_j = max_i |x_ij|, ignoring NaN, and return whether X contains no NaN."""
     n, k, total = len(X), len(largest), 0.0
     largest[:] = 0.0
     for i in range(n):
@@ -291,7 +308,10 @@ def _largest_of_each(X, largest):
 
 @inner()
 def sizes_of(X, B, of_x, of_b, facts):
-    """Compute the largest |x| and |b| of each column, the largest |x|, and the range of nonzero max |b|."""
+    """Store max |x| and max |b| of each column, and the diagnostics 7 to 9 of `solve`.
+
+    These diagnostics are the largest |x|, and the smallest and the largest nonzero max |b|.
+    """
     k = X.shape[1]
     _largest_of_each(X, of_x)
     _largest_of_each(B, of_b)

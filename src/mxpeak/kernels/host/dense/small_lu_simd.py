@@ -1,7 +1,7 @@
-"""Vector instructions for elimination in blocks of eight columns: lines, triangles and updates.
+"""Vector instructions for elimination in blocks of eight columns: row elimination, triangular solves and updates.
 
-Numba itself would split the loops over eight numbers, and would check the loops that add eight products to two rows for
-overlaps.
+Numba itself would split the loops over eight numbers. It would also check the loops that add eight products to two
+rows for overlapping memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numba.extending import intrinsic
 from mxpeak.kernels.host.engine.jit import inner
 from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, Vectors, constant
 
-#: Columns of a panel, and the number of products that an update adds to each entry at once.
+#: Columns of a panel, and the number of products that an update adds to each entry in one pass.
 RANK = 8
 #: Bytes of a cache line and of a vector register.
 LINE, VECTOR = 64, 64 if HAS_AVX512 else 32
 
 
 class RegisterTile(NamedTuple):
-    """The sums that an update keeps in registers.
+    """The shape of the block of sums that an update keeps in registers.
 
     rows       rows of real numbers; complex tiles have half as many (at least 2), with two sums per number
     vectors    vectors per row
@@ -35,15 +35,15 @@ class RegisterTile(NamedTuple):
     held: bool
 
 
-#: With 32 registers, 16 hold the multipliers of two rows. With 16 registers, 12 hold sums. A product then needs 7/12
-#: of a load. For two rows by one vector with reloaded multipliers, it would need 1.6 loads.
+#: With 32 registers, 16 contain the multipliers of two rows. With 16 registers, 12 contain sums, and a product needs
+#: 7/12 of a load. A tile of two rows by one vector with reloaded multipliers would need 1.6 loads per product.
 TILE = RegisterTile(2, 1, True) if HAS_AVX512 else RegisterTile(4, 3, False)
 
 _I64 = ir.IntType(64)
 
 
 class _Largest:
-    """Emit a running search for the first largest number, ignoring NaN.
+    """Emit a running search for the number of largest absolute value, ignoring NaN. The first one wins ties.
 
     Complex numbers are compared by |Re z| + |Im z|.
     """
@@ -54,7 +54,7 @@ class _Largest:
         self._place = cgutils.alloca_once_value(builder, _I64(0))
 
     def compare(self, address, place):
-        """Compare the number at an address with the largest number found so far."""
+        """Emit a comparison of number `place`, at `address`, with the largest number found so far."""
         vectors, builder = self.vectors, self.vectors.builder
         kind = ir.FunctionType(vectors.real, [vectors.real])
         absolute = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fabs.f{vectors.bits}")
@@ -66,13 +66,16 @@ class _Largest:
 
     @property
     def place(self):
-        """Return the position of the largest number."""
+        """Return the index of the largest number found so far."""
         return self.vectors.builder.load(self._place)
 
 
 @intrinsic
 def place_of_largest(typingctx, of, first, step, count):
-    """Return the position of the first largest of `count` numbers at a stride, ignoring NaN."""
+    """Return the index of the first number of largest absolute value among `count` numbers, ignoring NaN.
+
+    The numbers start at the address `first`, `step` bytes apart. `of` gives their type.
+    """
     signature = types.int64(of, *[types.int64] * 3)
 
     def codegen(context, builder, signature, args):
@@ -87,11 +90,13 @@ def place_of_largest(typingctx, of, first, step, count):
 
 @intrinsic
 def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
-    """Eliminate `count` lines of 8 numbers at a stride: scale line[place], and subtract line[place]·top to its right.
+    """Eliminate column `place` in `count` rows of an eight-column panel, and return the next pivot's index.
 
-    To the left of `place`, top is treated as zero, so these entries do not change. Returns the position of the line
-    with the largest number at place + 1, as `place_of_largest` does. The search is fused because the lines are in
-    registers and its comparisons overlap with the arithmetic.
+    The rows start at the address `line`, `step` bytes apart. In each row, entry `place` is multiplied by `reciprocal`,
+    and entry·top is subtracted from the entries to its right. To the left of `place`, `top` is treated as zero, so
+    these entries do not change. The result is the index of the row with the largest entry at place + 1, as in
+    `place_of_largest`. The search is fused because the rows are in registers and its comparisons overlap with the
+    arithmetic.
     """
     signature = types.int64(of, *[types.int64] * 5, of.dtype)
 
@@ -123,14 +128,17 @@ def eliminate_lines(typingctx, of, line, step, count, top, place, reciprocal):
 
 
 def _solving(upper):
-    """Return an intrinsic for X_p = (X_p - Σ_q T_pq X_q) d_p with q > p (upper), or without d_p and with q < p."""
+    """Return an intrinsic that solves with an 8×8 upper or unit lower triangle T.
+
+    Upper: X_p = (X_p - Σ_q T_pq X_q) d_p with q > p. Lower: X_p = X_p - Σ_q T_pq X_q with q < p.
+    """
 
     @intrinsic
     def solve(typingctx, of, t, d, c, step, count):
-        """Multiply eight rows of `count` numbers, a multiple of 8, from address c on by T^-1.
+        """Multiply eight rows of `count` numbers, which start at address c, by T^-1 in place.
 
-        T is the triangle at address t, with eight rows at the same stride, and d is the address of its inverse
-        diagonal. A lower triangle is unit, and its d is not read.
+        T is the triangle at address t, d is the address of its inverse diagonal, and `step` is the distance in bytes
+        of the rows of both. `count` is a multiple of 8. A lower triangle is unit, and its d is not read.
         """
         signature = types.void(of, *[types.int64] * 5)
 
@@ -167,17 +175,17 @@ solve_lower, solve_upper = _solving(upper=False), _solving(upper=True)
 
 
 def _subtracting(depth):
-    """Return an intrinsic that subtracts Σ_p L_ip U_p, p < depth, from rows C_i."""
+    """Return an intrinsic that subtracts Σ_p L_ip U_p, p < depth, from the rows C_i."""
 
     @intrinsic
     def subtract(typingctx, of, c, l, u, rows, count):
         """Subtract Σ_p L_ip U_p from `rows` rows C_i of `count` numbers, a multiple of the SIMD vector length.
 
         c    the address of C_0, and the stride to C_1
-        l    the address of L_00, the stride to L_10, and that to L_01
+        l    the address of L_00, the stride to L_10, and the stride to L_01
         u    the address of U_0, and the stride to U_1
 
-        If fewer rows remain than are processed together, the last row is repeated, which is safe because all rows are
+        If fewer rows remain than are processed together, the last row is repeated. This is safe because all rows are
         read before any is written. A complex sum is Σ_p Re L_ip U_p + i Σ_p Im L_ip U_p.
         """
         pair, three = (types.UniTuple(types.int64, size) for size in (2, 3))
@@ -224,5 +232,8 @@ subtract_products, subtract_product = _subtracting(RANK), _subtracting(1)
 
 @inner()
 def products(of, c, l, u, rows, count):
-    """Call `subtract_products`; its machine code is shared by all callers."""
+    """Subtract the product of L and U from the rows of C by `subtract_products`.
+
+    This function exists so that all callers share the machine code of the intrinsic.
+    """
     subtract_products(of, c, l, u, rows, count)

@@ -36,7 +36,8 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.p
 def pointers(name: str) -> Any:
     """Return SciPy's module of BLAS or LAPACK pointers without loading the rest of scipy.linalg, which takes 0.1 s.
 
-    The module is not left in `sys.modules`, so that a later import of scipy.linalg registers it as usual.
+    The function does not leave the module in `sys.modules`. Therefore a later import of scipy.linalg registers the
+    module as usual.
     """
     whole = f"scipy.linalg.{name}"
     if whole in sys.modules:
@@ -56,10 +57,10 @@ cython_blas = pointers("cython_blas")
 
 
 def address(routine: str, interface: Any = cython_blas) -> int:
-    """Return the address of a BLAS routine such as dgemm, or of a routine of another SciPy interface.
+    """Return the address of a routine such as dgemm from a SciPy interface, BLAS by default.
 
-    The signature in the routine's capsule must show 32-bit integers; otherwise the function raises ResourceError,
-    because a routine with 64-bit integers would read and write beyond the arguments.
+    The function raises ResourceError unless the signature in the routine's capsule shows 32-bit integers. A routine
+    with 64-bit integers would read and write beyond the arguments.
     """
     capsule = interface.__pyx_capi__[routine]
     signature = _capsule_name(capsule)
@@ -71,14 +72,17 @@ def address(routine: str, interface: Any = cython_blas) -> int:
     return int(_capsule_pointer(capsule, signature))
 
 
-#: The letter and the scalar type of each type that BLAS supports.
+#: The BLAS letter and the C scalar type of each type that BLAS supports.
 TYPES = {np.dtype(np.float64): ("d", ctypes.c_double), np.dtype(np.float32): ("s", ctypes.c_float)}
 
 _routines: dict[str, Any] = {}
 
 
 def call(routine: str, *arguments: Any, interface: Any = cython_blas) -> None:
-    """Call a routine with integers, letters, arrays and C numbers, all by reference; the call releases the GIL."""
+    """Call a BLAS or LAPACK routine and pass all arguments by reference.
+
+    The arguments are integers, letters, arrays and C numbers. The call releases the GIL.
+    """
     if routine not in _routines:
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arguments))
         _routines[routine] = prototype(address(routine, interface))
@@ -86,7 +90,7 @@ def call(routine: str, *arguments: Any, interface: Any = cython_blas) -> None:
 
 
 def _reference(value: Any) -> Any:
-    """Return a pointer to an argument of a Fortran routine."""
+    """Return a pointer to an integer, letter, array or C number, for a Fortran routine."""
     if isinstance(value, int):
         return ctypes.byref(ctypes.c_int(value))
     if isinstance(value, bytes):
@@ -103,7 +107,7 @@ _OTHER = {b"N": b"T", b"T": b"N"}
 
 
 def order(A: Array) -> tuple[bytes, int]:
-    """Return the flag and the leading dimension with which BLAS reads the transpose of a block.
+    """Return the transpose flag and the leading dimension with which BLAS reads the transpose of a block.
 
     The flag is N if the block is row-major, and T if it is column-major.
     """
@@ -114,15 +118,15 @@ def order(A: Array) -> tuple[bytes, int]:
     return b"T", max(across, rows, 1)
 
 
-#: Columns of the test products in `cuts_show`: more than one block of a BLAS library, and not a multiple of a tile's
-#: width.
+#: Number of columns of the test products in `cuts_show`. The number exceeds one block of a BLAS library and is not a
+#: multiple of a tile's width.
 TRIED = 1011
 
 
 def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
-    """Add alpha · A · B to C in place, each matrix row-major or column-major; 2·m·n·k flops.
+    """Add alpha · A · B to C in place; 2·m·n·k flops. Each matrix is row-major or column-major.
 
-    A row-major C is the column-major C^T, so BLAS computes C^T += alpha · B^T · A^T; a column-major C is updated
+    A row-major C is the column-major C^T, so BLAS computes C^T += alpha · B^T · A^T. A column-major C is updated
     directly.
     """
     (m, k), n = A.shape, B.shape[1]
@@ -139,12 +143,12 @@ def gemm(alpha: float, A: Array, B: Array, C: Array) -> None:
 
 @cache
 def cuts_show(letter: str, threads: int) -> bool:
-    """Return whether sgemm or dgemm rounds entries of C differently if C is computed in parts, by a short test.
+    """Test whether sgemm or dgemm rounds entries of C differently if C is computed in parts.
 
     OpenBLAS's kernels for AVX2 sum a tile at the end of a block in a different order than other tiles. SGEMM does so
     for rows and columns, DGEMM only for rows. The kernels for AVX-512 use separate code for small products, which sums
-    the columns after the last whole tile in a different order. Threads cut C anywhere; updates cut it at multiples of
-    a tile.
+    the columns after the last complete tile in a different order. Threads cut C anywhere; updates cut C at multiples
+    of a tile.
     """
     dtype = {"s": np.float32, "d": np.float64}[letter]
     numbers = np.random.default_rng(1)
@@ -165,7 +169,7 @@ def cuts_show(letter: str, threads: int) -> bool:
 
 
 def trsm_unit_lower(L: Array, B: Array) -> None:
-    """Solve B = L^-1 · B in place with the unit lower triangle L of a column-major block; m²·n flops.
+    """Compute B = L^-1 · B in place with the unit lower triangle L of a column-major block; m²·n flops.
 
     BLAS computes B^T = B^T · L^-T.
     """
@@ -173,7 +177,7 @@ def trsm_unit_lower(L: Array, B: Array) -> None:
 
 
 def trsm_right_upper(B: Array, U: Array) -> None:
-    """Solve B = B · U^-1 in place with the upper triangle U of a column-major block; m·n² flops.
+    """Compute B = B · U^-1 in place with the upper triangle U of a column-major block; m·n² flops.
 
     BLAS computes B^T = U^-T · B^T.
     """
@@ -181,16 +185,17 @@ def trsm_right_upper(B: Array, U: Array) -> None:
 
 
 def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None:
-    """Solve B = T^-1 · B (or T^-T · B) in place, T the unit lower or upper triangle of a row-major block; m²·n flops.
+    """Compute B = T^-1 · B or B = T^-T · B in place; m²·n flops.
 
-    BLAS computes B^T = B^T · T^-T and reads the block as T^T, so it uses the opposite triangle.
+    T is the unit lower or the upper triangle of a row-major block. BLAS computes B^T = B^T · T^-T and reads the block
+    as T^T, so it uses the opposite triangle.
     """
     triangle, diagonal = (_UPPER, _UNIT) if lower else (_LOWER, _PLAIN)
     _trsm((_RIGHT, triangle, _TRANSPOSED if transposed else _PLAIN, diagonal), T, B, by_rows=True)
 
 
 def _trsm(how: tuple[bytes, ...], T: Array, B: Array, *, by_rows: bool = False) -> None:
-    """Call xTRSM on the transpose of a row-major B, with T column-major, or row-major if `by_rows`."""
+    """Call xTRSM on the transpose of a row-major B. T is column-major, or row-major if `by_rows`."""
     m, n = B.shape
     if m == 0 or n == 0:
         return
@@ -204,12 +209,12 @@ def _trsm(how: tuple[bytes, ...], T: Array, B: Array, *, by_rows: bool = False) 
 
 @lru_cache(maxsize=1)
 def _controllers() -> tuple[Any, ...]:
-    """Return the loaded BLAS libraries, cached because the search reads the process's memory map."""
+    """Return controllers of the loaded BLAS libraries, cached because the search reads the process's memory map."""
     return tuple(c for c in ThreadpoolController().lib_controllers if c.user_api == "blas")
 
 
 def set_threads(threads: int) -> None:
-    """Set the number of threads that BLAS uses."""
+    """Set the number of threads of all loaded BLAS libraries."""
     for controller in _controllers():
         controller.set_num_threads(threads)
 
@@ -231,8 +236,8 @@ def one_thread() -> Iterator[None]:
 
     Use the context for small operations, which finish before more threads wake up, and for code that runs on mxpeak's
     own threads. Otherwise, BLAS's threads spin for about 30 ms after each call and take cores from mxpeak's threads.
-    Contexts of several threads may overlap. The context that was entered last restores the thread counts at its exit;
-    any other context hands its saved counts to the context that was entered next.
+    Several threads may enter the context at the same time. The context that was entered last restores the thread
+    counts at its exit. Any other context passes its saved counts to the context that was entered next.
     """
     context = _Inside()
     try:
@@ -247,7 +252,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _leave(context: _Inside) -> None:
-    """Restore the thread counts of a context, or hand them to the context that was entered next."""
+    """Restore the thread counts that a context saved, or pass these counts to the context that was entered next."""
     if context not in _inside:
         return  # interrupted before it was entered
     at = _inside.index(context)
@@ -278,7 +283,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _thread_counts() -> list[int]:
-    """Return the current number of threads of each library."""
+    """Return the current number of threads of each loaded BLAS library."""
     return [controller.num_threads for controller in _controllers()]
 
 
@@ -287,7 +292,10 @@ def _is_scipys(controller: Any) -> bool:
 
 
 def blas_facts() -> dict[str, Any]:
-    """Return facts about SciPy's BLAS for `doctor` and results: library, version, kernel architecture and threads."""
+    """Return the library, version, kernel architecture and threads of SciPy's BLAS, for `doctor` and results.
+
+    All values are None if SciPy's BLAS is not found.
+    """
     for controller in _controllers():
         if _is_scipys(controller):
             info = controller.info()

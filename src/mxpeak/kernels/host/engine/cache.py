@@ -1,4 +1,4 @@
-"""The types for which the host kernels are compiled, and the folder of their machine code.
+"""Choose the folder in which the host kernels' machine code is cached.
 
 Entry points are compiled for fixed types when their module is imported, so nothing is compiled inside a timed region.
 The machine code is cached on disk, so each machine compiles it once.
@@ -17,15 +17,16 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-#: The variable that moves the cache, for example to a node-local folder to avoid load on a shared file system.
+#: The environment variable that sets the cache folder, for example to a node-local folder to avoid load on a shared
+#: file system.
 VARIABLE = "MXPEAK_CACHE_DIR"
 
 
 @cache
 def cache_directory() -> Path:
-    """Return the cache folder of this version of the kernels, in the first usable directory.
+    """Create and return the cache folder of this version of the kernels, inside the first usable directory.
 
-    The candidates are $MXPEAK_CACHE_DIR, or else $XDG_CACHE_HOME or ~/.cache, and then the temporary folder.
+    The candidates are $MXPEAK_CACHE_DIR if set, then $XDG_CACHE_HOME or ~/.cache, and then the temporary folder.
     Directories of another user and world-writable directories are rejected. The package's own folder is not a
     candidate, because an installation may be read-only or shared by users.
     """
@@ -35,7 +36,7 @@ def cache_directory() -> Path:
 
 
 def _version() -> str:
-    """Return a hash of all kernel sources.
+    """Return a hash of Numba's version and of all sources of the host kernels.
 
     Numba checks only the source file of a function, not the files of the functions that it calls.
     """
@@ -67,7 +68,7 @@ def _writable_place() -> Path:
 
 
 def _distrusted(folder: Path) -> str | None:
-    """Return why machine code from a folder is not trusted, or None if only this user can have written it."""
+    """Return the reason why machine code in `folder` is not trusted, or None if no other user can write there."""
     status = folder.stat()
     if status.st_uid != os.geteuid():
         return f"it belongs to user {status.st_uid}, not to {os.geteuid()}"
@@ -77,7 +78,10 @@ def _distrusted(folder: Path) -> str | None:
 
 
 def token() -> str:
-    """Return the random token stored in the cache folder: ranks that read the same token share the folder."""
+    """Return the random token stored in the cache folder, and create the token if the folder has none.
+
+    Ranks that read the same token share the folder.
+    """
     path = cache_directory() / "token"
     with suppress(FileExistsError), path.open("x") as file:
         file.write(secrets.token_hex(8))
@@ -85,5 +89,5 @@ def token() -> str:
 
 
 def is_cached() -> bool:
-    """Return whether an earlier run stored compiled kernels in the cache."""
+    """Return whether the cache contains the compiled panel kernel of an earlier run."""
     return any(cache_directory().glob("**/panel.factor_panel-*.nbi"))

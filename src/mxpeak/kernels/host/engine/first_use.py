@@ -1,8 +1,8 @@
-"""List the entry points that a first use compiles, so that several processes can compile them at the same time.
+"""List the entry points that a benchmark compiles at its first use, so that processes can share the work.
 
 A compilation runs on one core. Some modules have entry points that are compiled at their first call. These modules
-also declare the argument types of each use. The list is only a hint, because the first use afterwards compiles every
-entry point that is not in the cache, for example because a compiling process was killed.
+also declare the argument types of each use. The list is only a hint: a process that compiles may be killed, and the
+first use compiles every entry point that is then missing from the cache.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ WITH_ENGINES = {
     "lu.operands": ("round_right", "subtract_product", "round_left"),
     "lu.solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_by_products"),
 }
-#: Modules that factor panels on the host of a device.
+#: Modules that a rank loads if it factors panels on the host of a device.
 PANELS_LOADED = ("lu.panel", "engine.team")
 #: The names of two uses: load the modules in LOADED and WITH_ENGINES, or only those in PANELS_LOADED.
 LOADING, LOADING_PANELS = "loading", "loading panels"
-#: The functions that declare the entry points of a use, by the first word of its name, with their modules.
+#: The functions that declare the entry points of a use, with their modules. The key is the first word of the use's
+#: name.
 DECLARED_IN = {
     "norms": ("norms.norms", "first_use"),
     "hpcg": ("sparse.first_use", "hpcg"),
@@ -44,15 +45,15 @@ DECLARED_IN = {
     "gmres": ("sparse.first_use", "gmres"),
 }
 PACKAGE = "mxpeak.kernels.host"
-#: The largest number of entry points of one use, because a byte numbers an entry point.
+#: The largest number of entry points of one use, because their indices are sent as single bytes.
 LIMIT = 256
 
 
 class Entry(NamedTuple):
-    """An entry point and its argument types.
+    """A compiled function of the host kernels and its argument types.
 
-    Without types, the entry point is compiled for the types in its own declaration. Without a name, all entry points
-    of the module are compiled.
+    If `types` is empty, the entry point is compiled for the types in its own declaration. If `name` is empty, all
+    entry points of the module are compiled.
     """
 
     module: str
@@ -60,7 +61,7 @@ class Entry(NamedTuple):
     types: tuple[Any, ...] = ()
 
     def compile(self) -> None:
-        """Compile the entry point into the cache."""
+        """Compile the entry point and store its machine code in the cache."""
         module = import_module(f"{PACKAGE}.{self.module}")
         if self.types:
             getattr(module, self.name).compile(self.types)
@@ -79,7 +80,7 @@ class Entry(NamedTuple):
 
 
 def entries(use: str) -> list[Entry]:
-    """Return the entry points that a use compiles, at most LIMIT; the list is empty if no module declares this use."""
+    """Return the entry points that a use compiles, at most LIMIT, or an empty list if no module declares this use."""
     if use == LOADING_PANELS:
         return [*map(Entry, PANELS_LOADED)]
     if use == LOADING:
@@ -96,7 +97,7 @@ def entries(use: str) -> list[Entry]:
 
 
 def compile_from(queue: int, use: str) -> None:
-    """Compile the entry points with the numbers read from a pipe until the pipe is empty.
+    """Read indices of entry points from a pipe and compile these entry points, until the pipe is empty.
 
     Failures are ignored, because the use itself compiles missing entry points.
     """
@@ -107,7 +108,7 @@ def compile_from(queue: int, use: str) -> None:
 
 
 def _next(queue: int) -> int | None:
-    """Return the next number in the pipe, or None if the pipe is empty."""
+    """Read the next index from the pipe and return it, or None if the pipe is empty."""
     try:
         read = os.read(queue, 1)
     except BlockingIOError:  # empty, but another process still has the pipe open for writing

@@ -1,4 +1,4 @@
-"""Numba with the settings of the host kernels: no interpreter lock, and a disk cache in mxpeak's own folder."""
+"""Numba with the settings of the host kernels: no GIL, and a disk cache in mxpeak's own folder."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ WORDS = types.uint64[::1]
 INT = types.int64
 FLAG = types.boolean
 
-#: Typed constants: for a literal argument, Numba would compile another version of the called function.
+#: Typed constants. For a literal argument, Numba would compile another version of the called function.
 ZERO, ONE = np.int64(0), np.int64(1)
 FALSE, TRUE = np.bool_(False), np.bool_(True)
 
 
 class _InnerLibrary(JITCodeLibrary):
-    """The code of a function that only compiled code calls; it is optimized and compiled as part of its callers.
+    """The machine code of a function that only compiled code calls, optimized and compiled with its callers.
 
-    Numba would otherwise optimize and compile each function separately, link it into its callers and compile it again
-    there. The passes over single functions remain, because they shorten the functions before linking.
+    Otherwise, Numba would optimize and compile each function separately, link it into its callers and compile it there
+    again. The passes over single functions remain, because they shorten the functions before linking.
     """
 
     def _optimize_final_module(self):
@@ -57,11 +57,11 @@ class _InnerLibrary(JITCodeLibrary):
         return self  # Numba calls `set_env` on it
 
     def set_env(self, name, environment):
-        """Do nothing: the environment belongs to the interpreter, and no inner function needs it."""
+        """Do nothing, because no inner function needs the environment that Numba sets for the interpreter."""
 
 
 class _Compiler(Compiler):
-    """Numba's compiler without garbage collection, because it takes 10 % of the compile time and frees little."""
+    """Numba's compiler without garbage collection, which takes 10 % of the compile time and frees little memory."""
 
     def compile_extra(self, func):
         enabled = gc.isenabled()
@@ -82,14 +82,14 @@ class _InnerCompiler(_Compiler):
 
 
 class _DiskCache(FunctionCache):
-    """The disk cache of the machine code of a function, by the types of its arguments.
+    """The disk cache of the machine code of a function, with one entry per combination of argument types.
 
-    To add an entry, Numba rewrites the whole index of a function. Without a lock, two processes that add entries at
+    To add an entry, Numba rewrites the complete index of a function. Without a lock, two processes that add entries at
     the same time would lose one of them.
     """
 
     def load_overload(self, sig, target_context):
-        """Load cached code without the modules that Numba needs to compile, which take a third of a second to load."""
+        """Load cached code without loading Numba's compiler modules, which would take a third of a second."""
         rtsys.initialize(target_context)  # the reference-counting functions that cached code may call
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
@@ -99,25 +99,29 @@ class _DiskCache(FunctionCache):
             super().save_overload(sig, data)
 
     def holds(self, sig, codegen) -> bool:
-        """Return whether the cache has an entry for these types."""
+        """Return whether the cache has machine code for the argument types `sig`."""
         return self._index_key(sig, codegen) in self._cache_file._load_index()
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Lock the cache folder against other processes; if locking is not supported, the last writer's entry remains."""
+    """Lock the cache folder against other processes.
+
+    If the file system does not support locks, two simultaneous writers are not detected, and the entry of the last
+    writer remains.
+    """
     with (cache_directory() / "lock").open("a") as file:
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-#: Numba's decorator without the interpreter lock, and without the unused wrapper for calls from C.
+#: Numba's decorator that releases the GIL and omits the unused wrapper for calls from C.
 _njit = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True, pipeline_class=_Compiler)
 
 
 class _Lazy:
-    """An entry point that is compiled, or loaded from disk, at the first call of `compiled`."""
+    """An entry point that is compiled, or loaded from disk, at its first call or at the first call of `compiled`."""
 
     def __init__(self, compile_it: Callable[[], Any]):
         self.compiled = cache(compile_it)
@@ -129,11 +133,11 @@ class _Lazy:
 def jit(
     *signature: Any, also: tuple[Any, ...] = (), fastmath: Any = False, allocates: bool = False, later: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare an entry point with a disk cache, compiled now for the given types or otherwise at its first call.
+    """Declare an entry point with a disk cache. It is compiled now if types are given, otherwise at its first call.
 
     `also` gives the argument types of a second version of the function. `later` postpones the compilation to the first
     call of the function or of its method `compiled`. Set `allocates` only for functions that allocate arrays or call a
-    function that returns new arrays. All other functions are compiled without reference counting, which saves atomic
+    function that returns new arrays. All other functions are compiled without reference counting. This saves atomic
     operations, and calls before which the vector registers would be cleared.
     """
     signatures = [form for form in (signature, also) if form]
@@ -159,10 +163,10 @@ def jit(
 def inner(
     *, fastmath: Any = False, inline: bool = False, allocates: bool = False
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Declare a function that only compiled code calls, without the wrapper for Python, which is slow to compile.
+    """Declare a function that only compiled code calls, without the Python wrapper, which is slow to compile.
 
-    Its machine code is cached with its callers. With `inline`, LLVM inlines the function; Numba's own inlining would
-    repeat the type inference in each caller.
+    The machine code of the function is cached with its callers. With `inline`, LLVM inlines the function. Numba's own
+    inlining would repeat the type inference in each caller.
     """
     return _njit(
         fastmath=fastmath, forceinline=inline, no_cpython_wrapper=True, _nrt=allocates, pipeline_class=_InnerCompiler
@@ -170,7 +174,10 @@ def inner(
 
 
 def by_type(implement: Callable[..., Any]) -> Callable[..., Any]:
-    """Declare a function that only compiled code calls; `implement` returns its code for the types of the arguments."""
+    """Declare a function that only compiled code calls, with a body that depends on the argument types.
+
+    `implement` receives the argument types and returns the body.
+    """
 
     def function(*_: Any) -> Any:
         raise NotImplementedError(f"{implement.__name__} has no code for the interpreter")

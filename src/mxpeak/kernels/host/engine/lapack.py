@@ -1,7 +1,7 @@
 """Call SciPy's LAPACK through the function pointers that SciPy exports for Cython, and factor with rounded operands.
 
-Matrices to be factored are column-major; a row-major A is passed as the column-major A^T, so nothing is transposed.
-The types s, d, c and z are supported. Each call releases the interpreter lock and uses BLAS's own threads.
+Matrices to be factored are column-major. A row-major A is passed as the column-major A^T, so nothing is transposed.
+The types s, d, c and z are supported. Each call releases the GIL and uses BLAS's own threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LETTERS = {
     np.dtype(np.complex64): "c",
     np.dtype(np.complex128): "z",
 }
-#: Columns of a panel of the LU with rounded operands; the arithmetic within a panel is fp32.
+#: Number of columns of a panel of the LU with rounded operands. The arithmetic within a panel is fp32.
 NB = 64
 
 cython_lapack = blas.pointers("cython_lapack")
@@ -32,13 +32,13 @@ _call = partial(blas.call, interface=cython_lapack)
 
 
 def _columns(A: Array) -> int:
-    """Return the leading dimension of a column-major block."""
+    """Return the leading dimension of a column-major block, in numbers."""
     assert A.shape[0] <= 1 or A.strides[0] == A.itemsize, f"strides {A.strides}: not column-major"
     return max(A.strides[1] // A.itemsize, 1) if A.shape[1] > 1 else max(A.shape[0], 1)
 
 
 def getrf(A: Array, pivots: Array) -> int:
-    """Factor P A = L U in place with pivots counted from 1; 2/3·n³ flops.
+    """Factor P A = L U in place by xGETRF with pivots counted from 1; 2/3·n³ flops.
 
     Returns 0, or 1 + the index of the first column with a zero pivot.
     """
@@ -48,13 +48,19 @@ def getrf(A: Array, pivots: Array) -> int:
 
 
 def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
-    """Solve B = A^-1 B (form N), A^-T B (T) or A^-H B (C) in place, with B column-major; 2·n²·k flops."""
+    """Overwrite B with A^-1 B (form N), A^-T B (T) or A^-H B (C) by xGETRS; 2·n²·k flops.
+
+    LU and `pivots` are the factors of A. B is column-major and has k columns.
+    """
     n, k = B.shape
     _call(f"{LETTERS[LU.dtype]}getrs", form, n, k, LU, _columns(LU), pivots, B, _columns(B), ctypes.c_int(0))
 
 
 def subtract_product(R: Array, A: Array, X: Array) -> None:
-    """Subtract A X from R in place, with A row-major or column-major, and X and R column-major; 2·n²·k flops."""
+    """Subtract A X from R in place; 2·n²·k flops.
+
+    A is row-major or column-major, and X and R are column-major.
+    """
     (n, k), m, letter = X.shape, len(A), LETTERS[A.dtype]
     # `blas.order` describes the transpose of A, and this call needs A itself.
     of_transpose, lda = blas.order(A)
@@ -74,13 +80,16 @@ def _laswp(A: Array, pivots: Array) -> None:
 
 
 def solve_unit_lower(L: Array, B: Array) -> None:
-    """Solve B = L^-1 B in place with the unit lower triangle L of a column-major block."""
+    """Compute B = L^-1 B in place with the unit lower triangle L of a column-major block."""
     left_lower_plain_unit, one = (b"L", b"L", b"N", b"U"), np.ones(1, B.dtype)
     blas.call(f"{LETTERS[B.dtype]}trsm", *left_lower_plain_unit, *B.shape, one, L, _columns(L), B, _columns(B))
 
 
 def getrf_rest(A: Array, pivots: Array, m: int, singular: int) -> int:
-    """Complete `getrf` of a square A after its first m columns have been factored with the result `singular`."""
+    """Complete the LU factorization of a square A after its first m columns have been factored by `getrf`.
+
+    `singular` is the result of that first `getrf`. Returns 0, or 1 + the index of the first column with a zero pivot.
+    """
     _laswp(A[:, m:], pivots[:m])
     solve_unit_lower(A[:m, :m], A[:m, m:])
     subtract_product(A[m:, m:], A[m:, :m], A[:m, m:])
@@ -97,10 +106,10 @@ def getrf_blocked(
     subtract: Callable[[Array, Array, Array], None],
     solve: Callable[[Array, Array], None] = solve_unit_lower,
 ) -> int:
-    """Factor P A = L U in place as `getrf`, right-looking, with C -= L U computed by `subtract`.
+    """Factor P A = L U in place by a right-looking LU with panels of NB columns; `subtract` computes C -= L U.
 
-    A, its panels of NB columns and the accumulators are fp32 (or complex fp32), as with hardware for 16-bit and 8-bit
-    products. `solve` computes U = L^-1 U for the rows of U.
+    A and the accumulators are fp32 (or complex fp32), as with hardware for 16-bit and 8-bit products. `solve` computes
+    U = L^-1 U for the rows of U. Pivots and result are those of `getrf`.
     """
     n, singular = A.shape[0], 0
     for j0 in range(0, n, NB):
@@ -117,9 +126,9 @@ def getrf_blocked(
 
 
 def subtract_rounded(precision: str) -> Callable[[Array, Array, Array], None]:
-    """Return a function that computes R -= A X with A and X rounded to a precision and the product in fp32.
+    """Return a function that computes R -= A X in fp32 after rounding A and X to a precision.
 
-    It emulates hardware that multiplies operands of this precision.
+    The function emulates hardware that multiplies operands of this precision.
     """
     return lambda R, A, X: subtract_product(R, rounded(A, precision), rounded(X, precision))
 
@@ -139,9 +148,9 @@ def _through(narrow: Any) -> Callable[[Array], Array]:
 
 
 def _to_tf32(A: Array) -> Array:
-    """Round fp32 numbers in place to the 11 significant bits of TF32, with ties to even, and return them.
+    """Round fp32 numbers in place to the 11 significant bits of TF32, with ties to even, and return the array.
 
-    0x0FFF plus the last kept bit is added to the bits of each number, and the 13 lowest bits are then cleared.
+    The function adds 0x0FFF plus the last kept bit to the bits of each number, and then clears the 13 lowest bits.
     """
     bits = A.view(np.uint32)
     bits += np.uint32(0x0FFF) + ((bits >> np.uint32(13)) & np.uint32(1))

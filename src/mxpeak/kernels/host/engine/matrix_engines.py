@@ -1,8 +1,8 @@
-"""Detect the processor's matrix instructions for 16-bit numbers, and compute one tile of a product with them.
+"""Detect the processor's matrix instructions for 16-bit numbers, and compute tiles of products with them.
 
-A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, AVX-512 computes C -= A B.
-A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both
-instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B; AVX-512 reads one pair of
+A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, and AVX-512 computes C -= A
+B. A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both
+instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B. AVX-512 reads one pair of
 A, repeated, and 16 pairs of B.
 
 llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. All other parts of a
@@ -27,16 +27,17 @@ from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import inner
 
-#: The largest number of rows of a tile, its number of columns, and the multiple to which k is padded with zeros.
+#: The largest number of rows of a tile, the number of columns of a tile, and the multiple to which k is padded with
+#: zeros.
 ROWS, COLUMNS, DEPTH = 32, 32, 32
 
-#: The number of each unit in compiled code.
+#: The number by which compiled code selects each matrix engine.
 AMX_FP16, AMX_BF16, AVX512_BF16 = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixEngine:
-    """A kind of instruction that multiplies 16-bit numbers.
+    """A type of instruction that multiplies 16-bit numbers.
 
     rows        the rows of A in one tile
     features    the required processor features, by LLVM's names
@@ -51,8 +52,8 @@ class MatrixEngine:
     faster_on: str = ""
 
 
-#: The first available unit of a precision is used. AMX is 6 times as fast as SGEMM on an Intel Xeon with AMX-FP16.
-#: AVX512-BF16 is twice as fast as SGEMM on AMD's Zen 4, and 0.63 times as fast on that Xeon.
+#: For each precision, the first available engine is used. AMX is 6 times as fast as SGEMM on an Intel Xeon with
+#: AMX-FP16. AVX512-BF16 is twice as fast as SGEMM on AMD's Zen 4, and 0.63 times as fast on the Xeon.
 UNITS = (
     MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
@@ -62,7 +63,7 @@ UNITS = (
 
 @cache
 def present() -> tuple[MatrixEngine, ...]:
-    """Return the matrix engines that this process may use; none if Numba compiles for another processor."""
+    """Return the matrix engines that this process may use, or none if Numba compiles for another processor."""
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return ()
     features = llvmlite.binding.get_host_cpu_features()
@@ -74,12 +75,12 @@ def present() -> tuple[MatrixEngine, ...]:
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
-    """Return the available matrix engines for which products are faster than in fp32."""
+    """Return the available matrix engines that multiply faster than fp32 on this processor."""
     return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
 
 
 def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
-    """Return the first of the matrix engines `among` that multiplies operands of a precision, or None."""
+    """Return the first matrix engine in `among` that multiplies operands of a precision, or None if there is none."""
     return next((unit for unit in among if unit.precision == precision), None)
 
 
@@ -87,19 +88,20 @@ def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | No
 def _may_tile() -> bool:
     """Request Linux's permission to use AMX tiles, and return whether it is granted.
 
-    Permission is needed because the tiles add 8 KiB to the state of each thread.
+    Permission is needed because the tiles add 8 KiB to each thread's registers that the kernel saves.
     """
     arch_prctl, request_permission, tile_data = 158, 0x1023, 18
     return platform.system() == "Linux" and ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) == 0
 
 
-#: Eight tiles of 16 rows of 64 bytes each: palette 1, the bytes of a row, the rows (Intel SDM, LDTILECFG).
+#: Configuration of eight tiles, each with 16 rows of 64 bytes: the palette 1, the bytes per row, and the rows (Intel
+#: SDM, LDTILECFG).
 TILE_CONFIG = np.zeros(64, dtype=np.uint8)
 TILE_CONFIG[0], TILE_CONFIG[16:32:2], TILE_CONFIG[48:56] = 1, 64, 16
 
 
 def _amx(multiply: str) -> str:
-    """Return the assembly of T = A B by AMX in 2×2 blocks of 16×16; each loaded block is used for two products."""
+    """Return the AMX assembly of T = A B in 2×2 blocks of 16×16. Each loaded block is used for two products."""
     return f"""
         movq $1, %rsi
         movq $2, %rdx
@@ -137,10 +139,11 @@ def _amx(multiply: str) -> str:
 def _avx512() -> str:
     """Return the assembly of C -= A B for 14 rows of C.
 
-    It uses 28 registers for sums, two for pairs of B, and two in alternation for a repeated pair of A. Every third row
-    has its address in a register, because x86 addressing adds a distance once or twice. Two rows of C are prefetched
-    per four pairs while the first pairs are multiplied. If all of C were prefetched at once, the prefetches would
-    occupy all outstanding misses of the core, and loads of B from the second-level cache would wait for memory.
+    The assembly uses 28 registers for sums, two for pairs of B, and two in alternation for a repeated pair of A. Every
+    third row of A has its address in a register, because an x86 address can add the row distance only once or twice.
+    Two rows of C are prefetched per four pairs while the first pairs are multiplied. If all rows of C were prefetched
+    together, the prefetches would occupy all outstanding misses of the core, and loads of B from the second-level
+    cache would wait for memory.
 
     $3, $4, $5   C, the bytes from row to row of C, and of A
     %rax, %r8    A and B, which advance along k
@@ -175,7 +178,7 @@ def _avx512() -> str:
     return "\n".join(begin + first + others + subtract)
 
 
-# Entry points are translated to machine code later and contain the assembly, so the assembler must be initialized.
+# Entry points that contain the assembly are translated to machine code later, so the assembler must be initialized.
 llvmlite.binding.initialize_native_asmparser()
 
 _I64 = ir.IntType(64)
@@ -190,9 +193,9 @@ _VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
 
 
 def _assembled(unit, assembly, arguments, used, moved=()):
-    """Return the signature and code of an intrinsic with integer arguments that consists of this assembly.
+    """Return the signature and code of an intrinsic that has integer arguments and consists of `assembly`.
 
-    The intrinsic does nothing if the processor does not have the unit.
+    The intrinsic does nothing if the processor does not have the matrix engine `unit`.
 
     used     the registers that the assembly overwrites
     moved    registers that receive the last integers and are changed: $0, $1, …; the other integers follow
@@ -224,7 +227,7 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
     """Compute C -= A B by AVX-512 for 14 rows, 32 columns and DEPTH·depths > 0 entries along k.
 
-    The function does nothing if the processor does not have the unit. A, B and C are addresses; ldc and lda are in
+    The function does nothing if the processor does not have AVX512-BF16. A, B and C are addresses; ldc and lda are in
     bytes.
     """
     used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
@@ -243,14 +246,17 @@ def _release(typingctx):
 
 @inner(inline=True)
 def begin(unit, config):
-    """Configure this thread's AMX tiles; config is the address of TILE_CONFIG."""
+    """Configure this thread's AMX tiles from the address of TILE_CONFIG; do nothing for AVX-512."""
     if unit != AVX512_BF16:
         _load_config(config)
 
 
 @inner(inline=True)
 def end(unit):
-    """Release this thread's AMX tiles, because the operating system switches threads without tiles faster."""
+    """Release this thread's AMX tiles, because the operating system switches threads without tiles faster.
+
+    The function does nothing for AVX-512.
+    """
     if unit != AVX512_BF16:
         _release()
 
@@ -259,7 +265,7 @@ def end(unit):
 def tile(unit, T, A, lda, B, depths):
     """Compute T = A B by AMX for 32 rows, 32 columns and DEPTH·depths entries along k.
 
-    T, A and B are addresses, lda is in bytes, and T has rows of 32 fp32 numbers.
+    T, A and B are addresses, and lda is in bytes. T is row-major with 32 fp32 numbers per row.
     """
     if unit == AMX_BF16:
         _tile_amx_bf16(T, A, lda, B, depths)
@@ -269,7 +275,7 @@ def tile(unit, T, A, lda, B, depths):
 
 @intrinsic
 def subtract_lanes(typingctx, c, t):
-    """Compute c -= t for 32 fp32 numbers at these addresses."""
+    """Compute c -= t for 32 fp32 numbers; c and t are addresses."""
 
     def codegen(context, builder, signature, args):
         vectors = ir.VectorType(ir.FloatType(), 16).as_pointer()

@@ -1,7 +1,7 @@
-"""Flush subnormal numbers to zero in library code, which would need hundreds of cycles for each of these numbers.
+"""Flush subnormal numbers to zero in library code, because each operation on such a number takes hundreds of cycles.
 
 Entries of sparse factors decay exponentially with distance, so many of them fall below 2^-126 in fp32. On x86, an
-operation on a subnormal number needs a microcode assist. On other processors, nothing changes.
+operation on a subnormal number needs a microcode assist. On other processors, the functions of this module do nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mxpeak.kernels.host.engine.jit import jit
 
 #: Bits of MXCSR that set subnormal results and subnormal operands to zero (Intel, volume 1, section 10.2.3).
 FLUSH, AS_ZEROS = 1 << 15, 1 << 6
-#: The value of MXCSR when a thread starts: every exception masked.
+#: The value of MXCSR when a thread starts, with all exceptions masked.
 DEFAULT = 0x1F80
 _WORD = types.int32[::1]
 
@@ -48,19 +48,19 @@ def _exchange(typingctx, new):
 
 
 def _swap(word):
-    """Exchange the thread's MXCSR with word[0]."""
+    """Exchange the thread's MXCSR register with word[0]."""
     word[0] = _exchange(word[0])
 
 
 @cache
 def _compiled() -> Any:
-    """Return `_swap`, compiled at its first use because only x86 has these instructions."""
+    """Compile `_swap` and return it. It is compiled at its first use because only x86 has these instructions."""
     return jit(_WORD)(_swap)
 
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """Flush subnormal numbers to zero in the calling thread inside the context."""
+    """Flush subnormal numbers to zero in the calling thread inside the context, on x86 only."""
     if machine() not in ("x86_64", "AMD64"):
         yield
         return

@@ -1,4 +1,4 @@
-"""The threads of a rank, which execute compiled code in parallel without the interpreter lock."""
+"""The threads of a rank, which execute compiled code in parallel without the GIL."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from mxpeak.kernels.host.engine.vector_ir import atomic_load, atomic_store
 
 #: Polls of another thread's counter before this thread sleeps: about 0.3 ms.
 LOOKS = 600_000
-#: Polls after new work has arrived and before this thread requests the interpreter lock: about 4 µs. The caller holds
-#: the lock until it starts to compute.
+#: Polls after new work has arrived and before this thread requests the GIL: about 4 µs. The caller holds the GIL until
+#: it starts to compute.
 LOOKS_BEFORE = 8_000
-#: Distance of the threads' counters in numbers, so that each has its own cache line.
+#: Distance of the threads' counters in the array, so that each counter has its own cache line.
 APART = 8
 
 
 @jit(INTEGERS, INT, INT, INT)
 def await_work(counts, tid, done, looks):
-    """Publish that `done` pieces of work are finished, then wait for new work, or for at most `looks` polls."""
+    """Publish that thread `tid` has finished `done` pieces of work, then poll at most `looks` times for more."""
     atomic_store(counts, tid * APART, done)
     while atomic_load(counts, 0) <= done:
         looks -= 1
@@ -37,7 +37,7 @@ def await_work(counts, tid, done, looks):
 
 @jit(INTEGERS, INT, INT, INT)
 def await_done(counts, threads, given, looks):
-    """Wait until all threads have finished `given` pieces of work, or for at most `looks` polls."""
+    """Wait until all other threads have finished `given` pieces of work, or for at most `looks` polls."""
     for tid in range(1, threads):
         while atomic_load(counts, tid * APART) < given:
             looks -= 1
@@ -46,9 +46,9 @@ def await_done(counts, threads, given, looks):
 
 
 def _serve(tid: int, work: SimpleQueue[Any], cores: Sequence[int], counts: np.ndarray, looks: int) -> None:
-    """Execute the work in a thread's queue until None arrives.
+    """Execute the work in a thread's queue until the queue returns None.
 
-    The function has no reference to the team, so that an unused team is collected.
+    The function has no reference to the team, so an unused team can be garbage-collected.
     """
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(threading.get_native_id(), [cores[tid % len(cores)]])
@@ -65,25 +65,25 @@ def _serve(tid: int, work: SimpleQueue[Any], cores: Sequence[int], counts: np.nd
 
 
 def _send_home(queues: Sequence[SimpleQueue[Any]]) -> None:
-    """End the threads of a collected team."""
+    """End the threads of a garbage-collected team."""
     for work in queues:
         work.put(None)
 
 
 class Team:
-    """A team of T threads: the caller is thread 0, and the others wait for work, each on its own core of `cores`.
+    """A team of T threads: the caller is thread 0, and each other thread waits for work on its own core.
 
     alone    whether no other rank computes on these cores
 
-    If the team is alone, its threads poll for new work, and the caller polls for completion, for a while before they
-    sleep. Waking a sleeping core takes longer than many pieces of work: 24 µs per piece on a virtual machine, compared
-    with 6 µs with polling. The polling loops are compiled code without the interpreter lock, so that no thread sleeps
-    on that lock.
+    If the team is alone, its threads poll for new work before they sleep, and the caller polls for completion. Waking
+    a sleeping core takes longer than many pieces of work: 24 µs per piece on a virtual machine, compared with 6 µs
+    with polling. The polling loops are compiled code that runs without the GIL, so no thread sleeps while it waits for
+    the GIL.
 
-    Numba's parallel loops are not used, because two at the same time (virtual ranks) abort the process. They also
-    allow no barrier inside a loop, which FACT needs once per column.
+    Numba's parallel loops are not used, because two loops at the same time (virtual ranks) abort the process. They
+    also allow no barrier inside a loop, which FACT needs once per column.
 
-    The threads end when the team is collected.
+    The threads end when the team is garbage-collected.
     """
 
     def __init__(self, threads: int, cores: Sequence[int] = (), *, alone: bool = False):
@@ -92,19 +92,19 @@ class Team:
         self._work: list[SimpleQueue[Any]] = [SimpleQueue() for _ in range(threads - 1)]
         self._pid = 0
         self._looks = LOOKS if alone and len(set(self._cores)) >= threads > 1 else 0
-        self._counts = np.zeros(threads * APART, np.int64)  # of thread 0: pieces given; of others: pieces finished
+        self._counts = np.zeros(threads * APART, np.int64)  # counts[0]: pieces given; others: pieces finished
         weakref.finalize(self, _send_home, self._work).atexit = False  # at exit, Python ends these daemon threads
 
     def shape(self, m: int, n: int) -> tuple[int, int]:
-        """Return the numbers of parts, down and across, that divide an m×n block evenly among all threads.
+        """Return the numbers of parts, down and across, into which the threads divide an m×n block.
 
-        The parts are as close to squares as possible.
+        There is one part per thread, and the parts are as close to squares as possible.
         """
         cuts = [(down, self.threads // down) for down in range(1, self.threads + 1) if self.threads % down == 0]
         return min(cuts, key=lambda cut: m / cut[0] + n / cut[1])
 
     def _start(self) -> None:
-        """Start the threads at the first use in this process; a fork does not inherit the threads."""
+        """Start the threads unless this process has started them. A forked process starts its own threads."""
         if self._pid != os.getpid():
             self._counts = np.zeros(self._counts.size, np.int64)
             for tid, work in enumerate(self._work, start=1):
@@ -113,7 +113,7 @@ class Team:
             self._pid = os.getpid()  # after all threads have started
 
     def run(self, function: Callable[..., None], *args: Any) -> None:
-        """Run function(tid, *args) on every thread, wait for all threads, and raise the first exception."""
+        """Run function(tid, *args) on every thread, wait for all of them, and raise the first exception."""
         if not self._work:
             function(0, *args)
             return

@@ -24,42 +24,45 @@ from mxpeak.kernels.host.engine.jit import inner
 
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
-#: Polls of the barrier before a thread yields its core: about a microsecond.
+#: Polls of the barrier before a thread yields its core: about 1 µs.
 SPINS = 2000
 
 
 def _reference(builder, value):
-    """Return the address of a stack slot that contains `value`, because Fortran passes arguments by reference."""
+    """Store `value` in a stack slot and return the slot's address, because Fortran passes arguments by reference."""
     return cgutils.alloca_once_value(builder, value)
 
 
 def _letter(builder, char):
-    """Return a reference to a character."""
+    """Store a character in a stack slot and return the slot's address."""
     return _reference(builder, ir.Constant(_I8, ord(char)))
 
 
 def _integer(builder, value):
-    """Return a reference to an integer of 32 bits."""
+    """Store an integer as 32 bits in a stack slot and return the slot's address."""
     return _reference(builder, builder.trunc(value, _I32))
 
 
 def _block(builder, block, number):
-    """Return the pointer of a block of numbers, and a reference to its leading dimension."""
+    """Return a pointer to a matrix block, and a reference to its leading dimension, as arguments for Fortran.
+
+    `block` is a pair (address, leading dimension).
+    """
     address, leading = block
     return builder.inttoptr(address, number.as_pointer()), _integer(builder, leading)
 
 
 def _call(builder, address, arguments):
-    """Call the void function at `address`."""
+    """Emit a call of the void function at `address`."""
     function_type = ir.FunctionType(ir.VoidType(), [a.type for a in arguments])
     builder.call(builder.inttoptr(address, function_type.as_pointer()), arguments)
 
 
 @intrinsic
 def gemm_at(typingctx, address, alpha, sizes, a, b, c):
-    """Add alpha · A[m×k] · B[k×n] to C[m×n] by the xGEMM at `address`; sizes are (m, n, k).
+    """Compute C[m×n] += alpha · A[m×k] · B[k×n] by the xGEMM at `address`.
 
-    a, b and c are pairs (address, leading dimension) of column-major blocks.
+    `sizes` is (m, n, k); a, b and c are pairs (address, leading dimension) of column-major blocks.
     """
     pair, triple = types.UniTuple(types.int64, 2), types.UniTuple(types.int64, 3)
     signature, alpha_type = types.void(types.int64, alpha, triple, pair, pair, pair), alpha
@@ -79,9 +82,9 @@ def gemm_at(typingctx, address, alpha, sizes, a, b, c):
 
 @intrinsic
 def trsm_at(typingctx, address, alpha, sizes, a, b):
-    """Compute B[m×n] = alpha · L^-1 · B, L the unit lower triangle of A[m×m], by the xTRSM at `address`.
+    """Compute B[m×n] = alpha · L^-1 · B by the xTRSM at `address`, where L is the unit lower triangle of A[m×m].
 
-    sizes are (m, n); a and b are pairs (address, leading dimension) of column-major blocks.
+    `sizes` is (m, n); a and b are pairs (address, leading dimension) of column-major blocks.
     """
     pair = types.UniTuple(types.int64, 2)
     signature = types.void(types.int64, alpha, pair, pair, pair)
@@ -100,7 +103,7 @@ def trsm_at(typingctx, address, alpha, sizes, a, b):
 
 @intrinsic
 def call_at(typingctx, address):
-    """Call the function at `address` without arguments; return its int32 (sched_yield, or a callback into Python)."""
+    """Call the function at `address` (sched_yield or a callback into Python), and return its int32 result."""
 
     def codegen(context, builder, signature, args):
         function_type = ir.FunctionType(_I32, [])
@@ -115,7 +118,7 @@ def data_of(context, builder, array_type, array):
 
 
 def _vector(context, builder, array_type, data, count):
-    """Return the `count` numbers at a pointer as a contiguous array without reference counting."""
+    """Return a contiguous array of `count` numbers that starts at the pointer `data`, without reference counting."""
     vector = context.make_array(array_type)(context, builder)
     size = _I64(context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
     populate_array(vector, data=data, shape=[count], strides=[size], itemsize=size, meminfo=None)
@@ -123,7 +126,7 @@ def _vector(context, builder, array_type, data, count):
 
 
 def _address(context, builder, array_type, array, i, j):
-    """Return the address of A[i, j]."""
+    """Return the address of element A[i, j] of `array`."""
     A = context.make_array(array_type)(context, builder, array)
     down, right = cgutils.unpack_tuple(builder, A.strides, 2)
     first = builder.ptrtoint(A.data, _I64)
@@ -131,7 +134,10 @@ def _address(context, builder, array_type, array, i, j):
 
 
 def _line(A, first):
-    """Return the signature and code of an intrinsic (A, line, begin, end): a view of A from A[first(...)] on."""
+    """Return the signature and code of an intrinsic (A, line, begin, end) that views a row or column as an array.
+
+    The array has end - begin numbers and starts at A[first(line, begin)].
+    """
     result = types.Array(A.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
@@ -145,7 +151,7 @@ def _line(A, first):
 
 @intrinsic
 def vector_at(typingctx, address, count, of):
-    """Return the `count` numbers at an address as a contiguous array of the type of `of`."""
+    """Return the `count` numbers at `address` as a contiguous array with the element type of `of`."""
     result = types.Array(of.dtype, 1, "C")
 
     def codegen(context, builder, signature, args):
@@ -157,7 +163,7 @@ def vector_at(typingctx, address, count, of):
 
 @intrinsic
 def address_of(typingctx, A, i, j):
-    """Return the address of A[i, j]; i and j may be one past the end."""
+    """Return the address of A[i, j]. Both i and j may be one past the end."""
 
     def codegen(context, builder, signature, args):
         return _address(context, builder, signature.args[0], *args)
@@ -179,13 +185,19 @@ def row_block(A, i, j):
 
 @intrinsic
 def column(typingctx, A, j, r0, r1):
-    """Return A[r0:r1, j] of a column-major block as a contiguous array, so that loops over the array vectorize."""
+    """Return A[r0:r1, j] of a column-major block as a contiguous array.
+
+    Numba vectorizes loops over contiguous arrays.
+    """
     return _line(A, lambda j, r0: (r0, j))
 
 
 @intrinsic
 def row(typingctx, A, i, c0, c1):
-    """Return A[i, c0:c1] of a row-major block as a contiguous array, so that loops over the array vectorize."""
+    """Return A[i, c0:c1] of a row-major block as a contiguous array.
+
+    Numba vectorizes loops over contiguous arrays.
+    """
     return _line(A, lambda i, c0: (i, c0))
 
 
@@ -202,7 +214,7 @@ def piece(typingctx, a, first, count):
 
 
 def emit_prefetch(builder, address, write):
-    """Prefetch the cache line at `address`, for reading or (write = 1) for reading and writing."""
+    """Emit a prefetch of the cache line at `address`, for reading if write = 0, for writing also if write = 1."""
     function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
     write, keep, data = (ir.Constant(_I32, value) for value in (write, 3, 1))
@@ -210,7 +222,7 @@ def emit_prefetch(builder, address, write):
 
 
 def _prefetching(write):
-    """Return an intrinsic that prefetches a cache line."""
+    """Return an intrinsic that prefetches a cache line, for reading if write = 0, for writing also if write = 1."""
 
     @intrinsic
     def prefetch(typingctx, address):
@@ -231,7 +243,7 @@ prefetch, prefetch_read = _prefetching(1), _prefetching(0)
 
 @intrinsic
 def cycles(typingctx):
-    """Return the time stamp counter of the processor."""
+    """Read the processor's time stamp counter and return its value."""
 
     def codegen(context, builder, signature, args):
         function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I64, []), "llvm.readcyclecounter")
@@ -269,7 +281,7 @@ def atomic_load(typingctx, array, index):
 
 @intrinsic
 def atomic_store(typingctx, array, index, value):
-    """Store a value in array[index] with release semantics, which needs no barrier instruction on x86."""
+    """Store `value` in array[index] with release semantics, which need no barrier instruction on x86."""
 
     def codegen(context, builder, signature, args):
         slot = _slot(context, builder, signature.args[0], args[0], args[1])
@@ -292,7 +304,7 @@ def bits_of(typingctx, value):
 
 @intrinsic
 def float_of(typingctx, bits):
-    """Return the float32 or float64 with these bits."""
+    """Return the float32 or float64 that has the bits of an unsigned integer of the same width."""
     real = types.float32 if bits == types.uint32 else types.float64
 
     def codegen(context, builder, signature, args):
@@ -301,19 +313,20 @@ def float_of(typingctx, bits):
     return real(bits), codegen
 
 
-#: Whether the target processor converts fp16 to fp32. False if Numba compiles for another processor than this one.
+#: Whether the target processor has instructions that convert fp16 to fp32. False if Numba compiles for a different
+#: processor.
 HAS_FP16 = not numba.config.CPU_NAME and (
     machine() in ("aarch64", "arm64") or bool(get_host_cpu_features().get("f16c", False))
 )
 
 
-#: Whether the target processor has registers of 64 bytes.
+#: Whether the target processor has AVX-512, with registers of 64 bytes.
 HAS_AVX512 = not numba.config.CPU_NAME and bool(get_host_cpu_features().get("avx512f", False))
 
 
 @intrinsic
 def widened_fp16(typingctx, bits):
-    """Return the fp16 number with these bits as fp32; requires HAS_FP16."""
+    """Convert an fp16 number, given by its bits, to fp32; requires HAS_FP16."""
 
     def codegen(context, builder, signature, args):
         return builder.fpext(builder.bitcast(args[0], ir.HalfType()), ir.FloatType())
@@ -323,7 +336,10 @@ def widened_fp16(typingctx, bits):
 
 @inner()
 def barrier(sync, threads, yield_address):
-    """Wait until all threads have called the barrier; sync[0] counts arrivals, sync[8] the barriers passed."""
+    """Wait until all threads have called the barrier.
+
+    sync[0] counts arrivals, and sync[8] counts the barriers passed.
+    """
     if threads == 1:
         return
     passed = atomic_load(sync, 8)
@@ -338,7 +354,7 @@ def barrier(sync, threads, yield_address):
             call_at(yield_address)
 
 
-#: Length of the array of a barrier: two cache lines, so that arrivals do not disturb the waiting threads.
+#: Length of a barrier's `sync` array: two cache lines, so that arrivals do not disturb the waiting threads.
 SYNC = 16
 
 
@@ -348,7 +364,7 @@ def sched_yield_address() -> int:
 
 
 def constant(element, values):
-    """Return a vector constant."""
+    """Return an LLVM vector constant with elements of the type `element`."""
     return ir.Constant(ir.VectorType(element, len(values)), list(values))
 
 
@@ -357,7 +373,7 @@ class Vectors:
 
     A complex number is stored as two adjacent reals, in memory and in a vector.
 
-    parts    reals per number
+    parts    reals per number: 1, or 2 for complex types
     size     bytes per number
     lanes    reals per vector
     """
@@ -376,71 +392,80 @@ class Vectors:
 
     @classmethod
     def of_registers(cls, context, builder, array, numbers, register):
-        """Return vectors of at most `numbers` numbers that fit into a register of `register` bytes."""
+        """Return `Vectors` that fit into a register of `register` bytes and have at most `numbers` numbers."""
         return cls(context, builder, array, min(numbers, register // cls(context, builder, array, numbers).size))
 
     def load(self, address, kind=None):
-        """Load a vector, or a value of the type `kind`."""
+        """Load the vector at `address`, or a value of the LLVM type `kind` if given."""
         kind = kind or self.type
         return self.builder.load(self._pointer(address, kind), align=self.bits // 8)
 
     def store(self, value, address):
-        """Store a vector or a scalar."""
+        """Store a vector or a scalar at `address`."""
         self.builder.store(value, self._pointer(address, value.type), align=self.bits // 8)
 
     def _pointer(self, address, kind):
-        """Convert an address, an integer or a pointer, to a pointer to `kind`."""
+        """Convert `address`, an integer or a pointer, to a pointer to the LLVM type `kind`."""
         cast = self.builder.inttoptr if address.type == _I64 else self.builder.bitcast
         return cast(address, kind.as_pointer())
 
     def number(self, address):
-        """Load the real and imaginary parts of the number at an address, or the number itself if it is real."""
+        """Load the number at `address`, and return [real part, imaginary part], or [number] if it is real."""
         return [
             self.load(self.builder.add(address, _I64(part * self.bits // 8)), self.real) for part in range(self.parts)
         ]
 
     def all(self, value):
-        """Return a vector with `value` in all lanes."""
+        """Return a vector with the scalar `value` in all lanes."""
         nothing = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(nothing, value, _I32(0))
         return self.builder.shuffle_vector(first, nothing, constant(_I32, [0] * self.lanes))
 
     def alternating(self, even, odd):
-        """Return a vector with one value in the even lanes and another in the odd ones."""
+        """Return a vector with `even` in the even lanes and `odd` in the odd lanes."""
         places = constant(_I32, [0, self.lanes] * (self.lanes // 2))
         return self.builder.shuffle_vector(self.all(even), self.all(odd), places)
 
     def times_i(self, value):
-        """Multiply complex numbers by i: (a, b) becomes (-b, a)."""
+        """Multiply the complex numbers in a vector by i: (a, b) becomes (-b, a)."""
         return self.builder.fmul(self._i(), self._exchanged(value))
 
     def whole(self, parts):
-        """Return the sum of the parts: for complex numbers the first plus i times the second."""
+        """Combine sums that were accumulated per part of a number, and return their total.
+
+        For complex numbers, the total is parts[0] + i · parts[1]. For real numbers, it is parts[0].
+        """
         return self.add_product(self._i(), self._exchanged(parts[1]), parts[0]) if self.complex else parts[0]
 
     def _i(self):
-        """Return the vector of signs (-1, 1) with which `times_i` multiplies exchanged parts."""
+        """Return the vector (-1, 1, -1, 1, ...), by which `times_i` multiplies the exchanged parts."""
         return self.alternating(ir.Constant(self.real, -1.0), ir.Constant(self.real, 1.0))
 
     def _exchanged(self, value):
-        """Exchange the real and imaginary parts in a vector."""
+        """Exchange the real and imaginary parts of the complex numbers in a vector."""
         places = constant(_I32, [lane ^ 1 for lane in range(self.lanes)])
         return self.builder.shuffle_vector(value, value, places)
 
     def turned(self, value):
-        """Return the value and, for complex numbers, i times the value: the vectors that multiply a number's parts."""
+        """Return the list [value, i · value] for complex numbers, or [value] for real ones.
+
+        `add_products` multiplies these vectors by the real and imaginary parts of a number.
+        """
         return [value, self.times_i(value)] if self.complex else [value]
 
     def everywhere(self, address):
-        """Load a number, and return one vector per part, with the part in all lanes."""
+        """Load the number at `address`, and broadcast its real and imaginary parts to one vector per part."""
         return [self.all(part) for part in self.number(address)]
 
     def minus(self, address):
-        """Load a number, and return one vector per part, with the negated part in all lanes."""
+        """Load the number at `address`, negate its real and imaginary parts, and broadcast each to a vector."""
         return [self.builder.fneg(self.all(part)) for part in self.number(address)]
 
     def across(self, count, together):
-        """Loop over the offsets of the vectors in a row of `count` numbers: first `together` at a time, then one."""
+        """Emit loops over a row of `count` numbers, and yield lists of byte offsets of the vectors in the row.
+
+        The first loop yields `together` offsets per iteration, and the second loop yields one.
+        """
         size, begin, length = self.lanes * self.bits // 8, _I64(0), self.builder.mul(count, _I64(self.size))
         for width in (together, 1) if together > 1 else (1,):
             step = _I64(width * size)
@@ -452,19 +477,23 @@ class Vectors:
 
     @contextmanager
     def along(self, count):
-        """Loop over the offsets of the vectors in a row of `count` numbers."""
+        """Emit a loop over a row of `count` numbers, and yield the byte offset of each vector in the row."""
         end, width = self.builder.mul(count, _I64(self.size)), _I64(self.lanes * self.bits // 8)
         with cgutils.for_range_slice(self.builder, _I64(0), end, width, _I64) as (at, _):
             yield at
 
     def add_products(self, parts, turned, c):
-        """Return A b + c for the splatted parts of a number b and the `turned` vectors of A."""
+        """Return A b + c for a vector A and a number b.
+
+        `parts` are the real and imaginary parts of b, each in all lanes. `turned` are the vectors that `turned`
+        returns for A.
+        """
         for part, value in zip(parts, turned):
             c = self.add_product(part, value, c)
         return c
 
     def add_product(self, a, b, c):
-        """Return a b + c, rounded once if the processor has the instruction."""
+        """Return a · b + c for vectors, with one rounding if the processor has a fused multiply-add."""
         name = f"llvm.fmuladd.v{self.lanes}{self.real.intrinsic_name}"
         kind = ir.FunctionType(self.type, [self.type] * 3)
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c])

@@ -1,1 +1,1 @@
-"""LU factorization kernels of the host: panels, row moves, triangles and products of low precision."""
+"""LU factorization kernels of the host: panels, row moves, triangular solves and products in low precision."""

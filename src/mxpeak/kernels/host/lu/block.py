@@ -5,13 +5,17 @@ from __future__ import annotations
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import column, column_block, gemm_at, trsm_at
 
-#: Columns of a strip: wide enough for fast BLAS products, narrow enough that the strip itself takes little time.
+#: Columns of a strip: wide enough for fast BLAS products, and narrow enough that factoring the strip takes little
+#: time.
 STRIP = 16
 
 
 @inner(fastmath={"contract"})
 def _factor_strip(D, j0, j1, singular):
-    """Factor columns j0:j1 of all rows from j0 down, right-looking, and record the first zero pivot."""
+    """Factor columns j0:j1 in rows j0 and below, right-looking without pivoting.
+
+    singular[0] becomes 1 + the index of the first zero pivot, unless it is already set.
+    """
     n = D.shape[0]
     for j in range(j0, j1):
         pivot = D[j, j]
@@ -31,7 +35,11 @@ def _factor_strip(D, j0, j1, singular):
 
 @jit(MATRIX, INTEGERS, INT, INT, also=(MATRIX32, INTEGERS, INT, INT))
 def factor_block(D, singular, gemm, trsm):
-    """Factor D = L U in place, D column-major; singular[0] becomes 1 + the first column with a zero pivot, if any."""
+    """Factor a column-major block D = L U in place, without pivoting.
+
+    singular[0] becomes 1 + the index of the first column with a zero pivot, and does not change if all pivots are
+    nonzero. `gemm` and `trsm` are the addresses of the BLAS routines.
+    """
     n, one, minus_one = D.shape[0], D.dtype.type(1), D.dtype.type(-1)
     for j0 in range(0, n, STRIP):
         j1 = min(j0 + STRIP, n)

@@ -1,4 +1,4 @@
-"""Rounding to low precisions in software: to nearest, ties to even, with the range and subnormals of the format."""
+"""Round to low precisions in software: to nearest, ties to even, with the range and subnormals of the format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mxpeak.precision import PRECISIONS
 
 
 class FloatFormat(NamedTuple):
-    """A floating-point format as compiled code uses it.
+    """The constants of a floating-point format, as compiled code uses them.
 
     p           bits of the significand
     largest     the largest number
@@ -33,23 +33,24 @@ FORMATS = {
     for name, f in PRECISIONS.items()
     if name not in ("fp64", "fp32")
 }
-#: The type of a format in compiled code.
+#: The Numba type of a `FloatFormat`.
 FORMAT = types.NamedTuple((INT, types.float32, types.float32, types.float32), FloatFormat)
 
 
 @inner()
 def round_row(a, out, to):
-    """Round a to the format `to`, which has at most 23 bits of significand, and write the result to out.
+    """Round the row `a` to the format `to`, which has at most 23 bits of significand, and write the result to `out`.
 
     For a normal number, add half of the part to be cut off (minus one bit if the last kept bit is 0), and cut. Below
-    `smallest` the spacing is fixed: adding and subtracting 1.5·2^23 spacings rounds to the spacing.
+    `smallest`, the spacing of numbers is fixed. Adding and subtracting 1.5·2^23 spacings rounds to a multiple of the
+    spacing.
     """
     p, largest, smallest, beyond = to.p, to.largest, to.smallest, to.beyond
     cut = np.uint32(24 - p)
     half, one, sign = np.uint32((1 << (23 - p)) - 1), np.uint32(1), np.uint32(0x80000000)
     keep = np.uint32(0xFFFFFFFF) << cut
     magic = np.float32(1.5 * 2.0**23) * (smallest * np.float32(2.0 ** (1 - p)))
-    # A format with the range of fp32 has its subnormals, which are cut like normal numbers.
+    # A format with the range of fp32 has the same subnormals, which are cut like normal numbers.
     tiny = smallest > np.float32(2.0**-126)
     for j in range(a.shape[0]):
         x = a[j]
@@ -64,7 +65,7 @@ def round_row(a, out, to):
 
 @jit(INT, INT, MATRIX32, MATRIX32, FORMAT)
 def round_block(tid, threads, source, target, to):
-    """Round the source to a format and write it to the target; each thread rounds some rows."""
+    """Round this thread's rows of `source` to the format `to`, and write them to `target`."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     for i in range(r0, r1):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])
@@ -73,7 +74,7 @@ def round_block(tid, threads, source, target, to):
 
 @jit(INT, INT, MATRIX32, MATRIX32, also=(INT, INT, MATRIX, MATRIX))
 def copy_rows(tid, threads, source, target):
-    """Copy the source to the target, both row-major; each thread copies some rows."""
+    """Copy this thread's rows of `source` to `target`, both row-major."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     for i in range(r0, r1):
         a, out = row(source, i, 0, source.shape[1]), row(target, i, 0, source.shape[1])

@@ -16,14 +16,14 @@ from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOpera
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Columns of a panel for matrices of order WIDE_FROM or more: wide panels reduce the number of passes over C. Smaller
-#: matrices use the panel width of emulated products. With 128, 192, 320 and 384 columns, an LU at n = 8000 took 4 to 9
-#: % longer on a Zen 4. At the time of this measurement, products were 5 % slower.
+#: Columns of a panel for matrices of order WIDE_FROM or more, because wide panels reduce the number of passes over C.
+#: Smaller matrices use the panel width of emulated products. With 128, 192, 320 and 384 columns, an LU at n = 8000
+#: took 4 to 9 % longer on a Zen 4. At the time of this measurement, products were 5 % slower.
 WIDE_NB, WIDE_FROM = 256, 2048
 
 
 class EngineLU:
-    """An LU of order n in fp32 that rounds the operands of its products to the engine's format.
+    """An fp32 LU of order n whose products round their operands to the matrix engine's format.
 
     The LU uses as many threads as BLAS, but these are mxpeak's own threads. BLAS's threads spin after each call, and
     products took twice as long next to spinning threads. BLAS is limited to one thread during the LU, which also makes
@@ -41,12 +41,12 @@ class EngineLU:
         self._right = aligned(operands.size(self.NB, n, "right"), pairs)
 
     def factor(self, A: Array, pivots: Array) -> int:
-        """Factor P A = L U in place, as `lapack.getrf`."""
+        """Factor P A = L U in place, and return the same result as `lapack.getrf`."""
         with self._busy, blas.one_thread():
             return lapack.getrf_blocked(A, pivots, self.NB, self._subtract, self._solve)
 
     def _solve(self, L: Array, U: Array) -> None:
-        """Compute U = L^-1 U; each thread solves for some columns."""
+        """Compute U = L^-1 U in place. Each thread solves for some columns."""
         threads, columns = self._team.threads, U.shape[1]
 
         def part(tid: int) -> None:
@@ -55,7 +55,7 @@ class EngineLU:
         self._team.run(part)
 
     def _subtract(self, C: Array, L: Array, U: Array) -> None:
-        """Compute C -= L U by the engine."""
+        """Round L and U, and compute C -= L U by the matrix engine."""
         team, engine, k = self._team, self._engine, U.shape[0]
         A, B = LeftOperand.over(self._left, U.shape[1], k, engine), RightOperand.over(self._right, k, len(L), engine)
         team.run(operands.round_left, team.threads, U.T, A.pairs, self._fp16)
@@ -66,7 +66,11 @@ class EngineLU:
 
 @cache
 def _team(threads: int) -> tuple[Team, Lock]:
-    """Return the process's threads for these LUs, with a lock because a team runs one function at a time."""
+    """Return the threads that all LUs of this process share, and their lock.
+
+    The lock is needed because a team runs one function at a time. The function also compiles the engine's entry
+    points.
+    """
     for entry in operands.BY_ENGINES:
         entry.compiled()  # once, before the threads start
     return Team(threads), Lock()

@@ -1,4 +1,4 @@
-"""HPL and HPL-MxP on the host: BLAS through pointers, and compiled loops for the operations that BLAS lacks."""
+"""HPL and HPL-MxP on the host: BLAS through pointers, and compiled loops for all other operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mxpeak.precision import precision as format_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The NumPy type of each precision that the processor computes in.
+#: The NumPy type of each precision in which the processor computes.
 STORED: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)}
 
 #: Bytes of a cache line, and the distance in bytes at which rows compete for the same cache sets.
@@ -30,17 +30,17 @@ LINE, PAGE = 64, 4096
 
 
 def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> Array:
-    """Return the row and column distributions in the form that compiled code reads."""
+    """Return the distributions as the integers NB, p, P of the rows and NB, p, P of the columns, for compiled code."""
     return np.array([rows.nb, rows.p, rows.P, cols.nb, cols.p, cols.P], dtype=np.int64)
 
 
 #: Entries of an fp32 matrix that are converted together for a product in fp64; the best value between 2^16 and 2^20.
 WIDENED = 1 << 18
-#: The largest number of columns of such a block. With longer rows, a block would have fewer rows, and the other factor
-#: is read again for each block.
+#: The largest number of columns that are converted together. A block with longer rows would have fewer rows, and the
+#: other factor is read again for each block.
 WIDTH = 512
-#: Up to this number, vectors are multiplied individually: 0.09 ms each for 4000×128 fp32 numbers, compared with 0.8 ms
-#: for the conversion.
+#: Up to this number of columns, vectors are multiplied individually: 0.09 ms per vector for 4000×128 fp32 numbers,
+#: compared with 0.8 ms for the conversion.
 FEW = 4
 
 
@@ -50,7 +50,7 @@ SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
 class HostLu(HostPanels, Synchronous):
-    """`LuKernels` on the threads of a team.
+    """The `LuKernels` of the host, which run on the threads of a team.
 
     `poison` fills new arrays with NaN, for tests. `units` lists the matrix engines that multiply 16-bit operands.
     """
@@ -59,12 +59,13 @@ class HostLu(HostPanels, Synchronous):
         super().__init__(team)
         self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
-        #: Solves with the diagonal block: by BLAS (`library`), or by products with inverted blocks (`inverse`).
+        #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
+        #: (`inverse`).
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.units else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
             entry.compiled()  # compile before any clock starts
-        blas.set_threads(1)  # the team's threads call BLAS, each for its own block, without a second thread pool
+        blas.set_threads(1)  # each of the team's threads calls BLAS for its own block, without a second thread pool
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:
         ld = leading_dimension(columns, STORED[precision].itemsize, LINE, PAGE)
@@ -145,11 +146,11 @@ class HostLu(HostPanels, Synchronous):
         return by_substitution(B)
 
     def _by_library(self, precision: str) -> bool:
-        """Return whether BLAS solves with the diagonal block, instead of products with inverted blocks."""
+        """Return whether BLAS, and not products with inverted blocks, solves with the diagonal block."""
         return self.trsm == "library" and unit_for(precision, self.units) is None
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
-        """Compute B = B U^-1 for the rows of B that belong to one thread."""
+        """Compute B = B U^-1 in place, for the rows of B that belong to thread `tid`."""
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
@@ -160,15 +161,15 @@ class HostLu(HostPanels, Synchronous):
         return by_substitution(B)
 
     def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
-        """Compute B = L^-1 B for the columns of B that belong to one thread."""
+        """Compute B = L^-1 B in place, for the columns of B that belong to thread `tid`."""
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
     def _solve_by_inverses(self, side: str, B: Array, T: Array, precision: str) -> str:
-        """Compute B = B T^-1 (T upper, from the right) or B = T^-1 B (T unit lower, from the left).
+        """Compute B = B T^-1 (`right`, T upper) or B = T^-1 B (`left`, T unit lower) with inverted diagonal blocks.
 
         Returns the precision of the products' operands. If inverses of the blocks of T would be far less accurate than
-        substitution, returns "" and leaves B unchanged.
+        substitution, the function returns "" and leaves B unchanged.
         """
         stored, gemm = ("fp64", "dgemm") if B.dtype == np.float64 else ("fp32", "sgemm")
         threads, n, gemm_address = self.threads, T.shape[0], blas.address(gemm)
@@ -181,7 +182,7 @@ class HostLu(HostPanels, Synchronous):
             self.cast(W, T_low, precision)
         growth, u_ratio = np.empty(threads), 1.0 if T_low is None else format_of(precision).u / format_of(stored).u
         self._team.run(solves.invert_blocks, threads, side == "right", W, growth)
-        if not np.max(growth) <= solves.MAX_GROWTH[stored] * u_ratio**2:  # or NaN
+        if not np.max(growth) <= solves.MAX_GROWTH[stored] * u_ratio**2:  # also if the growth is NaN
             return ""
         if unit is None or T_low is None:
             self._team.run(solves.solve_by_products, threads, side == "right", B, W, gemm_address)
@@ -196,7 +197,7 @@ class HostLu(HostPanels, Synchronous):
         return precision
 
     def _engine_tiles(self, engine: MatrixEngine) -> EngineTiles:
-        """Return the engine in the form that compiled code reads."""
+        """Return the engine's code, rows and workspace as a tuple for compiled code."""
         return EngineTiles(engine.code, engine.rows, self._tiles, matrix_engines.TILE_CONFIG)
 
     def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
@@ -208,7 +209,7 @@ class HostLu(HostPanels, Synchronous):
             self._team.run(self._product_part, C, A, B)
 
     def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
-        """Compute one thread's block of C -= A B."""
+        """Compute the block of C -= A B that belongs to thread `tid`."""
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
         i, j = tid % down, tid // down
         rows = slice(m * i // down, m * (i + 1) // down)
@@ -230,7 +231,7 @@ class HostLu(HostPanels, Synchronous):
         return solve
 
     def _solve_columns(self, tid: int, T: Array, X: Array, lower: bool, transposed: bool) -> None:
-        """Solve with T or T^T for the columns of X that belong to one thread."""
+        """Solve with T or T^T in place, for the columns of X that belong to thread `tid`."""
         columns = X.shape[1]
         part = slice(columns * tid // self.threads, columns * (tid + 1) // self.threads)
         blas.solve_triangle(T, X[:, part], lower=lower, transposed=transposed)
@@ -247,7 +248,7 @@ class HostLu(HostPanels, Synchronous):
             self._team.run(self._add_product_part, y, A.T if transposed else A, x)
 
     def _add_product_part(self, tid: int, Y: Array, A: Array, X: Array) -> None:
-        """Compute Y += A X for the rows of one thread; an fp32 A is converted block by block."""
+        """Compute Y += A X for the rows that belong to thread `tid`. An fp32 A is converted to fp64 block by block."""
         first, end = (len(Y) * part // self.threads for part in (tid, tid + 1))
         if A.dtype == np.float64:
             blas.gemm(1.0, A[first:end], X, Y[first:end])

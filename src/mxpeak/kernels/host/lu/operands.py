@@ -1,4 +1,4 @@
-"""Operands of 16 bits in the layout of the processor's matrix engines, and their product C -= A B with sums in fp32.
+"""Pack 16-bit operands in the layout of the processor's matrix engines, and compute C -= A B with sums in fp32.
 
 A (L_row of HPL-MxP) is stored by rows: its entries along k are adjacent, as in the fp32 matrix. B (U_col) is stored in
 strips of 32 columns. Each strip is a table of pairs along k: strip, p, column -> (b_2p,j, b_2p+1,j). Both operands are
@@ -48,7 +48,7 @@ PAIRS, STRIPS = types.Array(types.int32, 2, "A"), types.Array(types.int32, 3, "C
 
 
 class EngineTiles(NamedTuple):
-    """A matrix engine in the form that compiled code reads.
+    """The constants and workspace of a matrix engine, as compiled code uses them.
 
     code      `MatrixEngine.code`
     rows      the rows of A in one tile
@@ -66,7 +66,10 @@ ENGINE = types.NamedTuple((INT, INT, types.float32[:, ::1], types.uint8[::1]), E
 
 
 def aligned(size: int, dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized vector that begins on a cache line, because loads across two lines take twice as long."""
+    """Return an uninitialized vector that begins on a cache line.
+
+    Loads across two cache lines take twice as long.
+    """
     line = 64 // dtype.itemsize
     memory = np.empty(size + line, dtype)
     skipped = -memory.ctypes.data % 64 // dtype.itemsize
@@ -74,28 +77,31 @@ def aligned(size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def pairs_along(k: int) -> int:
-    """Return the number of pairs along k of an operand."""
+    """Return the number of pairs that store k padded entries of a row or column of an operand."""
     return -(-k // DEPTH) * DEPTH // 2
 
 
 def left_stride(k: int) -> int:
-    """Return the length of a row of A in pairs: an odd number of cache lines, so that rows use different cache sets."""
+    """Return the distance of the rows of A, in pairs: an odd number of cache lines.
+
+    With an odd number, the rows use different cache sets.
+    """
     lines = 2 * pairs_along(k) * 2 // 64
     return (lines | 1) * 16
 
 
 def size(rows: int, columns: int, side: str) -> int:
-    """Return the number of pairs of an operand."""
+    """Return the number of pairs in the buffer of a left or right operand with this number of rows and columns."""
     return rows * left_stride(columns) if side == "left" else -(-columns // COLUMNS) * COLUMNS * pairs_along(rows)
 
 
 def padding(k: int) -> int:
-    """Return the number of pairs that a tile may read after the last row of A."""
+    """Return the number of pairs that a tile may read beyond the last row of a left operand."""
     return ROWS * left_stride(k)
 
 
 def _numbers(halves: Array, precision: str) -> Array:
-    """Convert 16-bit numbers to fp32."""
+    """Convert an array of bf16 or fp16 bits to fp32."""
     if precision == "fp16":
         return halves.view(np.float16).astype(np.float32)
     return (halves.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -103,7 +109,7 @@ def _numbers(halves: Array, precision: str) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class LeftOperand:
-    """The operand A of A B: pairs[i, p] = (a_i,2p, a_i,2p+1)."""
+    """The left operand A of a product A B, stored as pairs[i, p] = (a_i,2p, a_i,2p+1)."""
 
     pairs: Array
     k: int
@@ -111,7 +117,7 @@ class LeftOperand:
 
     @staticmethod
     def over(buffer: Array, rows: int, k: int, unit: MatrixEngine) -> LeftOperand:
-        """Return the operand stored in a buffer."""
+        """Return the operand of `rows` rows and `k` columns that is stored in a buffer, without a copy."""
         pairs = buffer[: size(rows, k, "left")].reshape(rows, left_stride(k))
         return LeftOperand(pairs[:, : pairs_along(k)], k, unit)
 
@@ -127,13 +133,16 @@ class LeftOperand:
         return replace(self, pairs=self.pairs[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Convert the operand to fp32, for checks."""
+        """Convert the operand to an fp32 matrix, for checks."""
         return _numbers(np.ascontiguousarray(self.pairs).view(np.int16), self.unit.precision)[:, : self.k]
 
 
 @dataclass(frozen=True, slots=True)
 class RightOperand:
-    """The operand B of A B: strips[s, p, c] = (b_2p,j, b_2p+1,j) for column j = 32 s + c - first."""
+    """The right operand B of a product A B, stored in strips of 32 columns.
+
+    strips[s, p, c] = (b_2p,j, b_2p+1,j) for column j = 32 s + c - first.
+    """
 
     strips: Array
     k: int
@@ -143,7 +152,7 @@ class RightOperand:
 
     @staticmethod
     def over(buffer: Array, k: int, columns: int, unit: MatrixEngine) -> RightOperand:
-        """Return the operand stored in a buffer."""
+        """Return the operand of `k` rows and `columns` columns that is stored in a buffer, without a copy."""
         strips = buffer[: size(k, columns, "right")].reshape(-(-columns // COLUMNS), pairs_along(k), COLUMNS)
         return RightOperand(strips, k, 0, columns, unit)
 
@@ -156,12 +165,12 @@ class RightOperand:
         return self.strips.dtype
 
     def __getitem__(self, rows_columns: tuple[slice, slice]) -> RightOperand:
-        """Return a view of the operand with all rows and some of the columns."""
+        """Return a view of the operand with all rows and a range of columns. The row slice is ignored."""
         c0, c1, _ = rows_columns[1].indices(self.columns)
         return replace(self, first=self.first + c0, columns=max(c1 - c0, 0))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Convert the operand to fp32, for checks."""
+        """Convert the operand to an fp32 matrix, for checks."""
         halves = self.strips.view(np.int16).reshape(*self.strips.shape, 2)
         strips, pairs, columns = self.strips.shape
         table = np.ascontiguousarray(halves.transpose(1, 3, 0, 2)).reshape(2 * pairs, strips * columns)
@@ -170,7 +179,7 @@ class RightOperand:
 
 @intrinsic
 def _narrowed_fp16(typingctx, value):
-    """Round fp32 to fp16 and return its bits.
+    """Round an fp32 number to fp16 and return its bits.
 
     On processors without the conversion instruction, the code returns 0 and is never called.
     """
@@ -185,9 +194,9 @@ def _narrowed_fp16(typingctx, value):
 
 @inner(inline=True)
 def rounded_bf16(x):
-    """Round fp32 to bf16, ties to even, and return its bits; NaN stays NaN.
+    """Round an fp32 number to bf16, ties to even, and return its bits. NaN stays NaN.
 
-    Add half of the part to be cut off (minus one bit if the last kept bit is 0), and cut.
+    The function adds half of the part to be cut off (minus one bit if the last kept bit is 0), and then cuts.
     """
     bits = bits_of(x)
     up = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
@@ -196,11 +205,13 @@ def rounded_bf16(x):
 
 @inner()
 def round_rows(source, target, r0, r1, fp16):
-    """Round rows r0:r1 of the source to the target, and pad them with zeros."""
+    """Round rows r0:r1 of `source` to bf16 or fp16 in `target`, and pad these rows with zeros."""
     k = source.shape[1]
     for i in range(r0, r1):
         a = row(source, i, 0, k)
-        out = vector_at(address_of(target, i, 0), 2 * target.shape[1], np.uint16)  # the pairs as single numbers
+        out = vector_at(
+            address_of(target, i, 0), 2 * target.shape[1], np.uint16
+        )  # access to single numbers instead of pairs
         if fp16:
             for j in range(k):
                 out[j] = _narrowed_fp16(a[j])
@@ -213,20 +224,23 @@ def round_rows(source, target, r0, r1, fp16):
 
 @jit(INT, INT, MATRIX32, PAIRS, FLAG, later=True)
 def round_left(tid, threads, source, target, fp16):
-    """Round the source to a left operand; each thread rounds a range of rows."""
+    """Round this thread's rows of `source` to bf16 or fp16 pairs of a left operand, `target`."""
     r0, r1 = part_of(tid, threads, source.shape[0])
     round_rows(source, target, r0, r1, fp16)
 
 
 @inner(inline=True)
 def _pair(low, high):
-    """Return two 16-bit numbers as one word."""
+    """Return two 16-bit numbers as one 32-bit word, with `low` in the lower half."""
     return np.uint32(np.uint32(low) | (np.uint32(high) << np.uint32(16)))
 
 
 @inner(allocates=True)
 def round_strips(source, strips, first_pair, s0, s1, fp16):
-    """Round the source to strips s0:s1, in pairs from `first_pair` on, and pad them with zeros."""
+    """Round `source` to bf16 or fp16 in strips s0:s1 of a right operand, and pad the strips with zeros.
+
+    Row 2p of `source` is stored in pair first_pair + p.
+    """
     k, n = source.shape
     zero = np.zeros(COLUMNS, np.float32)
     for group in range(s0, s1, SIDE_BY_SIDE):
@@ -249,14 +263,14 @@ def round_strips(source, strips, first_pair, s0, s1, fp16):
 
 @jit(INT, INT, MATRIX32, STRIPS, FLAG, later=True)
 def round_right(tid, threads, source, strips, fp16):
-    """Round the source to a right operand; each thread rounds a range of strips."""
+    """Round `source` to bf16 or fp16 in this thread's strips of a right operand."""
     s0, s1 = part_of(tid, threads, strips.shape[0])
     round_strips(source, strips, ZERO, s0, s1, fp16)
 
 
 @inner()
 def _subtract(C, i, rows, c0, c1, t):
-    """Subtract a tile at address t, in rows of COLUMNS, from C[i : i+rows, c0:c1]."""
+    """Subtract the tile at address t, with COLUMNS numbers per row, from C[i : i+rows, c0:c1]."""
     for r in range(rows):
         c_r, t_r = address_of(C, i + r, c0), t + r * COLUMNS * 4
         if c1 - c0 == COLUMNS:
@@ -269,7 +283,9 @@ def _subtract(C, i, rows, c0, c1, t):
 
 @inner()
 def _subtract_at_edge(C, i, rows, c0, c1, skipped, tile_product):
-    """Compute C[i : i+rows, c0:c1] -= A B by AVX-512 in a copy, because a whole tile would exceed C.
+    """Compute C[i : i+rows, c0:c1] -= A B by AVX-512 for a tile that extends beyond the edge of C.
+
+    The function computes in a copy of this part of C, because a complete tile would write outside C.
 
     skipped        bytes of a tile's row before column c0
     tile_product   the address of the copy, the bytes per row of A, the addresses of A and B, and the depths
@@ -291,7 +307,7 @@ def subtract_tiles(engine, C, A, strips, first, depths, rows, strip_range, T):
     """Compute C -= A B on a range of rows and a range of strips of B; each tile is summed over all k = 32·depths.
 
     The first column of C is column `first` of B. AVX-512 subtracts in place. An AMX tile is subtracted while the next
-    tile is computed: at that time its part of C has arrived from memory, and the engine's results have reached the
+    tile is computed. At that time, its part of C has arrived from memory, and the engine's results have reached the
     cache. T is the address of two tiles, of which AVX-512 uses one. The caller has started the engine with `begin`.
     """
     (r0, r1), (s0, s1), n = rows, strip_range, C.shape[1]
@@ -323,13 +339,16 @@ def subtract_tiles(engine, C, A, strips, first, depths, rows, strip_range, T):
 
 @inner(inline=True)
 def tiles_of(engine, tid):
-    """Return the address of the two tiles of a thread, on a cache line."""
+    """Return the address of thread tid's two tiles in `engine.scratch`, aligned to a cache line."""
     return (address_of(engine.scratch, tid, 0) + 63) // 64 * 64
 
 
 @jit(INT, INT, ENGINE, MATRIX32, PAIRS, STRIPS, INT, later=True)
 def subtract_product(tid, threads, engine, C, A, strips, first):
-    """Compute C -= A B with the columns of B from `first` on; threads share strips, or rows of A if strips are few."""
+    """Compute this thread's part of C -= A B, where the first column of C is column `first` of B.
+
+    Threads divide the strips of B, or the rows of A if there are few strips.
+    """
     m, n = C.shape
     depths = A.shape[1] * 2 // DEPTH
     if m == 0 or n == 0 or depths == 0:
@@ -346,5 +365,5 @@ def subtract_product(tid, threads, engine, C, A, strips, first):
     end(engine.code)
 
 
-#: The entry points that are called if a matrix engine multiplies.
+#: The entry points that are called if a matrix engine computes products.
 BY_ENGINES = (round_left, round_right, subtract_product)

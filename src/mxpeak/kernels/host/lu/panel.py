@@ -1,9 +1,9 @@
-"""The panel factorization FACT with partial pivoting, in compiled code on all threads (rocHPL §III-A).
+"""Factor a panel with partial pivoting (FACT), in compiled code on all threads (rocHPL §III-A).
 
-The rank's rows of the panel are cut into tiles of a multiple of NB rows, distributed round-robin to the threads. Only
-the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers. At the first,
-all threads have searched for the pivot. At the second, thread 0 has selected the best candidate of all threads and
-ranks and has moved the rows.
+The rank's rows of the panel are divided into tiles of a multiple of NB rows, distributed round-robin to the threads.
+Only the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers. At the
+first, all threads have searched for the pivot. At the second, thread 0 has selected the best candidate of all threads
+and ranks and has moved the rows.
 
     active rows    the unfinished rows: on the process row that owns the diagonal block, row j and below for column j
     L1             the jb×jb block of finished rows (L11 and U11), the same on every rank of the process column
@@ -51,7 +51,7 @@ GEMM, TRSM, EXCHANGE, YIELD = range(4)
 class PanelWork(NamedTuple):
     """The arrays of one panel factorization that all threads share.
 
-    pivots      the global row that each column's pivot came from
+    pivots      the global index of the row that became each pivot row
     geometry    local row of the panel's first row; NB, p, P of the rows; rows per tile
     candidate   this rank's pivot candidate, which the exchange replaces with the best one
     state       the first singular column, whether the exchange failed, and cycles
@@ -76,13 +76,13 @@ _WORK = TABLE, INT, INT, types.NamedTuple(_ARRAYS, PanelWork)
 
 @inner()
 def _tile_rows(t, tile, first, rows):
-    """Return the first and last active row of tile t."""
+    """Return the active rows of tile t as a range (first row, end)."""
     return max(t * tile, first), min((t + 1) * tile, rows)
 
 
 @inner(fastmath={"contract"})
 def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
-    """Scale column j of rows r0:r1 after pivot j is chosen, and update the columns that the variant needs next.
+    """Divide column j of rows r0:r1 by pivot j, and update the columns that the variant needs next.
 
     right            A[:, j+1:c1] -= A[:, j] · L1[j, j+1:c1]
     left, crout      A[:, j+1]    -= A[:, c0:j+1] · L1[c0:j+1, j+1]
@@ -108,9 +108,9 @@ def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
 
 @inner()
 def _search(A, j, r0, r1, best, where, tid):
-    """Search rows for the largest |A[r, j]|, and update thread tid's maximum and its row; on ties the upper row wins.
+    """Search rows r0:r1 for the largest |A[r, j]|, and update thread tid's maximum and its row.
 
-    NaN is ignored.
+    If several entries are equally large, the upper row is chosen. NaN is ignored.
     """
     largest, at = best[tid * 8], where[tid * 8]
     if r1 > r0:
@@ -124,13 +124,13 @@ def _search(A, j, r0, r1, best, where, tid):
 
 @inner()
 def _to_global(il, nb, p, P):
-    """Return the global index of local row il."""
+    """Return the global index of local row il on process row p of P, for blocks of nb rows."""
     return (il // nb * P + p) * nb + il % nb
 
 
 @inner()
 def _move_rows(A, L1, j, top, work, threads):
-    """Move the best candidate of all threads and ranks to row j of L1, and row j to the place of the candidate.
+    """Select the pivot row of all threads and ranks, copy it to row j of L1, and copy row j to the pivot's place.
 
     The exchange is one combined max-and-row reduction over the process column. It overwrites `candidate` with the
     winner's row and the previous row j.
@@ -147,7 +147,8 @@ def _move_rows(A, L1, j, top, work, threads):
         largest = 0.0
     if P == 1:
         work.pivots[j] = _to_global(il0 + at, nb, p, P)
-        # Each entry is in another cache line, perhaps of another thread: request all lines before waiting for one.
+        # Each entry is in a different cache line, perhaps in another thread's cache. Request all lines before waiting
+        # for one.
         for c in range(jb):
             prefetch(address_of(A, at, c))
         for c in range(jb):
@@ -180,7 +181,7 @@ def _move_rows(A, L1, j, top, work, threads):
 
 @inner()
 def _row_of_u(L1, j, c0, c1, variant):
-    """Compute the entries of U that the left-looking and Crout variants need besides the pivot row.
+    """Compute the entries of U that the left-looking and Crout variants need in addition to the pivot row.
 
     left     L1[c0:j+1, j+1] = unit_lower(L1[c0:j+1, c0:j+1])^-1 · L1[c0:j+1, j+1]
     crout    L1[j, j+1:c1]  -= L1[j, c0:j] · L1[c0:j, j+1:c1]
@@ -197,7 +198,7 @@ def _row_of_u(L1, j, c0, c1, variant):
 
 @inner()
 def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
-    """Factor columns c0:c1 one column at a time."""
+    """Factor columns c0:c1 of the panel one column at a time, as thread `tid` of all threads."""
     rows, tile = A.shape[0], work.geometry[4]
     state, best, where, sync, yield_address = work.state, work.best, work.where, work.sync, work.calls[YIELD]
     tiles = (rows + tile - 1) // tile
@@ -228,7 +229,10 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
 
 @inner()
 def _update(tid, threads, A, L1, op, top, work):
-    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1] tile by tile, or in one call if there is one thread."""
+    """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1] in this thread's tiles.
+
+    With one thread, all rows are updated in one call of GEMM.
+    """
     rows, tile = A.shape[0], work.geometry[4]
     first = op[1] if top > 0 else 0
     k0, k1, c0, c1 = op[3], op[4], op[5], op[6]
@@ -244,7 +248,7 @@ def _update(tid, threads, A, L1, op, top, work):
 
 @jit(INT, INT, MATRIX, MATRIX, *_WORK, also=(INT, INT, MATRIX32, MATRIX32, *_WORK))
 def factor_panel(tid, threads, A, L1, plan, variant, top, work):
-    """Execute the panel plan as thread tid of `threads`; every thread calls this with the same arguments.
+    """Execute the panel plan as thread `tid`. All other arguments are the same on every thread.
 
     A       this rank's m×jb active rows from the block row down, overwritten with L21; row j of the block row is unused
     top     rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
@@ -282,14 +286,14 @@ def factor_panel(tid, threads, A, L1, plan, variant, top, work):
 _VARIANTS = {"right": RIGHT, "left": LEFT, "crout": CROUT}
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int32)
 
-#: Tiles per thread in FACT: taller tiles (multiples of NB rows) make products faster, and adjacent rows stay with one
-#: thread. On 2 threads, a panel of 20000×256 takes 38 ms with tiles of NB rows, 23 ms with 4 tiles per thread, and 19
-#: ms with 2 tiles per thread.
+#: Tiles per thread in FACT. Taller tiles (multiples of NB rows) make products faster, and adjacent rows are processed
+#: by the same thread. On 2 threads, a panel of 20000×256 takes 38 ms with tiles of NB rows, 23 ms with 4 tiles per
+#: thread, and 19 ms with 2 tiles per thread.
 TILES = 2
 
 
 class HostPanels:
-    """The panel factorization of `LuKernels` on the threads of a team."""
+    """The panel factorization of `LuKernels` on the host, which runs on the threads of a team."""
 
     def __init__(self, team: Team):
         self._team, self.threads = team, team.threads
@@ -340,7 +344,7 @@ class HostPanels:
         return PanelOutcome(float(state[LEAF_CYCLES]) * per_cycle, float(state[SWAP_CYCLES]) * per_cycle)
 
     def _plan(self, work: Panel) -> Array:
-        """Return the panel's plan as a table, which is cached."""
+        """Return the plan of a panel as a table of integers, cached per plan."""
         if work.plan not in self._plans:
             self._plans[work.plan] = np.array(work.plan, dtype=np.int64).reshape(-1, 7)
         return self._plans[work.plan]

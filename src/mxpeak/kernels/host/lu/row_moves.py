@@ -1,4 +1,4 @@
-"""Row moves of a row-major matrix (phase RS), in strips of columns that stay in the cache.
+"""Move rows of a row-major matrix (phase RS), in strips of columns that stay in the cache.
 
 In a row-major matrix, each piece of a row is contiguous in memory.
 """
@@ -16,20 +16,20 @@ STRIP = 128
 
 @inner()
 def part_of(tid, threads, count):
-    """Return the contiguous share of thread tid of 0:count."""
+    """Return thread tid's contiguous part (begin, end) of the range 0:count."""
     return count * tid // threads, count * (tid + 1) // threads
 
 
 @inner()
 def _move(source, target):
-    """Copy a vector."""
+    """Copy the vector `source` to `target`."""
     for c in range(target.shape[0]):
         target[c] = source[c]
 
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def gather_rows(tid, threads, A, rows, out):
-    """Copy A[rows[k], :] to out[k, :] for all k."""
+    """Copy A[rows[k], :] to out[k, :] for all k, in this thread's columns."""
     c0, c1 = part_of(tid, threads, out.shape[1])
     for k in range(rows.shape[0]):
         _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
@@ -37,7 +37,7 @@ def gather_rows(tid, threads, A, rows, out):
 
 @jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
 def scatter_rows(tid, threads, source, rows, A):
-    """Copy source[k, :] to A[rows[k], :] for all k."""
+    """Copy source[k, :] to A[rows[k], :] for all k, in this thread's columns."""
     c0, c1 = part_of(tid, threads, source.shape[1])
     for k in range(rows.shape[0]):
         _move(row(source, k, c0, c1), row(A, rows[k], c0, c1))
@@ -48,7 +48,11 @@ _MOVES = (INT, INTEGERS, INTEGERS, INTEGERS)
 
 @jit(INT, INT, MATRIX, *_MOVES, also=(INT, INT, MATRIX32, *_MOVES), allocates=True)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
-    """Copy A[sources[i]] to A[block+i] and A[block+block_rows[t]] to A[targets[t]], reading before writing."""
+    """Exchange rows between the block row and other rows of A, in this thread's columns.
+
+    Row sources[i] is copied to row block + i, and row block + block_rows[t] to row targets[t]. All rows are read
+    before any is written.
+    """
     begin, end = part_of(tid, threads, A.shape[1])
     jb, outs = sources.shape[0], targets.shape[0]
     incoming, outgoing = np.empty((jb, STRIP), A.dtype), np.empty((outs, STRIP), A.dtype)
@@ -66,9 +70,9 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
 
 @jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
-    """Copy the source to the target, each row-major or column-major.
+    """Copy this thread's rows of `source` to `target`, each row-major or column-major.
 
-    Matrices of the same order are copied line by line. Otherwise the copy proceeds tile by tile, so that cache lines
+    Matrices of the same order are copied line by line. Otherwise, the copy proceeds tile by tile, so that cache lines
     are reused.
     """
     r0, r1 = part_of(tid, threads, source.shape[0])

@@ -1,6 +1,6 @@
 """Compute several weighted sums of every row in one pass over a matrix, for the checksums of an LU.
 
-Entries are converted to fp64 as they are read, or first rounded to the operand precision of the update.
+Entries are converted to fp64 as they are read, or first rounded to the precision of the update's operands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from mxpeak.precision import PRECISIONS
 #: Columns that are summed at a time: four vectors of this length in fp32 take 32 KiB. With 512 columns, rows of 20 KB
 #: from memory took 10 % longer (Emerald Rapids, 48 KiB of first-level cache).
 PIECE = 2048
-#: The part of a matrix: all of it, or with a diagonal block as its last (LOWER) or first (UPPER) columns.
+#: The part of a matrix that is summed: all of it, or a triangle, with the diagonal block as the last (LOWER) or first
+#: (UPPER) columns.
 ALL, LOWER, UPPER = range(3)
 PARTS = {"all": ALL, "lower": LOWER, "upper": UPPER}
 #: The significand bits of the format to which entries are rounded as they are read.
@@ -31,7 +32,7 @@ _TWICE = (VECTOR, VECTOR)
 
 @jit(INT, INT, *_TWICE, MATRIX, *_TWICE, also=(INT, INT, *_TWICE, MATRIX32, *_TWICE))
 def add_two_matvecs(tid, threads, y, z, A, u, v):
-    """Compute y += A u and z += A v; each thread adds some rows."""
+    """Compute y += A u and z += A v for this thread's rows of A, in one pass over A."""
     m, n = A.shape
     r0, r1 = part_of(tid, threads, m)
     fours = r0 + (r1 - r0) // 4 * 4
@@ -45,7 +46,10 @@ def add_two_matvecs(tid, threads, y, z, A, u, v):
 
 @inner()
 def _four_rows(A, i, rows, c0, c1):
-    """Return columns c0:c1 of four rows from i on; if fewer rows remain, the last row is repeated."""
+    """Return columns c0:c1 of four rows that start with row i, as four vectors.
+
+    If fewer than four rows remain, the last row is repeated.
+    """
     last = i + rows - 1
     second, third, fourth = min(i + 1, last), min(i + 2, last), min(i + 3, last)
     return row(A, i, c0, c1), row(A, second, c0, c1), row(A, third, c0, c1), row(A, fourth, c0, c1)
@@ -53,7 +57,10 @@ def _four_rows(A, i, rows, c0, c1):
 
 @inner(fastmath={"contract", "reassoc"})
 def _add_stored(sums, A, i, rows, c0, c1, u, w, q):
-    """Add the sums a u, a w and a² q of up to four rows A[i : i+rows, c0:c1], in fp64."""
+    """Compute a u, a w and a² q for each row a of A[i : i+rows, c0:c1] in fp64, and add these numbers to `sums`.
+
+    There are at most four rows. a² contains the squares of the entries.
+    """
     a, b, c, d = _four_rows(A, i, rows, c0, c1)
     x0, x1, x2, x3 = 0.0, 0.0, 0.0, 0.0
     y0, y1, y2, y3 = 0.0, 0.0, 0.0, 0.0
@@ -81,19 +88,22 @@ def _add_stored(sums, A, i, rows, c0, c1, u, w, q):
 
 @inner(inline=True)
 def _as_bf16(x):
-    """Round fp32 to bf16."""
+    """Round an fp32 number to bf16, and return it as fp32."""
     return float_of(np.uint32(np.uint32(rounded_bf16(x)) << np.uint32(16)))
 
 
 @inner()
 def _wide_sums(a, low, vectors):
-    """Return the three sums of one row in fp64."""
+    """Return the three weighted sums of row `a` in fp64: those of a or `low`, of a, and of the squares of a.
+
+    `low` is the rounded row, or None to round the row to bf16 here. `vectors` contains the weights.
+    """
     x, y, s = 0.0, 0.0, 0.0
     single = len(vectors) == 1
     for j in range(a.shape[0]):
         a_j, low_j = np.float64(a[j]), np.float64(_as_bf16(a[j]) if low is None else low[j])
         u = vectors[0, j]
-        if u != 0.0:  # a number beyond the range of the format may be infinite
+        if u != 0.0:  # a number beyond the range of the format may have become infinite
             x += low_j * u
         if single:
             y += a_j * u
@@ -107,7 +117,10 @@ def _wide_sums(a, low, vectors):
 
 @inner()
 def _add_up(sums, A, i, rows, c0, c1, partial, wide, low):
-    """Add the sums of up to four rows; sums beyond the range of fp32, as after a bit flip, are recomputed in fp64."""
+    """Add the partial sums of up to four rows to `sums`.
+
+    Sums beyond the range of fp32, for example after a bit flip, are recomputed in fp64.
+    """
     xs, ys, squares = partial
     for r in range(rows):
         x, y, s = np.float64(xs[r]), np.float64(ys[r]), np.float64(squares[r])
@@ -120,7 +133,9 @@ def _add_up(sums, A, i, rows, c0, c1, partial, wide, low):
 
 @inner(fastmath={"contract", "reassoc"})
 def _add_rounded(sums, A, i, rows, c0, c1, weights, low, only):
-    """Add the sums ã u + a v, a w and a² q of up to four rows A[i : i+rows, c0:c1], in fp32, ã being a rounded.
+    """Compute ã u + a v, a w and a² q for each row a of A[i : i+rows, c0:c1] in fp32, and add them to `sums`.
+
+    There are at most four rows; ã is the row a, rounded.
 
     weights   the vectors u, v, w and q in fp32 and in fp64; if `only` is given, w alone, with u = w, v = 0 and q = 1
     low       the rounded rows, or None to round them to bf16 here
@@ -170,7 +185,7 @@ def _add_rounded(sums, A, i, rows, c0, c1, weights, low, only):
 
 @by_type
 def _add_columns(sums, A, i, rows, c0, c1, how):
-    """Add the sums of columns c0:c1 of up to four `rows` from i on, piece by piece.
+    """Add the weighted sums of columns c0:c1 of up to four rows, which start with row i, to `sums`.
 
     For sums of stored entries, `how` is (vectors,) with the rows u, w and q. For sums of rounded entries, `how` is
     (vectors in fp32, vectors in fp64, workspace for four rows, format).
@@ -201,10 +216,10 @@ def _add_columns(sums, A, i, rows, c0, c1, how):
 
 @inner()
 def _add_rows(tid, threads, sums, A, part, how):
-    """Add the sums of all rows, four rows at a time, or row by row if the edge of a triangle cuts the four rows.
+    """Add the weighted sums of this thread's rows of A to `sums`, four rows at a time.
 
-    Each thread adds a range of rows. For a triangle, a thread adds every threads-th group of four, because rows differ
-    in length.
+    If the edge of a triangle cuts four rows, the columns at the edge are summed row by row. Each thread adds a range
+    of rows. For a triangle, a thread adds every threads-th group of four rows, because rows differ in length.
     """
     m, n = A.shape
     r0, r1 = part_of(tid, threads, m) if part == ALL else (4 * tid, m)
@@ -226,16 +241,19 @@ def _add_rows(tid, threads, sums, A, part, how):
 
 @jit(INT, INT, MATRIX, MATRIX, MATRIX, INT, also=(INT, INT, MATRIX, MATRIX32, MATRIX, INT), later=True)
 def add_stored_sums(tid, threads, sums, A, vectors, part):
-    """Add A u, A w and (A∘A) q to the rows of `sums`; u, w and q are rows of `vectors`."""
+    """Add A u, A w and (A∘A) q to the rows of `sums`, for this thread's rows of A.
+
+    u, w and q are the rows of `vectors`. `part` selects all of A or a triangle.
+    """
     _add_rows(tid, threads, sums, A, part, (vectors,))
 
 
 @jit(INT, INT, MATRIX, MATRIX32, _VECTORS32, MATRIX, FORMAT, INT, allocates=True, later=True)
 def add_rounded_sums(tid, threads, sums, A, vectors, wide, to, part):
-    """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, Ã being A rounded to a format.
+    """Add Ã u + A v, A w and (A∘A) q to the rows of `sums`, where Ã is A rounded to the format `to`.
 
     u, v, w and q are rows of `vectors` in fp32 and of `wide` in fp64. For bf16, `vectors` may have a single row w: the
-    four vectors are then w, 0, w and 1.
+    four vectors are then w, 0, w and 1. Each thread adds the sums of its rows of A.
     """
     low = np.empty((4, PIECE), np.float32)
     _add_rows(tid, threads, sums, A, part, (vectors, wide, low, to))

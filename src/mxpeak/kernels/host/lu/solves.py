@@ -1,4 +1,4 @@
-"""Solve with the triangle of a panel's block for many right-hand sides, by products and inverses of 64×64 blocks.
+"""Solve with the triangle of a panel's diagonal block for many right-hand sides, by products and inverses.
 
 BLAS's solves run at 20 to 50 % of the speed of its products. Here, X = B T^-1 is computed by blocks of 64 columns. For
 an upper T:
@@ -46,13 +46,13 @@ BLOCK = 64
 #: random matrix with pivoting has a growth of 30 to 45. This error affects an entry of U12 once, but rounding errors
 #: affect it in all of its updates.
 MAX_GROWTH = {"fp32": 16.0, "fp64": 256.0}
-#: Right-hand sides that are solved together: with the columns of a block, they fit into the second-level cache.
+#: Right-hand sides that are solved together. With the columns of a block, they fit into the second-level cache.
 CHUNK = 384
 
 
 @inner()
 def _add_squared(upper, T, j0, x, y):
-    """Add (T_jj∘T_jj) x to y for a diagonal block T_jj of an upper or a unit lower triangle."""
+    """Add (T_jj∘T_jj) x to y for the diagonal block T_jj at index j0 of an upper or unit lower triangle T."""
     size = x.shape[0]
     for i in range(size):
         first, last = (i, size) if upper else (0, i)
@@ -67,8 +67,8 @@ def _add_squared(upper, T, j0, x, y):
 def _growth(upper, T, j0, W, sums):
     """Return the factor by which an inverse W of T_jj increases the variance of rounding errors.
 
-    The factor compares T_jj W T_jj with T_jj. It is max_i z_i / t_i with t = (T∘T) e and z = (T∘T) (W∘W) t. `sums`
-    holds t, (W∘W) t and z.
+    The factor compares T_jj W T_jj with T_jj. It is max_i z_i / t_i with t = (T_jj∘T_jj) e and
+    z = (T_jj∘T_jj) (W∘W) t, where e is the vector of ones. `sums` is workspace for t, (W∘W) t and z.
     """
     size, worst = W.shape[0], 0.0
     sums[:] = 0.0
@@ -88,7 +88,10 @@ def _growth(upper, T, j0, W, sums):
 
 @inner()
 def _invert(upper, T, j0, W):
-    """Compute W = T_jj^-1 by rows: w_i = (e_i - Σ t_ik w_k) / t_ii, from the last row in an upper triangle."""
+    """Compute W = T_jj^-1 by rows, where T_jj is the diagonal block at index j0 of T.
+
+    w_i = (e_i - Σ t_ik w_k) / t_ii. In an upper triangle, the last row is computed first.
+    """
     size = W.shape[0]
     W[:] = 0.0
     for step in range(size):
@@ -105,9 +108,9 @@ def _invert(upper, T, j0, W):
 
 @jit(INT, INT, FLAG, MATRIX32, VECTOR, also=(INT, INT, FLAG, MATRIX, VECTOR), allocates=True, later=True)
 def invert_blocks(tid, threads, upper, T, growth):
-    """Invert the diagonal blocks of an upper or a unit lower triangle in place; each thread inverts some blocks.
+    """Invert this thread's diagonal blocks of an upper or a unit lower triangle T, in place.
 
-    growth[tid] becomes the largest growth of the variance of rounding errors by the inverses, or NaN.
+    growth[tid] becomes the largest factor by which an inverse increases the variance of rounding errors, or NaN.
     """
     n, worst = T.shape[0], 0.0
     inverse, sums = np.empty((BLOCK, BLOCK)), np.empty((3, BLOCK))
@@ -123,29 +126,29 @@ def invert_blocks(tid, threads, upper, T, growth):
 
 
 def rows_of_X(threads: int, n: int) -> np.ndarray:
-    """Return a buffer for each thread's chunk of X as a left operand."""
+    """Return one buffer per thread in which a chunk of X is stored as a left operand."""
     stride = left_stride(n)
     return aligned(threads * (CHUNK + ROWS) * stride, np.dtype(np.int32)).reshape(threads, CHUNK + ROWS, stride)
 
 
 def strips_of_X(threads: int, n: int) -> np.ndarray:
-    """Return a buffer for each thread's chunk of X as a right operand."""
+    """Return one buffer per thread in which a chunk of X is stored as a right operand."""
     shape = threads, CHUNK // COLUMNS, pairs_along(n), COLUMNS
     return aligned(math.prod(shape), np.dtype(np.int32)).reshape(shape)
 
 
 @inner()
 def _move_out(source, target):
-    """Copy the source to the target and set the source to zero, because the product is added to the source."""
+    """Copy `source` to `target`, and then set `source` to zero, because a product is added to it afterwards."""
     for c in range(source.shape[0]):
         target[c], source[c] = source[c], source.dtype.type(0)
 
 
 @inner()
 def _multiply(right, B, at, count, k, size, W, copy, gemm):
-    """Compute B_k = B_k W_kk for `count` rows of B or, from the left, B_k = W_kk B_k for columns.
+    """Compute B_k = B_k W_kk for `count` rows of B, or B_k = W_kk B_k for `count` columns unless `right`.
 
-    BLAS computes the transposed product.
+    W_kk is the inverted diagonal block at index k. BLAS computes the transposed product.
     """
     i, j, rows, columns = (at, k, count, size) if right else (k, at, size, count)
     for r in range(rows):
@@ -157,10 +160,10 @@ def _multiply(right, B, at, count, k, size, W, copy, gemm):
 
 @jit(INT, INT, FLAG, MATRIX32, MATRIX32, INT, also=(INT, INT, FLAG, MATRIX, MATRIX, INT), allocates=True, later=True)
 def solve_by_products(tid, threads, right, B, W, gemm):
-    """Compute B = B T^-1 in place, T upper, or from the left B = T^-1 B, T unit lower.
+    """Compute B = B T^-1 (`right`, T upper) or B = T^-1 B (T unit lower) in place, for this thread's part of B.
 
-    W is a row-major copy of T with inverted diagonal blocks. Each thread solves for some rows of B or, from the left,
-    for some columns.
+    W is a row-major copy of T with inverted diagonal blocks. Each thread solves for some rows of B if `right`,
+    otherwise for some columns.
     """
     n, minus_one = W.shape[0], W.dtype.type(-1)
     copy = np.empty((CHUNK, BLOCK) if right else (BLOCK, CHUNK), W.dtype)
@@ -170,7 +173,7 @@ def solve_by_products(tid, threads, right, B, W, gemm):
         for k in range(0, n, BLOCK):
             _multiply(right, B, at, count, k, min(BLOCK, n - k), W, copy, gemm)
             done = k // BLOCK + 1
-            turn, t = (done & -done) * BLOCK, done * BLOCK  # the step updates 1, 2, 1, 4, 1, 2, 1, 8 ... blocks
+            turn, t = (done & -done) * BLOCK, done * BLOCK  # the steps update 1, 2, 1, 4, 1, 2, 1, 8 ... blocks
             if t >= n:
                 continue
             t0, t1 = t - turn, min(t + turn, n)
@@ -184,9 +187,10 @@ def solve_by_products(tid, threads, right, B, W, gemm):
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
-    """Solve as `solve_by_products` does from the right, but with products by the matrix engine.
+    """Compute B = B T^-1 in place for this thread's rows of B, with products by the matrix engine.
 
-    T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a left operand.
+    The method is that of `solve_by_products`. T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a
+    left operand.
     """
     n, X_low = W.shape[0], X_rows[tid]
     copy = np.empty((CHUNK, BLOCK), np.float32)
@@ -207,9 +211,10 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
 
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, PAIRS, types.int32[:, :, :, ::1], INT, allocates=True, later=True)
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
-    """Solve as `solve_by_products` does from the left, but with products by the matrix engine.
+    """Compute B = T^-1 B in place for this thread's columns of B, with products by the matrix engine.
 
-    T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a right operand.
+    The method is that of `solve_by_products`. T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a
+    right operand.
     """
     n, X_low = W.shape[0], X_strips[tid]
     copy = np.empty((BLOCK, CHUNK), np.float32)
@@ -229,6 +234,7 @@ def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm)
     end(engine.code)
 
 
-#: The entry points of solves with inverses, and those that are also called if a matrix engine multiplies.
+#: The entry points of solves with inverses, and the entry points that are also called if a matrix engine computes
+#: products.
 BY_INVERSES = (invert_blocks, solve_by_products)
 BY_ENGINES = (solve_right_rounded, solve_left_rounded)

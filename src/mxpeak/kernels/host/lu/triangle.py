@@ -1,4 +1,4 @@
-"""Multiply and solve with fp32 or fp64 triangles and fp64 vectors, in fp64; each entry is converted as it is read."""
+"""Multiply and solve with fp32 or fp64 triangles and fp64 vectors. All arithmetic is in fp64."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mxpeak.kernels.host.engine.jit import FLAG, INT, INTEGERS, MATRIX, MATRIX32
 from mxpeak.kernels.host.engine.vector_ir import address_of, prefetch_read, row
 from mxpeak.kernels.host.lu.row_moves import part_of
 
-#: Rows of at most this number of bytes are prefetched: the processor itself prefetches along a row, but not the next
+#: Rows of at most this number of bytes are prefetched. The processor itself prefetches along a row, but not the next
 #: row, which is in another page. On a 10000×512 block of a 10000×10000 fp32 matrix, a core reads 5.0 GB/s row by row,
-#: 7.6 GB/s with four rows at a time, and 9.0 GB/s if the next four rows are also prefetched. On whole rows, four at a
-#: time, it reads 10.9 GB/s without prefetch and 10.0 GB/s with prefetch.
+#: 7.6 GB/s with four rows at a time, and 9.0 GB/s if the next four rows are also prefetched. On complete rows, four at
+#: a time, it reads 10.9 GB/s without prefetch and 10.0 GB/s with prefetch.
 SHORT = 4096
-#: Consecutive rows of a triangle per thread, assigned alternately because rows differ in length.
+#: Consecutive rows of a triangle per thread. Groups of rows are assigned round-robin because rows differ in length.
 TURN = 16
 
 PLAIN, ABSOLUTE, SQUARED = range(3)
@@ -22,7 +22,7 @@ FORMS = {"plain": PLAIN, "absolute": ABSOLUTE, "squared": SQUARED}
 
 @inner(fastmath={"contract", "reassoc"})
 def dot(a, x):
-    """Return Σ a_j x_j in fp64."""
+    """Return the dot product Σ a_j x_j in fp64."""
     total = 0.0
     for j in range(a.shape[0]):
         total += np.float64(a[j]) * x[j]
@@ -31,9 +31,9 @@ def dot(a, x):
 
 @inner(fastmath={"contract", "reassoc"}, inline=True)
 def add_four_dots(y, z, A, i, c0, c1, u, v):
-    """Add A[i : i+4, c0:c1] u to y[i : i+4], and A[i : i+4, c0:c1] v to z[i : i+4] unless v is None.
+    """Add A[i : i+4, c0:c1] u to y[i : i+4] and, unless v is None, A[i : i+4, c0:c1] v to z[i : i+4].
 
-    Processing four rows at a time keeps more memory accesses in flight than processing one.
+    Four rows at a time keep more memory accesses in flight than one row.
     """
     a, b, c, d = row(A, i, c0, c1), row(A, i + 1, c0, c1), row(A, i + 2, c0, c1), row(A, i + 3, c0, c1)
     s, t, p, q = 0.0, 0.0, 0.0, 0.0
@@ -80,14 +80,18 @@ def _dot_absolute(a, x):
 
 @inner(fastmath={"contract"})
 def add(y, factor, a):
-    """Add factor·a to y."""
+    """Add factor·a to the vector y, in fp64."""
     for j in range(a.shape[0]):
         y[j] += factor * np.float64(a[j])
 
 
 @jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
 def solve_upper(U, x, transposed):
-    """Compute x = U^-1 x, by rows from the last; or x = U^-T x, by columns of U^T, which are rows of U."""
+    """Compute x = U^-1 x, or x = U^-T x if `transposed`, in place.
+
+    The first form is computed by rows from the last. The second form is computed by columns of U^T, which are rows of
+    U.
+    """
     n = x.shape[0]
     for k in range(n):
         i = k if transposed else n - 1 - k
@@ -101,7 +105,10 @@ def solve_upper(U, x, transposed):
 
 @jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
 def solve_lower(L, x, transposed):
-    """Compute x = L^-1 x, L unit lower, by rows; or x = L^-T x, by columns of L^T from the last."""
+    """Compute x = L^-1 x, or x = L^-T x if `transposed`, in place, where L is unit lower.
+
+    The first form is computed by rows. The second form is computed by columns of L^T from the last.
+    """
     n = x.shape[0]
     for k in range(n):
         i = n - 1 - k if transposed else k
@@ -114,7 +121,7 @@ def solve_lower(L, x, transposed):
 
 @inner()
 def prefetch_four(A, i, end):
-    """Prefetch four rows from i on if rows are short and at least four rows remain before the end."""
+    """Prefetch rows i to i + 3 of A if rows are short and all four rows are before row `end`."""
     n = A.shape[1]
     if n * A.itemsize <= SHORT and i + 4 <= end:
         for j in range(0, n, 64 // A.itemsize):
@@ -124,7 +131,7 @@ def prefetch_four(A, i, end):
 
 @jit(INT, INT, VECTOR, MATRIX, VECTOR, FLAG, also=(INT, INT, VECTOR, MATRIX32, VECTOR, FLAG))
 def add_matvec(tid, threads, y, A, x, transposed):
-    """Compute y += A x, each thread some rows; or y += A^T x, each thread some columns of A."""
+    """Compute y += A x for this thread's rows of A, or y += A^T x for its columns if `transposed`."""
     m, n = A.shape
     if transposed:
         c0, c1 = part_of(tid, threads, n)
@@ -142,7 +149,7 @@ def add_matvec(tid, threads, y, A, x, transposed):
 
 @inner()
 def _columns_before(ig, nb, q, Q):
-    """Return the number of global columns before ig that process column q owns."""
+    """Return how many global columns before column ig are on process column q of Q, for blocks of nb columns."""
     blocks, ragged = ig // nb, ig % nb
     rounds, extra = blocks // Q, blocks % Q
     return rounds * nb + (nb if q < extra else ragged if q == extra else 0)
@@ -153,9 +160,10 @@ _TRIANGLE = VECTOR, INTEGERS, FLAG, INT
 
 @jit(INT, INT, VECTOR, MATRIX, *_TRIANGLE, also=(INT, INT, VECTOR, MATRIX32, *_TRIANGLE))
 def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
-    """Compute y += T x, |T| x or (T∘T) x, where T is the part of A strictly below the diagonal, or on and above it.
+    """Compute y += T x, |T| x or (T∘T) x for this thread's rows, depending on `form`.
 
-    `distribution` holds NB, p, P of the rows and of the columns.
+    T is the part of A strictly below the diagonal if `lower`, otherwise the part on and above the diagonal.
+    `distribution` contains NB, p, P of the rows and of the columns.
     """
     nb, p, P = distribution[0], distribution[1], distribution[2]
     cnb, q, Q = distribution[3], distribution[4], distribution[5]
@@ -175,13 +183,16 @@ def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
 
 @inner()
 def _greater(best, value):
-    """Return the larger value, or NaN if one of them is NaN."""
+    """Return the larger of two values, or NaN if one of them is NaN."""
     return value if value > best or value != value else best
 
 
 @jit(INT, INT, VECTOR, MATRIX, INTEGERS, also=(INT, INT, VECTOR, MATRIX32, INTEGERS))
 def max_abs_upper(tid, threads, best, A, distribution):
-    """Write max |a_ij| over j >= i in this thread's rows to best[tid]."""
+    """Write max |a_ij| over all j >= i in this thread's rows of A to best[tid].
+
+    `distribution` contains NB, p, P of the rows and of the columns, from which the global indices i and j follow.
+    """
     nb, p, P = distribution[0], distribution[1], distribution[2]
     cnb, q, Q = distribution[3], distribution[4], distribution[5]
     r0, r1 = part_of(tid, threads, A.shape[0])
@@ -195,7 +206,7 @@ def max_abs_upper(tid, threads, best, A, distribution):
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def row_max(tid, threads, A, by_row):
-    """Compute by_row_i = max_j |a_ij|; each thread processes some rows."""
+    """Compute by_row_i = max_j |a_ij| for this thread's rows of A."""
     r0, r1 = part_of(tid, threads, A.shape[0])
     for i in range(r0, r1):
         a, largest = row(A, i, 0, A.shape[1]), 0.0
@@ -206,7 +217,7 @@ def row_max(tid, threads, A, by_row):
 
 @jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
 def column_max(tid, threads, A, by_column):
-    """Compute by_column_j = max_i |a_ij|; each thread processes some columns."""
+    """Compute by_column_j = max_i |a_ij| for this thread's columns of A."""
     c0, c1 = part_of(tid, threads, A.shape[1])
     by_column[c0:c1] = 0.0
     for i in range(A.shape[0]):
@@ -217,7 +228,7 @@ def column_max(tid, threads, A, by_column):
 
 @jit(INT, INT, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, VECTOR, VECTOR))
 def scale_rows_columns(tid, threads, A, by_row, by_column):
-    """Compute a_ij = by_row_i · a_ij · by_column_j in place."""
+    """Compute a_ij = by_row_i · a_ij · by_column_j in place, for this thread's rows of A."""
     r0, r1 = part_of(tid, threads, A.shape[0])
     for i in range(r0, r1):
         a = row(A, i, 0, A.shape[1])
@@ -227,7 +238,7 @@ def scale_rows_columns(tid, threads, A, by_row, by_column):
 
 @inner(fastmath={"contract", "reassoc"})
 def _abs_sum(a):
-    """Return Σ |a_i|; reassociation lets the loop vectorize, and the bound n·u still holds."""
+    """Return Σ |a_i|. Reassociation lets the loop vectorize, and the error bound n·u still holds."""
     total = 0.0
     for i in range(a.shape[0]):
         total += abs(a[i])
@@ -236,7 +247,10 @@ def _abs_sum(a):
 
 @jit(INT, INT, MATRIX, VECTOR, MATRIX, also=(INT, INT, MATRIX32, VECTOR, MATRIX))
 def abs_sums(tid, threads, A, by_row, by_column):
-    """Compute by_row[i] = Σ_j |a_ij|, and by_column[tid, j] = Σ_i |a_ij| over the rows of thread tid."""
+    """Compute the row sums by_row[i] = Σ_j |a_ij| and the column sums by_column[tid, j] = Σ_i |a_ij|.
+
+    Both are computed over the rows of thread `tid`.
+    """
     m, n = A.shape
     own = row(by_column, tid, 0, n)
     for j in range(n):

@@ -1,1 +1,1 @@
-"""Norms on the host: passes over tiles, exact sums, and reference sums for checks."""
+"""Compute norms on the host: passes over tiles, exact sums, and reference sums for checks."""

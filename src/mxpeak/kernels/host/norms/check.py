@@ -1,4 +1,4 @@
-"""Compute the sums of `norm_pass` in double-double arithmetic, without its optimizations, to check norms.
+"""Compute the sums of `norm_pass` in double-double arithmetic, to check norms.
 
 Every number is an unevaluated sum of two fp64 numbers, high + low. Sums and products of two fp64 numbers are split
 into the rounded result and the rounding error, which is exact (Knuth; Dekker 1971; Ogita, Rump and Oishi 2005):
@@ -8,7 +8,8 @@ into the rounded result and the rounding error, which is exact (Knuth; Dekker 19
 
 The relative error of a sum of n terms is about (n·2^-53)². A modulus is the square root of |z|², corrected by one step
 of Newton's method. Squares must stay within the range of fp64, which is true for generated entries. These functions
-are compiled without fast-math, because their operations must not be reassociated or contracted.
+omit the optimizations of `norm_pass`. They are compiled without fast-math, because their operations must not be
+reassociated or contracted.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ LANES = 256
 COLUMNS = 2**14
 #: The factor that splits an fp64 number into halves of 26 bits.
 HALVES = 2.0**27 + 1.0
-#: Kinds of entries: all types share one compiled function, because each version takes a second to compile.
+#: Codes of the entry types. All types share one compiled function, because each version takes a second to compile.
 COMPLEX128, COMPLEX64, FP64, FP32, BITS = range(5)
 KINDS = {np.dtype(name): kind for kind, name in enumerate(("complex128", "complex64", "float64", "float32"))}
-#: A sample of each kind, from which `segment` takes the type.
+#: A one-element array of each type, from which `segment` derives the type.
 Z, C, D, S, H = (np.zeros(1, name) for name in ("complex128", "complex64", "float64", "float32", "uint16"))
 
 
 class ExtendedSums(NamedTuple):
-    """The results of `extended_pass`, one copy per thread.
+    """The results of `extended_pass`, one copy per thread. Each sum consists of a high and a low fp64 number.
 
     by_row, by_column   Σ|a_ij|, high and low
     tops, counts        the largest |a_ij|, and the number of entries read
-    squares             Σ|a_ij|², high and low, in lanes to be added up
+    squares             Σ|a_ij|², high and low, in interleaved partial sums
     """
 
     by_row: np.ndarray
@@ -63,7 +64,7 @@ class ExtendedSums(NamedTuple):
 
 @inner()
 def _squared(x):
-    """Return x·x as p + rest, where rest is the rounding error of p."""
+    """Return x·x as (p, rest), where p is the rounded square and `rest` is its rounding error."""
     p, c = x * x, HALVES * x
     h = c - (c - x)
     l = x - h
@@ -72,7 +73,7 @@ def _squared(x):
 
 @inner()
 def _modulus(re, im):
-    """Return |z| and |z|², each as high and low."""
+    """Return |z| and |z|², each as high and low, for z = re + i·im."""
     p, p_rest = _squared(re)
     q, q_rest = _squared(im)
     s = p + q
@@ -87,14 +88,14 @@ def _modulus(re, im):
 
 @inner()
 def _of_complex(z, x, y, q, r):
-    """Compute x_j + y_j = |z_j| and q_j + r_j = |z_j|² of complex entries."""
+    """Store |z_j| as x_j + y_j, and |z_j|² as q_j + r_j, for complex entries z_j."""
     for j in range(z.shape[0]):
         x[j], y[j], q[j], r[j] = _modulus(np.float64(z[j].real), np.float64(z[j].imag))
 
 
 @inner()
 def _of_real(a, x, y, q, r):
-    """Compute x_j + y_j = |a_j| and q_j + r_j = |a_j|² of real entries."""
+    """Store |a_j| as x_j + y_j, and |a_j|² as q_j + r_j, for real entries a_j."""
     for j in range(a.shape[0]):
         x[j], y[j] = abs(np.float64(a[j])), 0.0
         q[j], r[j] = _squared(x[j])
@@ -102,7 +103,10 @@ def _of_real(a, x, y, q, r):
 
 @inner()
 def _of_bits(a, values, x, y, q, r):
-    """Compute x_j + y_j = |a_j| and q_j + r_j = |a_j|² of 16-bit entries, with |a_j| from the table `values`."""
+    """Store |a_j| as x_j + y_j, and |a_j|² as q_j + r_j, for 16-bit entries a_j.
+
+    The table `values` contains |a| for each bit pattern a.
+    """
     for j in range(a.shape[0]):
         x[j], y[j] = values[a[j]], 0.0
         q[j], r[j] = _squared(x[j])
@@ -110,9 +114,10 @@ def _of_bits(a, values, x, y, q, r):
 
 @inner()
 def _expand(kind, position, begin, end, values, parts):
-    """Compute x_j + y_j = |a_j| and q_j + r_j = |a_j|² of entries begin:end of a line; `parts` are x, y, q and r.
+    """Store |a_j| as x_j + y_j, and |a_j|² as q_j + r_j, for entries begin:end of a line.
 
     position   the tile, the line, and the address of the thread's buffer
+    parts      the arrays x, y, q and r
     """
     (tile, line, buffer), (x, y, q, r), count = position, parts, end - begin
     if kind == COMPLEX128:
@@ -129,7 +134,7 @@ def _expand(kind, position, begin, end, values, parts):
 
 @inner()
 def _add(x, y, high, low):
-    """Add x_j + y_j to high_j + low_j."""
+    """Add the double-double numbers x_j + y_j to high_j + low_j, in place."""
     for j in range(x.shape[0]):
         s = high[j] + x[j]
         t = s - high[j]
@@ -139,7 +144,7 @@ def _add(x, y, high, low):
 
 @inner()
 def _add_along(x, y, lanes):
-    """Add the entries of a segment to interleaved partial sums."""
+    """Add the double-double numbers x_j + y_j of a segment to interleaved partial sums."""
     for j in range(0, x.shape[0], LANES):
         count = min(LANES, x.shape[0] - j)
         _add(x[j : j + count], y[j : j + count], lanes[0, :count], lanes[1, :count])
@@ -156,7 +161,7 @@ def _largest(x):
 
 @jit(allocates=True)
 def extended_pass(tid, threads, kind, table, buffers, values, sums):
-    """Add thread tid's chunks of all tiles to this thread's `ExtendedSums`; buffers are bytes."""
+    """Add the entries in thread tid's chunks of all tiles to this thread's `ExtendedSums`; `buffers` are bytes."""
     number, buffer, squares = 0, buffer_of(buffers, tid), sums.squares[tid]
     work, lanes = np.empty((4, SEGMENT)), np.empty((2, LANES))
     for t in range(table.shape[0]):
@@ -186,7 +191,10 @@ def extended_pass(tid, threads, kind, table, buffers, values, sums):
 
 
 def values_of(dtype):
-    """Return the absolute values of all 16-bit numbers of a type by their bits; an empty array for wider types."""
+    """Return the absolute values of all numbers of a 16-bit type, indexed by their bits.
+
+    For wider types, the array is empty.
+    """
     if dtype.itemsize > 2:
         return np.zeros(0)
     with np.errstate(all="ignore"):  # some of the values are NaN
@@ -194,7 +202,7 @@ def values_of(dtype):
 
 
 def paired_sum(terms):
-    """Return the sum of all rows of the matrices as high and low."""
+    """Return the sum of all rows of all matrices in `terms`, as two rows: high and low."""
     total = np.empty((2, terms[0].shape[1]))
     for j in range(0, total.shape[1], COLUMNS):
         total[:, j : j + COLUMNS] = _sum_by_halves([term[:, j : j + COLUMNS] for term in terms])
@@ -202,7 +210,10 @@ def paired_sum(terms):
 
 
 def _sum_by_halves(terms):
-    """Return the sum of all rows of matrices as high and low, by repeatedly adding the upper half to the lower half."""
+    """Return the sum of all rows of all matrices in `terms`, as two rows: high and low.
+
+    The function adds the second half of the rows to the first half until one row remains.
+    """
     high = np.concatenate([np.zeros((1, terms[0].shape[1])), *terms])
     low = np.zeros_like(high)
     while len(high) > 1:

@@ -34,7 +34,7 @@ LANES = 64
 
 
 class Folds(NamedTuple):
-    """The constants σ of the folds, the factors of the rows and columns, and each thread's sums by fold."""
+    """The constants σ of the folds, the scale factors of the rows and columns, and each thread's sums by fold."""
 
     sigmas: Any
     row_factors: Any
@@ -45,14 +45,14 @@ class Folds(NamedTuple):
 
 @inner()
 def _largest_across(a, tops):
-    """Set tops_j to the bits of |a_j| if |a_j| is larger."""
+    """Raise tops_j to |a_j| if it is smaller. Both are compared as the bits of fp64 numbers."""
     for j in range(a.shape[0]):
         tops[j] = max(tops[j], ordered(safe_magnitude(a[j])))
 
 
 @inner()
 def _largest_along(a):
-    """Return the bits of max |a_j|."""
+    """Return max |a_j| as the bits of an fp64 number."""
     top = np.int64(0)
     for j in range(a.shape[0]):
         top = max(top, ordered(safe_magnitude(a[j])))
@@ -61,7 +61,7 @@ def _largest_along(a):
 
 @jit()
 def maxima(tid, threads, want, table, buffers, by_row, by_column):
-    """Write max_j |a_ij| and max_i |a_ij|, as the bits of fp64 numbers, to this thread's copy of the maxima."""
+    """Store max_j |a_ij| per row and max_i |a_ij| per column in this thread's copies, as the bits of fp64 numbers."""
     number = 0
     for t in range(table.shape[0]):
         tile = table[t]
@@ -87,13 +87,13 @@ def maxima(tid, threads, want, table, buffers, by_row, by_column):
 
 @by_type
 def _factor(f, j):
-    """Return f_j, or f itself if one factor applies to all entries."""
+    """Return f_j if f is an array, otherwise f itself, which then applies to all entries."""
     return (lambda f, j: f[j]) if isinstance(f, types.Array) else lambda f, j: f
 
 
 @inner()
 def _scale(a, squared, f, values):
-    """Compute values_j = |f_j·f_j·a_j|, or its square if `squared`."""
+    """Store values_j = |f_j·f_j·a_j|, or the square of this number if `squared`."""
     if squared:
         for j in range(a.shape[0]):
             values[j] = scaled_square(a[j], _factor(f, j))
@@ -104,7 +104,7 @@ def _scale(a, squared, f, values):
 
 @inner()
 def fold(values, sigma, sums):
-    """Add q_j = (σ + values_j) - σ to sums_j, and subtract it from values_j."""
+    """Split q_j = (σ + values_j) - σ off each value: add q_j to sums_j, and subtract q_j from values_j."""
     for j in range(values.shape[0]):
         q = (sigma + values[j]) - sigma
         sums[j] += q
@@ -113,7 +113,7 @@ def fold(values, sigma, sums):
 
 @inner()
 def _fold_along(values, sigmas, lanes, sums, at):
-    """Add all values to the single sum in sums[:, at], fold by fold."""
+    """Add all values to one sum with several folds: the part of fold k goes to sums[k, at]."""
     for k in range(sigmas.shape[0]):
         lanes[:] = 0.0
         for j in range(0, values.shape[0], LANES):
@@ -125,7 +125,10 @@ def _fold_along(values, sigmas, lanes, sums, at):
 
 @jit(allocates=True)
 def folded_sums(tid, threads, want, table, buffers, folds):
-    """Add the sums of the scaled entries, or (SQUARES) of their squares, fold by fold, to this thread's copy."""
+    """Add the sums of the scaled entries to this thread's copies, by fold.
+
+    If `want` contains SQUARES, the squares of the scaled entries are summed instead.
+    """
     sigmas, row_factors, column_factors, by_row, by_column = folds
     number, squared, lanes, values = 0, want & SQUARES != 0, np.zeros(LANES), np.zeros(SEGMENT)
     for t in range(table.shape[0]):

@@ -1,7 +1,7 @@
-"""Compute |x|, |x|² and integers that order |x|, for every type of entries, from one source compiled for each type.
+"""Compute |x|, |x|² and integers that order |x|, for every entry type, from one source compiled per type.
 
-Numba supports neither bfloat16 nor float16: such numbers are passed as int16 and uint16, and their bits are converted.
-All results are computed in fp64, in which no square of a narrower type over- or underflows.
+Numba supports neither bfloat16 nor float16. Such numbers are passed as int16 and uint16, and their bits are converted.
+All results are computed in fp64, in which no square of a narrower type overflows or underflows.
 
 Absolute values are compared as integers. The bits of a non-negative float, read as an integer, increase with the
 float. The bits of Inf are larger than those of any number, and the bits of NaN are larger still. Therefore the integer
@@ -18,7 +18,7 @@ from numba import types
 from mxpeak.kernels.host.engine.jit import by_type, inner
 from mxpeak.kernels.host.engine.vector_ir import HAS_FP16, bits_of, float_of, widened_fp16
 
-#: The types that represent bfloat16 and float16 in compiled code.
+#: The integer types that represent bfloat16 and float16 in compiled code.
 BF16, FP16 = types.int16, types.uint16
 
 _SIGN32, _SIGN64 = np.uint32(0x7FFFFFFF), np.uint64(0x7FFFFFFFFFFFFFFF)
@@ -27,13 +27,13 @@ _INF64 = np.uint64(0x7FF0000000000000)
 
 @inner(inline=True)
 def ordered(x):
-    """Return the bits of an fp64 |x| as an integer; NaN of either sign is above Inf."""
+    """Return the bits of |x| as an integer, for an fp64 x. NaN of either sign gives a larger integer than Inf."""
     return np.int64(bits_of(x) & _SIGN64)
 
 
 @by_type
 def widened(x):
-    """Return |x| of a 16-bit x as fp32."""
+    """Return |x| as fp32 for a bfloat16 or float16 number x, given by its bits."""
     if x == BF16:  # the upper half of an fp32
         return lambda x: float_of(np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(16)))
 
@@ -50,7 +50,7 @@ def widened(x):
 
 @by_type
 def square(x):
-    """Return |x|² in fp64; for an fp64 or complex128 x the square may over- or underflow."""
+    """Return |x|² in fp64. If x is fp64 or complex128, the square may overflow or underflow."""
     if x in (types.complex64, types.complex128):
 
         def of_complex(x):
@@ -68,7 +68,7 @@ def square(x):
 
 @by_type
 def magnitude(x):
-    """Return |x| in fp64, for complex x as the square root of |x|²."""
+    """Return |x| in fp64. For complex x, it is the square root of |x|²."""
     if x in (types.complex64, types.complex128):
         return lambda x: math.sqrt(square(x))
     if x in (BF16, FP16):
@@ -78,7 +78,7 @@ def magnitude(x):
 
 @by_type
 def safe_magnitude(x):
-    """Return |x| in fp64 for any x: no square over- or underflows, and NaN prevails over Inf."""
+    """Return |x| in fp64 without overflow or underflow of a square. NaN prevails over Inf."""
     if x != types.complex128:
 
         def of_narrow(x):
@@ -92,7 +92,7 @@ def safe_magnitude(x):
         larger = max(re, im)
         if larger >= _INF64:
             return float_of(larger)
-        # Scale by a power of two from the exponent of the larger part; a part that underflows is negligible.
+        # Scale by a power of two from the exponent of the larger part. A part that underflows is negligible.
         exponent = min(max(larger >> np.uint64(52), np.uint64(1)), np.uint64(2045))
         down = float_of(np.uint64((np.uint64(2046) - exponent) << np.uint64(52)))
         up = float_of(exponent << np.uint64(52))
@@ -104,7 +104,7 @@ def safe_magnitude(x):
 
 @by_type
 def key(x):
-    """Return an integer that orders entries by their absolute values, with NaN above Inf."""
+    """Return an integer that increases with |x|; the integer of NaN is larger than that of Inf."""
     if x == types.float64:
         return lambda x: ordered(x)
     if x == types.float32:
@@ -118,7 +118,7 @@ def key(x):
 
 @by_type
 def least_key(x):
-    """Return the key of zero, which is the smallest key."""
+    """Return the key of zero for the type of x, which is the smallest key."""
     if x == types.float32:
         return lambda x: np.int32(0)
     if x in (BF16, FP16):
@@ -128,7 +128,7 @@ def least_key(x):
 
 @by_type
 def of_key(k, x):
-    """Return in fp64 the absolute value with the key k; x shows the type of the entries."""
+    """Return the absolute value with the key k as fp64; x is any number of the entry type."""
     if x == types.float64:
         return lambda k, x: float_of(np.uint64(k))
     if x == types.float32:
@@ -142,7 +142,7 @@ def of_key(k, x):
 
 @by_type
 def scaled(x, s):
-    """Return |s·s·x| in fp64; s is a power of two and is applied twice to cover the whole range of fp64."""
+    """Return |s·s·x| in fp64 for a power of two s, applied twice because s·s may exceed the range of fp64."""
     if x in (types.complex64, types.complex128):
         return lambda x, s: math.sqrt(scaled_square(x, s))
     return lambda x, s: magnitude(x) * s * s
@@ -150,7 +150,7 @@ def scaled(x, s):
 
 @by_type
 def scaled_square(x, s):
-    """Return |s·s·x|² in fp64."""
+    """Return |s·s·x|² in fp64 for a power of two s."""
     if x in (types.complex64, types.complex128):
 
         def of_complex(x, s):
@@ -168,7 +168,7 @@ def scaled_square(x, s):
 
 @by_type
 def largest_part(x):
-    """Return the fp64 key of the larger of |Re x| and |Im x|."""
+    """Return the bits of the larger of |Re x| and |Im x|, as fp64, in an integer."""
     if x == types.complex128:
 
         def of_complex(x):
@@ -180,12 +180,15 @@ def largest_part(x):
 
 @by_type
 def square_may_overflow(x):
-    """Return whether |x|² can over- or underflow in fp64."""
+    """Return whether |x|² can overflow or underflow in fp64, which depends only on the type of x."""
     may = x in (types.float64, types.complex128)
     return (lambda x: True) if may else (lambda x: False)
 
 
 @by_type
 def magnitude_may_overflow(x):
-    """Return whether |x| may over- or underflow because |x| is computed from |x|²."""
+    """Return whether |x| can overflow or underflow because |x| is computed from |x|².
+
+    The result depends only on the type of x.
+    """
     return (lambda x: True) if x == types.complex128 else (lambda x: False)

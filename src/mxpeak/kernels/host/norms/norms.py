@@ -1,4 +1,4 @@
-"""Norms on the host: compiled passes over tiles, distributed to a team of threads."""
+"""Compute norms on the host by compiled passes over tiles, distributed to a team of threads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The largest matrix in bytes for which one thread is as fast as several threads that must first be woken.
+#: The largest matrix, in bytes, for which one thread is as fast as several threads that must first be woken.
 SMALL = 2**22
 
 
 class HostNorms:
-    """`NormKernels` on the threads of a team."""
+    """The `NormKernels` of the host, which run on the threads of a team."""
 
     xp = arrays.xp
     transport = None
@@ -142,20 +142,23 @@ class HostNorms:
 
 
 def _on_thread(kernel: Callable[..., None], job: PassJob, tid: int, *arguments: Any) -> None:
-    """Run the kernel on one thread; `job` keeps the arrays alive, because the kernel only has their addresses."""
+    """Call the compiled kernel on thread `tid` of a team.
+
+    `job` keeps the arrays alive, because the kernel only has their addresses.
+    """
     kernel(tid, *arguments)
 
 
 def _total(copies: Array) -> Array:
-    """Return the sum of the threads' copies."""
+    """Return the sum of the threads' copies of an array."""
     return np.asarray(copies[0] if len(copies) == 1 else copies.sum(axis=0))
 
 
 def first_use(details: str) -> list[Entry]:
-    """Declare the entry points of the norms benchmark for "<type> <structure> [deterministic]", the slowest first.
+    """Return the entry points that the norms benchmark compiles at its first use, the slowest first.
 
-    The diagonal of a complex Hermitian matrix is real, so the pass over the diagonal is also compiled for the real
-    type.
+    `details` is "<type> <structure> [deterministic]". The diagonal of a complex Hermitian matrix is real, so the pass
+    over the diagonal is also compiled for the real type.
     """
     name, structure, *options = details.split()
     dtype = np.dtype(getattr(ml_dtypes, name, name))
@@ -189,7 +192,7 @@ _making_ready = Lock()
 
 
 def _make_ready(dtype: np.dtype[Any]) -> None:
-    """Compile `small_norm` for arrays of a type in all layouts, so that no later call has to compile."""
+    """Compile `small_norm` for matrices of a type in all layouts, so that no later call has to compile."""
     small.small_norm.disable_compile(False)
     small.small_norm.compile((types.Array(from_dtype(dtype), 2, "A", readonly=True), types.int64))
     small.small_norm.disable_compile()

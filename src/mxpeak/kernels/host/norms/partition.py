@@ -1,4 +1,4 @@
-"""The division of tiles among threads: chunks and pieces of lines, the part inside a band, and entry addresses.
+"""Divide tiles among threads in chunks and pieces of lines, and compute ranges inside a band and entry addresses.
 
 A tile is described by one row of a table. It consists of lines, contiguous if possible: the rows of a row-major tile
 or the columns of a column-major tile.
@@ -17,14 +17,14 @@ from mxpeak.kernels.host.norms.segments import SEGMENT
 #: The columns of the table of tiles. Strides are in bytes; TURNED is 1 if columns are the lines.
 ADDRESS, LINES, LENGTH, LINE_STRIDE, STRIDE, LINE0, POSITION0, TURNED = range(8)
 LINE_FIRST, LINE_NB, LINE_JUMP, FIRST, NB, JUMP, BACK, AHEAD, CHUNK, PIECE, TABLE = range(8, 19)
-#: The distance from the diagonal that represents a missing band edge.
+#: The distance from the diagonal that means a band without an edge.
 ENDLESS = 2**62
 
 
 class TileReader(NamedTuple):
-    """The data with which a thread reads one tile: the row of the table, a sample of the entry type, and buffers.
+    """The data with which a thread reads one tile: its row of the table, a sample of the entry type, and buffers.
 
-    The address refers to five buffers, each one segment of that type; the last one is filled with zeros.
+    `buffer` is the address of five buffers, each as long as one segment. The last buffer is filled with zeros.
     """
 
     tile: np.ndarray
@@ -34,19 +34,19 @@ class TileReader(NamedTuple):
 
 @inner()
 def buffer_of(buffers, tid):
-    """Return the address of the buffers of thread tid."""
+    """Return the address of thread tid's buffers."""
     return np.int64(buffers.ctypes.data) + tid * buffers.shape[1] * buffers.itemsize
 
 
 @inner()
 def chunks(tile):
-    """Return the number of chunks into which a tile is cut."""
+    """Return the number of chunks into which a tile is divided."""
     return -(-tile[LINES] // tile[CHUNK]) * -(-tile[LENGTH] // tile[PIECE])
 
 
 @inner()
 def cut(tile, c):
-    """Return the first and last line of chunk c, and the first and last entry of these lines."""
+    """Return chunk c of a tile as (line0, line1, begin, end): entries begin:end of lines line0:line1."""
     pieces = -(-tile[LENGTH] // tile[PIECE])
     line0, begin = c // pieces * tile[CHUNK], c % pieces * tile[PIECE]
     return line0, min(tile[LINES], line0 + tile[CHUNK]), begin, min(tile[LENGTH], begin + tile[PIECE])
@@ -54,7 +54,7 @@ def cut(tile, c):
 
 @inner()
 def _before(tile, index):
-    """Return the number of entries of a line whose global index is smaller than `index`."""
+    """Return how many entries of a line have a global index smaller than `index`."""
     t = index - tile[FIRST]
     if tile[NB] >= tile[LENGTH]:  # one block: skip the division
         return min(max(t, 0), tile[LENGTH])
@@ -64,7 +64,7 @@ def _before(tile, index):
 
 @inner()
 def reach(tile, line, begin, end):
-    """Return the part of begin:end of a line that is inside the band."""
+    """Return the part of entries begin:end of a line that is inside the band, as (low, high)."""
     low, high = begin, end
     if tile[BACK] < ENDLESS or tile[AHEAD] < ENDLESS:
         g = tile[LINE_FIRST] + line
@@ -79,7 +79,10 @@ def reach(tile, line, begin, end):
 
 @inner()
 def segment(reader, line, begin, end, slot):
-    """Return the address of entries begin:end of a line, or of buffer `slot` with a copy of strided entries."""
+    """Return the address of entries begin:end of a line, which are contiguous at this address.
+
+    Entries with a stride are copied to buffer `slot`, and the function returns the address of this buffer.
+    """
     tile, sample = reader.tile, reader.sample
     address = tile[ADDRESS] + line * tile[LINE_STRIDE] + begin * tile[STRIDE]
     if tile[STRIDE] == sample.itemsize:

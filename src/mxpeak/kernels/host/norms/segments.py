@@ -1,11 +1,11 @@
-"""Compute sums and maxima of segments of one line or of four: max |a_j|, Σ |a_j| along and across lines, and Σ |a_j|².
+"""Compute sums and maxima of segments of one or four lines: max |a_j|, Σ |a_j| along and across lines, and Σ |a_j|².
 
 Four lines are processed together, so that the sums across lines are loaded and stored once per four entries.
 
 Squares are added to three sums (Blue 1978; Anderson 2017): one of unscaled numbers, one of large numbers scaled down
-and one of small numbers scaled up. Each of the three can be added over threads and ranks, and none over- or
-underflows. If the sum or the largest part of a segment indicates that its squares might over- or underflow, the
-segment is read again from the cache with scaling.
+and one of small numbers scaled up. Each sum can be added over threads and ranks, and none overflows or underflows. If
+the sum or the largest part of a segment indicates that its squares might overflow or underflow, the segment is read
+again from the cache with scaling.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from mxpeak.kernels.host.norms.magnitude import (
 
 #: Entries of a line that are processed at a time: four lines of this length, and their sums, fit into the L1 cache.
 SEGMENT = 1024
-#: Flags of the results of a pass. For a row-major tile, ALONG means the sums by row. The flags are int64, so that
-#: Numba compiles one version.
+#: Flags that select the results of a pass. For a row-major tile, ALONG selects the sums by row. The flags are int64,
+#: so that Numba compiles one version.
 MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
 ROWS, COLUMNS = ALONG, ACROSS
 #: Sums of squares between these bounds need no scaling.
@@ -46,11 +46,11 @@ _FAST = {"reassoc", "contract"}
 
 
 class Accumulators(NamedTuple):
-    """The results of one thread, and its workspace.
+    """The results of one thread, and workspace for sums that are discarded.
 
     tops        the bits of the largest entry so far
     squares     the three sums of squares
-    waste       fp64 numbers, at least one segment, for sums that are discarded
+    waste       workspace of fp64 numbers, at least one segment
     """
 
     tops: np.ndarray
@@ -60,7 +60,7 @@ class Accumulators(NamedTuple):
 
 @inner()
 def _largest(a):
-    """Return max |a_j|."""
+    """Return max |a_j| over a segment, or NaN if any a_j is NaN."""
     top = least_key(a[0])
     for j in range(a.shape[0]):
         top = max(top, key(a[j]))
@@ -69,7 +69,7 @@ def _largest(a):
 
 @inner(fastmath=_FAST)
 def _squares(a):
-    """Return Σ |a_j|²."""
+    """Return the sum of squares Σ |a_j|² of a segment."""
     total = 0.0
     for j in range(a.shape[0]):
         total += square(a[j])
@@ -78,7 +78,7 @@ def _squares(a):
 
 @inner(fastmath=_FAST)
 def _sum(a):
-    """Return Σ |a_j|."""
+    """Return the sum Σ |a_j| of a segment."""
     total = 0.0
     for j in range(a.shape[0]):
         total += magnitude(a[j])
@@ -87,7 +87,7 @@ def _sum(a):
 
 @inner()
 def _largest_four(a, b, c, d):
-    """Return the largest entry of four segments."""
+    """Return the largest absolute value in four segments, or NaN if any entry is NaN."""
     top = least_key(a[0])
     for j in range(a.shape[0]):
         top = max(top, max(max(key(a[j]), key(b[j])), max(key(c[j]), key(d[j]))))
@@ -96,7 +96,7 @@ def _largest_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _squares_four(a, b, c, d):
-    """Return the sum of squares of four segments."""
+    """Return the sum of the squares of all entries of four segments."""
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         s0 += square(a[j])
@@ -108,14 +108,17 @@ def _squares_four(a, b, c, d):
 
 @inner(fastmath=_FAST)
 def _add_four(a, b, c, d, across):
-    """Add the magnitudes of the entries of four segments to the sums across lines."""
+    """Add the absolute values of the entries of four segments to `across`, the sums across lines."""
     for j in range(a.shape[0]):
         across[j] += (magnitude(a[j]) + magnitude(b[j])) + (magnitude(c[j]) + magnitude(d[j]))
 
 
 @inner(fastmath=_FAST)
 def _sum_four(a, b, c, d, across):
-    """Return the sums along four segments, and add the entries to the sums across lines unless these are None."""
+    """Return the four sums of absolute values along segments, and add the absolute values to `across`.
+
+    If `across` is None, only the sums along the segments are computed.
+    """
     s0 = s1 = s2 = s3 = 0.0
     for j in range(a.shape[0]):
         x0, x1, x2, x3 = magnitude(a[j]), magnitude(b[j]), magnitude(c[j]), magnitude(d[j])
@@ -130,7 +133,7 @@ def _sum_four(a, b, c, d, across):
 
 @inner(fastmath=_FAST)
 def _all_four(a, b, c, d, across):
-    """Return the sums along four segments, the largest entry and the sum of squares; update the sums across lines."""
+    """Return the sums along four segments, the largest entry and the sum of squares, and update `across`."""
     s0 = s1 = s2 = s3 = q0 = q1 = 0.0
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -148,7 +151,7 @@ def _all_four(a, b, c, d, across):
 
 @inner()
 def _peak(a):
-    """Return the largest real or imaginary part, NaN if any part is NaN."""
+    """Return the largest absolute value of a real or imaginary part, or NaN if any part is NaN."""
     top = np.int64(0)
     for j in range(a.shape[0]):
         top = max(top, largest_part(a[j]))
@@ -157,7 +160,7 @@ def _peak(a):
 
 @inner()
 def _safe(a, across):
-    """Return Σ |a_j| and max |a_j| without overflow, and add |a_j| to across_j."""
+    """Return Σ |a_j| and max |a_j| without overflow of squares, and add |a_j| to across_j."""
     total, top = 0.0, np.int64(0)
     for j in range(a.shape[0]):
         x = safe_magnitude(a[j])
@@ -169,7 +172,10 @@ def _safe(a, across):
 
 @inner()
 def _add_squares(a, total, squares):
-    """Add the squares of a segment to the three sums; `total` is their unscaled sum."""
+    """Add the squares of a segment to the three sums of squares, with scaling if necessary.
+
+    `total` is the sum of the unscaled squares of the segment.
+    """
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
         squares[0] += total
         return
@@ -192,13 +198,16 @@ def _add_squares(a, total, squares):
 
 @inner()
 def _raise_to(tops, x):
-    """Set the largest entry to x if x is larger."""
+    """Raise tops[0] to x if it is smaller. Both are compared as the bits of fp64 numbers."""
     tops[0] = max(tops[0], ordered(x))
 
 
 @inner()
 def one_line(want, a, results):
-    """Return the sum along a segment, and add its largest entry and squares to the results."""
+    """Return Σ |a_j| of a segment, and update the largest entry and the sums of squares in `results`.
+
+    Only the results in `want` are computed; without ALONG, the function returns 0.
+    """
     if want & MAX:
         top = _largest(a)
         if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
@@ -216,7 +225,10 @@ def one_line(want, a, results):
 
 @inner()
 def _four_apart(want, a, b, c, d, results):
-    """Return the sums along four segments without computing sums across lines; update the results."""
+    """Return the sums along four segments, and update `results`, without computing sums across lines.
+
+    Without ALONG in `want`, the function returns zeros.
+    """
     if want & MAX:
         top = _largest_four(a, b, c, d)
         if magnitude_may_overflow(a[0]) and not (SMALL <= top <= LARGE):
@@ -237,7 +249,10 @@ def _four_apart(want, a, b, c, d, results):
 
 @inner()
 def _add_squares_of_four(total, a, b, c, d, squares):
-    """Add the squares of four segments to the three sums; `total` is their unscaled sum."""
+    """Add the squares of four segments to the three sums of squares, with scaling if necessary.
+
+    `total` is the sum of the unscaled squares of all four segments.
+    """
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
         squares[0] += total
     else:
@@ -247,7 +262,10 @@ def _add_squares_of_four(total, a, b, c, d, squares):
 
 @inner()
 def _four_fast(want, a, b, c, d, across):
-    """Return the sums along four segments and the wanted largest entry and squares; update the sums across lines."""
+    """Return the sums along four segments, the largest entry and the sum of squares, and update `across`.
+
+    Results that are not in `want` may be zero. Squares are not scaled.
+    """
     if want & (MAX | SQUARES):
         return _all_four(a, b, c, d, across)
     if want & ALONG:
@@ -259,7 +277,10 @@ def _four_fast(want, a, b, c, d, across):
 
 @inner()
 def four_lines(want, a, b, c, d, across, results):
-    """Return the sums along four segments, and add the entries to the sums across lines and to the results."""
+    """Return the sums along four segments, and update `results` and the sums across lines, `across`.
+
+    Without ALONG in `want`, the function may return zeros. Without ACROSS, `across` does not change.
+    """
     if not want & ACROSS:
         return _four_apart(want, a, b, c, d, results)
     if magnitude_may_overflow(a[0]):  # check the range before anything is added
@@ -281,7 +302,7 @@ def four_lines(want, a, b, c, d, across, results):
 
 @inner()
 def _four_safely(want, a, b, c, d, across, results):
-    """Process four segments as `four_lines` does, with |x|² possibly outside the range of fp64."""
+    """Compute the results of `four_lines` for segments in which |x|² may be outside the range of fp64."""
     if _peak(a) == _peak(b) == _peak(c) == _peak(d) == 0.0:
         return 0.0, 0.0, 0.0, 0.0
     s0, top0 = _safe(a, across)

@@ -1,7 +1,7 @@
 """Compute one norm of a small general matrix, without the tables, copies and threads of `norm_pass`.
 
-For a small matrix, these take more time than the norm. Segments are processed by the same code as in `norm_pass`. If
-the result is NEEDS_FULL_PASS, the caller runs `norm_pass`.
+For a small matrix, the tables, copies and threads take more time than the norm. Segments are processed by the same
+code as in `norm_pass`. If the result is NEEDS_FULL_PASS, the caller calls `norm_pass`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mxpeak.kernels.host.norms.segments import (
     one_line,
 )
 
-#: Returned for a matrix without contiguous lines, with many short ones, or with squares outside the range of fp64.
+#: The result for a matrix without contiguous lines, with many short lines, or with squares outside the range of fp64.
 NEEDS_FULL_PASS = -1.0
 #: With more than MANY lines of fewer than SHORT entries, this code takes longer than waking the threads.
 SHORT, MANY = 64, 1024
@@ -34,7 +34,10 @@ SHORT, MANY = 64, 1024
 
 @jit(allocates=True)
 def small_norm(A, want):
-    """Return the max, inf (ROWS), one (COLUMNS) or fro (SQUARES) norm of an array, or NEEDS_FULL_PASS."""
+    """Return a norm of A, or NEEDS_FULL_PASS if this function cannot compute the norm quickly or accurately.
+
+    `want` is MAX (max norm), ROWS (inf norm), COLUMNS (one norm) or SQUARES (Frobenius norm).
+    """
     m, n = A.shape
     if m == 0 or n == 0:
         return 0.0
@@ -67,7 +70,7 @@ def small_norm(A, want):
 
 @inner(allocates=True)
 def _across(A, address, lines, length, stride, results):
-    """Return the largest sum across lines."""
+    """Return the largest sum of absolute values across lines, in one pass over A."""
     sums, zeros = np.zeros(length), np.zeros(min(length, SEGMENT), A.dtype)
     for line in range(0, lines, 4):
         for s in range(0, length, SEGMENT):

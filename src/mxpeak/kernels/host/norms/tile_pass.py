@@ -1,7 +1,7 @@
 """Compute the largest |a_ij|, the sums by row and by column, and the sum of squares in one pass over the tiles.
 
-Four lines are processed together; missing lines are replaced by zeros. Sums are in fp64 and blocked: by segments along
-lines, and by chunks of lines across.
+Four lines are processed together, and missing lines are replaced by zeros. Sums are in fp64 and blocked: by segments
+along lines, and by chunks of lines across.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ LONG = 4 * SEGMENT
 APART = 8
 
 
-#: Positions of a thread's results: three sums of squares, and in another cache line the bits of the largest entry.
+#: Positions of a thread's results: three sums of squares and, in another cache line, the bits of the largest entry.
 SQUARES_AT, TOP_AT, RESULTS = 0, 8, 16
 
 
 @inner()
 def _sum_four(want, reader, line, count, begin, end, origin, across, results):
-    """Return the sums along entries begin:end of `count` <= 4 lines, and add to `across` from entry `origin` on."""
+    """Return the sums along entries begin:end of up to four lines, and add the entries to the sums across lines.
+
+    `across` is the address of the sums across lines, from entry `origin` on.
+    """
     s0 = s1 = s2 = s3 = 0.0
     sample, zeros = reader.sample, reader.buffer + 4 * SEGMENT * reader.sample.itemsize
     for s in range(begin, end, SEGMENT):
@@ -58,7 +61,10 @@ def _sum_four(want, reader, line, count, begin, end, origin, across, results):
 
 @inner(allocates=True)
 def _chunk_by_four(want, reader, line0, line1, begin, end, across, along_out, results):
-    """Process entries begin:end of lines line0:line1, four lines at a time in the range that all four lines have."""
+    """Add entries begin:end of lines line0:line1 to all results, processing four lines at a time.
+
+    Entries inside the band that only some of the four lines have are processed line by line.
+    """
     lows, highs, sums = np.empty(4, np.int64), np.empty(4, np.int64), np.empty(4)
     for line in range(line0, line1, 4):
         count = min(4, line1 - line)
@@ -79,7 +85,7 @@ def _chunk_by_four(want, reader, line0, line1, begin, end, across, along_out, re
 
 @inner()
 def _chunk_along(want, reader, line0, line1, begin, end, along_out, results):
-    """Process a chunk line by line, without sums across lines."""
+    """Add entries begin:end of lines line0:line1 to the results, without sums across lines."""
     for line in range(line0, line1):
         (low, high), total = reach(reader.tile, line, begin, end), 0.0
         for s in range(low, high, LONG):
@@ -91,7 +97,7 @@ def _chunk_along(want, reader, line0, line1, begin, end, along_out, results):
 
 @jit(allocates=True)
 def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, results):
-    """Add the entries of thread tid's chunks of all tiles to the wanted sums and results.
+    """Add the entries in thread tid's chunks of all tiles to the sums and results that `want` selects.
 
     buffers         see `TileReader`
     across          one buffer per thread, for the sums across one chunk
@@ -115,7 +121,7 @@ def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, res
                 _chunk_along(by_kind, reader, line0, line1, begin, end, by_line, own)
                 continue
             # All entries that are read from these lines are between the start of the first line and the end of the
-            # last one.
+            # last line.
             begin, end = reach(tile, line0, begin, end)[0], reach(tile, line1 - 1, begin, end)[1]
             length = max(ZERO, end - begin) if by_kind & ACROSS else ZERO
             across[:length] = 0.0
@@ -131,7 +137,7 @@ def norm_pass(tid, threads, want, table, buffers, across, by_row, by_column, res
 def _read(words):
     """Return the bitwise OR of all words, read as four streams.
 
-    A single stream stalls at the end of each page, where hardware prefetching stops; four streams rarely stall
+    A single stream stalls at the end of each page, where hardware prefetching stops. Four streams rarely stall
     together.
     """
     seen, quarter = np.uint64(0), words.shape[0] // 4
@@ -146,7 +152,10 @@ def _read(words):
 
 @jit()
 def read_all(tid, threads, table, seen):
-    """Read every byte of thread tid's chunks of all tiles, including the gaps between strided entries."""
+    """Read every byte of thread tid's chunks of all tiles, including the gaps between strided entries.
+
+    The bitwise OR of all words read is stored in `seen`, so that the compiler does not remove the reads.
+    """
     number = 0
     for t in range(table.shape[0]):
         tile = table[t]

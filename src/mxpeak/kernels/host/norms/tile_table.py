@@ -1,4 +1,4 @@
-"""The table of tiles that compiled code reads, and the chunks that are distributed to threads."""
+"""Describe tiles in a table that compiled code reads, and choose the chunks that are distributed to threads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mxpeak.layout.structure import WHOLE, Band
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The types of entries, and the types that represent them in compiled code.
+#: The entry types, and the types that represent them in compiled code.
 COMPILED_TYPES = {np.dtype(name): np.dtype(name) for name in ("float64", "float32", "complex128", "complex64")} | {
     np.dtype(ml_dtypes.bfloat16): np.dtype(np.int16),
     np.dtype(np.float16): np.dtype(np.uint16),
 }
 WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
-#: Lines of a chunk, the smallest number of chunks per thread, and entries of a piece if there are too few lines.
+#: Lines per chunk, the smallest number of chunks per thread, and entries of a piece if there are too few lines.
 LINES, CHUNKS, PIECE = 128, 4, 2**16
 #: The smallest number of entries of a piece, and the length below which a line is short.
 LEAST_PIECE, SHORT = 4096, 64
@@ -30,7 +30,7 @@ ALONE = 2**18
 
 
 class PassJob:
-    """The tiles of one pass in the form that compiled code reads, and the best number of threads for the pass."""
+    """The tiles of one pass as a table for compiled code, and the best number of threads for the pass."""
 
     def __init__(self, tiles: Sequence[Tile], band: Band, wants: Collection[str], threads: int):
         self.want = int(sum(WANTS[name] for name in wants))
@@ -42,25 +42,28 @@ class PassJob:
 
     @property
     def tiles(self) -> tuple[Array, Array]:
-        """Return the table of tiles, and new buffers for strided entries."""
+        """Return the table of tiles, and new buffers into which threads copy strided entries."""
         dtype = self._arrays[0].dtype if self._arrays else np.float64
         return self._table, np.zeros((self.threads, 5 * SEGMENT), dtype)
 
     @property
     def width(self) -> int:
-        """Return the length of the longest piece of a line, at least one segment."""
+        """Return the number of entries in the longest piece of a line, at least one segment."""
         return max(SEGMENT, int(self._table[:, partition.PIECE].max(initial=0)))
 
     def rows(self, rows: int) -> tuple[int, int]:
-        """Return the shape of the sums by row."""
+        """Return the shape (copies, rows) of the array for sums by row, or (1, 0) if they are not wanted."""
         return (self._copies(turned=False), rows) if self.want & ROWS else (1, 0)
 
     def columns(self, columns: int) -> tuple[int, int]:
-        """Return the shape of the sums by column."""
+        """Return the shape (copies, columns) of the array for sums by column, or (1, 0) if they are not wanted."""
         return (self._copies(turned=True), columns) if self.want & COLUMNS else (1, 0)
 
     def _copies(self, *, turned: bool) -> int:
-        """Return the number of copies of the sums: one per thread, or one if no two threads add to the same sum."""
+        """Return the number of copies of the sums by row, or by column if `turned`.
+
+        There is one copy per thread, or a single copy if no two threads add to the same sum.
+        """
         if len(self._table) != 1:
             return self.threads
         along = bool(self._table[0, partition.TURNED]) == turned
@@ -69,13 +72,13 @@ class PassJob:
 
 
 def _bytes_in(band: Band, A: Array) -> int:
-    """Estimate the number of bytes of a tile inside the band."""
+    """Return an estimate of the number of bytes of a tile that are inside the band."""
     width = max(0, min(band.below + band.above + 1, *A.shape))
     return min(max(A.shape) * width * A.itemsize, A.nbytes)
 
 
 def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[int, ...]:
-    """Return the row of the table for a tile: `partition.ADDRESS` to `partition.PIECE`."""
+    """Return the row of the table that describes a tile, from column `partition.ADDRESS` to `partition.PIECE`."""
     (m, n), (down, right) = A.shape, A.strides
     turned = _turned(m, n, down, right, A.itemsize)
     lines, length, line_stride, stride = (n, m, right, down) if turned else (m, n, down, right)
@@ -94,7 +97,7 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
 
 
 def _turned(m: int, n: int, down: int, right: int, itemsize: int) -> bool:
-    """Return whether columns are the lines.
+    """Return whether the columns of an m×n tile are its lines.
 
     If rows and columns are both contiguous, the longer ones are the lines. If neither are, the lines have the smaller
     stride. Otherwise, the contiguous ones are the lines unless they are short, because short contiguous lines cost

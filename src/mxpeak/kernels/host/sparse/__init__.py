@@ -1,1 +1,1 @@
-"""Sparse kernels of the host: formats, sweeps, products and vectors."""
+"""Sparse kernels of the host: storage formats, Gauss–Seidel sweeps, products and vector operations."""

@@ -1,4 +1,4 @@
-"""Pack a sparse matrix into chunks of independent rows, with columns in as few bytes as possible, in compiled code.
+"""Pack a sparse matrix into chunks of independent rows, with columns in as few bytes as possible.
 
 A chunk is up to LANES successive rows of one group. It has two parts: the entries in columns of earlier groups (L) and
 the entries in columns of later groups (U). The diagonal and the entries in columns of other ranks are stored
@@ -21,7 +21,7 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.sparse.slot_sums import LANES
 
-#: The parts of a row that a sum includes.
+#: The parts of a matrix that a sum includes: L, U or both.
 LOWER, UPPER, BOTH = 1, 2, 3
 #: Columns of the table of chunks: first row, rows, first slot, first near and far slot, then the counts of L and of U.
 ROW, ROWS, SLOT, NEAR, FAR, L_PART, U_PART = 0, 1, 2, 3, 4, 5, 8
@@ -33,16 +33,17 @@ STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
 #: Number of distinct differences column - row that are examined in one part of a chunk. Entries with further
 #: differences do not become runs.
 MOST = 64
-#: A difference becomes a run if at least 1 / SHARE of a chunk's rows have it: zeros then cost less than columns.
+#: A difference becomes a run if at least 1 / SHARE of a chunk's rows have it. Storing zeros then costs less than
+#: storing columns.
 SHARE = 4
-#: The number of rows from which on a chunk ends if the differences change.
+#: A chunk ends at a change of the differences only if it has at least this number of rows.
 LEAST = LANES // 4
-#: The largest distance between columns of a near slot.
+#: The columns of a near slot differ by less than this number.
 NEAR_SPAN = 2**16
 
 
 class ChunkColumns(NamedTuple):
-    """The table of chunks and the columns of their slots."""
+    """The table of chunks, and the columns of all slots."""
 
     table: Any
     bases: Any
@@ -51,17 +52,17 @@ class ChunkColumns(NamedTuple):
 
     @property
     def lower(self) -> int:
-        """Return the number of stored values of L."""
+        """Return the number of stored values of L, including padding zeros."""
         return LANES * int(self.table[:, L_PART : L_PART + 3].sum(dtype=np.int64))
 
     @property
     def upper(self) -> int:
-        """Return the number of stored values of U."""
+        """Return the number of stored values of U, including padding zeros."""
         return LANES * int(self.table[:, U_PART : U_PART + 3].sum(dtype=np.int64))
 
 
 class ChunkMatrix(NamedTuple):
-    """A matrix in chunks in the form that compiled code receives.
+    """A matrix in chunks, as compiled code receives it.
 
     The fields are those of `ChunkColumns`, the values of L and U, the diagonal, and
 
@@ -96,7 +97,11 @@ class GroupCuts(NamedTuple):
 
 
 class _PartEntries(NamedTuple):
-    """Entries of one part of a chunk: new column, lane, index into `indices`, number of repeating rows, slot."""
+    """The entries of one part of a chunk, one array element per entry.
+
+    `column` is the new column, and `entry` the index into the row array `indices`. `times` is the number of successive
+    rows that repeat the entry. `slot` is the slot to which the entry is assigned.
+    """
 
     column: Any
     lane: Any
@@ -106,7 +111,7 @@ class _PartEntries(NamedTuple):
 
 
 class _Differences(NamedTuple):
-    """Differences column - row and the number of entries with each."""
+    """The differences column - row in one part of a chunk, and the number of entries with each difference."""
 
     value: Any
     count: Any
@@ -121,11 +126,12 @@ class _ColumnRange(NamedTuple):
 
 @jit(allocates=True)
 def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, repeats):
-    """Store the first rows of the chunks of group g from chunk_row[starts[g]] on, and their number in counts[g].
+    """Divide the rows of each group into chunks, for this thread's groups.
 
-    A chunk ends after LANES rows. A chunk of at least LEAST rows also ends before a row with mostly new differences
-    (column - row). repeats[r] becomes True if row r has exactly the differences of the previous row and no entry in
-    the halo. No row has more than `longest` entries.
+    The first rows of the chunks of group g are stored from chunk_row[starts[g]] on, and the number of chunks in
+    counts[g]. A chunk ends after LANES rows. A chunk of at least LEAST rows also ends before a row with mostly new
+    differences (column - row). repeats[r] becomes True if row r has exactly the differences of the previous row and no
+    entry in the halo. No row has more than `longest` entries.
     """
     new_to_old, old_to_new, indptr, indices = rows
     n, differences, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
@@ -171,7 +177,10 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
 
 @inner(inline=True)
 def find(differences, size, value, hint):
-    """Return the index of a value among the first `size` of `differences`, or -1; the index `hint` is tried first."""
+    """Return the index of `value` among the first `size` elements of `differences`, or -1 if it is not among them.
+
+    The index `hint` is tried first.
+    """
     if 0 <= hint < size and differences[hint] == value:
         return hint
     for k in range(size):
@@ -182,10 +191,10 @@ def find(differences, size, value, hint):
 
 @inner()
 def _gather(rows, cuts, c, upper, part):
-    """List the entries of one part of a chunk row by row, and return their number.
+    """List the entries of one part of chunk c in `part`, row by row, and return the number of listed entries.
 
-    A row that repeats the previous row is not listed. Instead, the first row of such a sequence counts its entries
-    `times` times.
+    A row that repeats the previous row is not listed. Instead, the entries of the first row of such a sequence have
+    the length of the sequence as `times`.
     """
     new_to_old, old_to_new, indptr, indices = rows
     first, end, start = cuts.first[c], cuts.end[c], cuts.group_start[c]
@@ -207,7 +216,10 @@ def _gather(rows, cuts, c, upper, part):
 
 @inner()
 def _find_runs(row0, rows, entries, part, differences, columns, storage):
-    """Store the differences of one part of a chunk that become runs, in order of appearance; return their number."""
+    """Find the differences in one part of a chunk that become runs, and return the number of runs.
+
+    The differences are stored in `differences`, in order of appearance.
+    """
     size, hint = 0, 0
     if storage != PACKED:
         return 0
@@ -236,11 +248,11 @@ def _find_runs(row0, rows, entries, part, differences, columns, storage):
 
 @inner()
 def _assign_slots(row0, entries, part, differences, runs, bounds):
-    """Set slot[e] to the index of the run that contains entry e, or to -1 - s if no run contains it.
+    """Assign each entry of one part of a chunk to a slot, and return the number of slots that are not runs.
 
-    Here, s is the number of earlier entries of the same row that are not in a run. Return the number of slots that
-    these entries need. bounds.low[s] and bounds.high[s] become the smallest and the largest column of slot s, if the
-    arrays have an element s.
+    slot[e] becomes the index of the run that contains entry e. If no run contains it, slot[e] becomes -1 - s, where s
+    is the number of earlier entries of the same row that are not in a run. bounds.low[s] and bounds.high[s] become the
+    smallest and the largest column of slot s, if the arrays have an element s.
     """
     slots, s, hint = 0, 0, 0
     for e in range(entries):
@@ -265,7 +277,7 @@ def _assign_slots(row0, entries, part, differences, runs, bounds):
 
 @inner(allocates=True)
 def _scratch(longest):
-    """Return the work arrays for finding the slots of a chunk with up to `longest` entries."""
+    """Allocate the work arrays for finding the slots of a chunk with up to `longest` entries."""
     column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
     part = _PartEntries(column, lane, np.empty(longest, np.int64), np.empty(longest, np.int64), slot)
     differences = _Differences(np.empty(MOST, np.int64), np.empty(MOST, np.int64))
@@ -274,7 +286,7 @@ def _scratch(longest):
 
 @jit(allocates=True)
 def count_slots(tid, threads, rows, cuts, columns, storage, table):
-    """Store the rows and the numbers of slots of every chunk in this thread's share."""
+    """Store the rows and the numbers of slots of each of this thread's chunks in `table`."""
     chunks = cuts.first.shape[0]
     part, differences, bounds = _scratch(cuts.longest)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -294,7 +306,7 @@ def count_slots(tid, threads, rows, cuts, columns, storage, table):
 
 @jit(allocates=True)
 def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values):
-    """Store bases, columns and values of every slot in this thread's share of the chunks; all arrays must be zero."""
+    """Store the bases, columns and values of all slots in this thread's chunks. All arrays must be zero before."""
     table, bases, near, far = packed
     chunks, first_entry, to = table.shape[0], np.empty(LANES, np.int64), np.empty(4 * MOST, np.int64)
     part, differences, bounds = _scratch(cuts.longest)
@@ -341,7 +353,10 @@ def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values)
 
 @jit()
 def mark(rows, surface, cuts, chunk_of, backward, marked):
-    """Mark the chunks with a row next to other ranks, and those with a marked neighbor in an earlier or later group.
+    """Mark the chunks with a row next to other ranks, and propagate the marks to chunks in later groups.
+
+    If `backward`, the marks are propagated to chunks in earlier groups. Chunks are neighbors if an entry connects two
+    of their rows.
 
     forward     A chunk with a marked neighbor in an earlier group must wait for other ranks in a sweep. Marked chunks
                 are swept after all unmarked ones. With a symmetric pattern, all later neighbors of a marked chunk are

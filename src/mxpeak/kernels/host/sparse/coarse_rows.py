@@ -1,4 +1,4 @@
-"""Set up residuals at some rows: find these rows in a matrix, or copy their entries."""
+"""Prepare residuals at a subset of rows: find these rows in a matrix, or copy their entries."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from mxpeak.kernels.host.sparse.natural.gs_csr import CsrColumns, RowStarts
 from mxpeak.kernels.host.sparse.natural.slot_format import SlotColumns
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 
-#: The type of a function that runs a compiled function on as many threads as a count of numbers justifies.
+#: The type of a function that runs a compiled function on a number of threads that suits the amount of work.
 Run = Callable[..., int]
 
 
 def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
-    """Return the positions of the rows in the matrix and of their residuals, computed once per array of rows."""
+    """Return the positions of `rows` in the matrix and the positions of their residuals.
+
+    The result is cached for each array of rows.
+    """
     for coarse in A.coarse:
         if coarse.rows is rows:
             return coarse
@@ -38,7 +41,10 @@ def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
 
 
 def copied_rows(run: Run, A: HostMatrix, coarse: CoarseRows, parts: int) -> RowCopies | ChunkCopies:
-    """Return a copy of the rows' entries in some parts, made at the first call, for a matrix swept in natural order."""
+    """Return a copy of the coarse rows' entries in L, U or both, for a matrix that is swept in natural order.
+
+    The copy is made at the first call.
+    """
     if parts not in coarse.copies:
         columns = A.pattern.columns
         if isinstance(columns, CsrColumns):
@@ -49,7 +55,7 @@ def copied_rows(run: Run, A: HostMatrix, coarse: CoarseRows, parts: int) -> RowC
 
 
 def _copies_of_rows(A: HostMatrix, columns: CsrColumns, coarse: CoarseRows, parts: int) -> RowCopies:
-    """Copy entries from compressed rows."""
+    """Return a copy of the coarse rows' entries in L, U or both, for a matrix in compressed rows."""
     _, *starts = coarse.at
     counts = (columns.in_lower if parts & LOWER else None, columns.in_upper if parts & UPPER else None)
     chosen = [(begins, count[coarse.rows]) for begins, count in zip(starts, counts) if count is not None]
@@ -61,14 +67,16 @@ def _copies_of_rows(A: HostMatrix, columns: CsrColumns, coarse: CoarseRows, part
 
 
 def _copies_of_chunks(run: Run, A: HostMatrix, columns: SlotColumns, rows: Array, parts: int) -> ChunkCopies:
-    """Copy entries from slots and pack the copies into new slots."""
+    """Return a copy of the coarse rows' entries in L, U or both, in new slots, for a matrix in slots."""
     packed, last, nnz = A.storage == "packed", A.n + A.halo, 27 * rows.size
     begins = np.empty(rows.size, np.int64)
     in_lines = np.count_nonzero(np.diff(rows) == coarse_residual.STEP) > rows.size // 2
     begins = begins[: coarse_residual.cut_groups(rows, in_lines, begins)]
     chunks = -(-begins.size // GROUPS)
     begins = np.append(begins, [rows.size] * (chunks * GROUPS + 1 - begins.size))
-    starts = rows[np.minimum(begins[:-1], rows.size - 1)].astype(np.int64)  # empty groups also need a valid row
+    starts = rows[np.minimum(begins[:-1], rows.size - 1)].astype(
+        np.int64
+    )  # empty groups also need the index of an existing row
     chunk_of = np.searchsorted(columns.table[:, slot_format.ROW], rows, side="right") - 1
     first = np.zeros(rows.size + 1, np.int64)
     groups, at = Groups(rows, begins, starts, first, np.empty(0, np.int32)), np.empty(0, np.int64)

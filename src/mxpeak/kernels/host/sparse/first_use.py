@@ -1,4 +1,4 @@
-"""The entry points of the sparse benchmarks and of `gmres`, derived from the formats of matrices and vectors."""
+"""Declare the entry points of the sparse benchmarks and of `gmres` for the formats of matrices and vectors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from mxpeak.kernels.host.sparse.natural.schedule import Schedule
 from mxpeak.kernels.host.sparse.natural.slot_format import ChunkCuts, SlotColumns, SlotMatrix
 from mxpeak.kernels.host.sparse.rows import Halo, OrderedRows
 
-#: Functions that take more than two seconds to compile, and those that take about one second. All others take less.
+#: Functions that take more than two seconds to compile, and functions that take about one second. All others take
+#: less.
 SLOW = ("count_slots", "sweep_forward", "fill_slots", "sweep_backward", "sweep", "cut_rows", "stencil_rows")
 SLOWER_THAN_MOST = ("find_entries", "find_needs", "makespan", "residual_in_chunks", "unit_edges", "multiply")
-#: The preconditioners that use Gauss–Seidel sweeps, and those with coarser levels.
+#: The preconditioners that use Gauss–Seidel sweeps, and the preconditioners with coarser levels.
 SWEEPING, MULTILEVEL = ("gs", "sgs", "stencil", "amg"), ("stencil", "amg")
 
 FP64, INT32, FLAGS = types.float64, types.int32[::1], types.boolean[::1]
@@ -32,7 +33,7 @@ LINES, SUMS = types.int32[:, ::1], types.float64[:, ::1]
 
 
 def named(kind: type, *fields: Any) -> Any:
-    """Return the type of a named tuple whose fields have these types."""
+    """Return the Numba type of a named tuple whose fields have these types."""
     return types.BaseTuple.from_types(fields, kind)
 
 
@@ -41,7 +42,7 @@ HALO, GROUP_CUTS = named(Halo, INT32, INTEGERS, INT32), named(GroupCuts, INTEGER
 CUTS, STEPS = named(ChunkCuts, INTEGERS, INTEGERS, INT), named(StepList, INTEGERS, INTEGERS)
 SCHEDULE = named(Schedule, INTEGERS, INT32, LINES, INT, INT, INT)
 GROUPS = named(Groups, INT32, INTEGERS, INTEGERS, INTEGERS, INT32)
-#: For each kind of matrix: the module of its products, the type of its columns, and the array types of these columns.
+#: For each matrix type: the module of its products, the type of its columns, and the array types of these columns.
 ENCODED: dict[type, tuple[str, type, tuple[Any, ...]]] = {
     CsrMatrix: ("natural.gs_csr", CsrColumns, (TABLE, INT32, INT32, INT32)),
     SlotMatrix: ("natural.gs_simd", SlotColumns, (INTEGERS, LINES, INT32, INT32)),
@@ -50,34 +51,37 @@ ENCODED: dict[type, tuple[str, type, tuple[Any, ...]]] = {
 
 
 def vector_of(values: str) -> Any:
-    """Return the type of a vector, or of the stored values of a matrix, in a format."""
+    """Return the Numba type of a vector, or of a matrix's stored values, in a format."""
     return from_dtype(FORMATS[values][1])[::1]
 
 
 def matrix_of(kind: type, values: str, vectors: str) -> Any:
-    """Return the type of a matrix with these values, for vectors of a format."""
+    """Return the Numba type of a matrix with these values, for vectors of a format."""
     real = vector_of(vectors)
     scratch = {CsrMatrix: (), SlotMatrix: (real,), ChunkMatrix: (INTEGERS, real)}[kind]
     return named(kind, *ENCODED[kind][2], vector_of(values), real, *scratch)
 
 
 def on_team(module: str, name: str, *arguments: Any) -> Entry:
-    """Return an entry point that runs on a team of threads."""
+    """Return the entry point of a function that all threads of a team call.
+
+    `arguments` are the argument types after the thread number and the number of threads.
+    """
     return Entry(f"sparse.{module}", name, (INT, INT, *arguments))
 
 
 def alone(module: str, name: str, *arguments: Any) -> Entry:
-    """Return an entry point that runs on one thread."""
+    """Return the entry point of a function that one thread calls; `arguments` are its types."""
     return Entry(f"sparse.{module}", name, arguments)
 
 
 def bits_of(values: str) -> Any:
-    """Return the type that represents the bits of stored values."""
+    """Return the Numba type of stored values that are handled as unsigned integers."""
     return from_dtype(np.dtype(f"u{FORMATS[values][1].itemsize}"))[::1]
 
 
 def store(kind: type, values: str, vectors: str) -> list[Entry]:
-    """Declare the functions that store a matrix."""
+    """Return the entry points that store a matrix."""
     _, columns, arrays = ENCODED[kind]
     bits, encoded = bits_of(values), named(columns, *arrays)
     entries = [
@@ -106,13 +110,13 @@ def store(kind: type, values: str, vectors: str) -> list[Entry]:
 
 
 def product(kind: type, values: str, vectors: str) -> Entry:
-    """Declare the function that multiplies a matrix and a vector."""
+    """Return the entry point that multiplies a matrix and a vector."""
     x = vector_of(vectors)
     return on_team(ENCODED[kind][0], "multiply", matrix_of(kind, values, vectors), x, x)
 
 
 def sweeps(kind: type, values: str, vectors: str) -> list[Entry]:
-    """Declare the functions that sweep forward and backward."""
+    """Return the entry points of forward and backward Gauss–Seidel sweeps."""
     A, x, module = matrix_of(kind, values, vectors), vector_of(vectors), ENCODED[kind][0]
     if kind is ChunkMatrix:
         return [on_team(module, "sweep", types.Tuple((INTEGERS, INT)), STEPS, A, x, x, x, INT)]
@@ -121,7 +125,7 @@ def sweeps(kind: type, values: str, vectors: str) -> list[Entry]:
 
 
 def residuals(kind: type, values: str, vectors: str) -> list[Entry]:
-    """Declare the functions that compute residuals at the rows of the next coarser level."""
+    """Return the entry points that compute residuals at the rows of the next coarser level."""
     stored, x, bits, module = vector_of(values), vector_of(vectors), bits_of(values), "natural.coarse_residual"
     system = matrix_of(kind, values, vectors), x, x, x, x, INT
     if kind is ChunkMatrix:
@@ -140,7 +144,7 @@ def residuals(kind: type, values: str, vectors: str) -> list[Entry]:
 
 
 def order(kind: type, name: str) -> list[Entry]:
-    """Declare the functions that order the rows by color, or that divide sweeps in the natural order among threads."""
+    """Return the entry points that order the rows by color, or that schedule natural-order sweeps on threads."""
     if kind is not ChunkMatrix:
         begins = types.Array(INT, 1, "A") if kind is CsrMatrix else INTEGERS
         return [
@@ -155,7 +159,7 @@ def order(kind: type, name: str) -> list[Entry]:
 
 
 def halo(kind: type, vectors: str) -> list[Entry]:
-    """Declare the functions that find and multiply the entries of other ranks."""
+    """Return the entry points that find the entries in columns of other ranks and multiply these entries."""
     x = vector_of(vectors)
     marks = [alone("chunk_format", "mark", ORDERED, FLAGS, GROUP_CUTS, INT32, FLAG, FLAGS)]
     operations = on_team("rows", "touches_halo", ROWS, FLAGS), on_team("vectors", "add_halo", HALO, x, x, x)
@@ -163,7 +167,7 @@ def halo(kind: type, vectors: str) -> list[Entry]:
 
 
 def updates(vectors: str) -> list[Entry]:
-    """Declare the operations on fp64 vectors and on corrections in another format."""
+    """Return the entry points of operations on fp64 vectors and on corrections in another format."""
     x = vector_of(vectors)
     return [
         *(on_team("vectors", name, VECTOR, VECTOR, SUMS) for name in ("dot", "subtract_from")),
@@ -173,7 +177,7 @@ def updates(vectors: str) -> list[Entry]:
 
 
 def basis(vectors: str) -> list[Entry]:
-    """Declare the functions of Gram-Schmidt orthogonalization."""
+    """Return the entry points of Gram–Schmidt orthogonalization."""
     w = vector_of(vectors)
     Q = types.Array(w.dtype, 2, "A")
     entries = [on_team("vectors", name, Q, INT, w, w, SUMS) for name in ("subtract_and_project", "subtract_and_square")]
@@ -181,7 +185,7 @@ def basis(vectors: str) -> list[Entry]:
 
 
 def stencil(form: str) -> list[Entry]:
-    """Declare the entry points for a benchmark's matrices, described by "<storage> <order> <values>/… <vectors>"."""
+    """Return the entry points for a benchmark's matrices, described by "<storage> <order> <values>/… <vectors>"."""
     storage, ordering, by_level, vectors = form.split()
     values, natural = by_level.split("/"), ordering in ("natural", "surface_last") and storage != "ell"
     kinds = (SlotMatrix, CsrMatrix) if storage == "rows" else (SlotMatrix if natural else ChunkMatrix,)
@@ -206,25 +210,34 @@ def stencil(form: str) -> list[Entry]:
 
 
 def hpcg(details: str) -> list[Entry]:
-    """Declare the entry points of HPCG for "<form>[, checked]"."""
+    """Return the entry points of HPCG for "<form>[, checked]", the slowest first.
+
+    `<form>` is an argument of `stencil`.
+    """
     update = on_team("vectors", "scale_and_add", VECTOR, FP64, VECTOR)
     return slowest_first([*stencil(details.split(", ")[0]), *updates("fp64"), update])
 
 
 def hpg_mxp(details: str) -> list[Entry]:
-    """Declare the entry points of HPG-MxP for "<form>, …[, checked]"."""
+    """Return the entry points of HPG-MxP for "<form>, …[, checked]", the slowest first.
+
+    `<form>` is an argument of `stencil`.
+    """
     forms = [form for form in details.split(", ") if form != "checked"]
     entries = [entry for form in forms for entry in stencil(form)]
     return slowest_first([*entries, *(entry for form in forms for entry in krylov(form.split()[-1]))])
 
 
 def krylov(vectors: str) -> list[Entry]:
-    """Declare the operations of GMRES on vectors."""
+    """Return the entry points of GMRES's vector operations."""
     return [*updates(vectors), *basis(vectors)]
 
 
 def gmres(details: str) -> list[Entry]:
-    """Declare the entry points of GMRES for "<preconditioner> <smoother> <values> <vectors> <exact> …"."""
+    """Return the entry points of GMRES for "<preconditioner> <smoother> <values> <vectors> <exact> …".
+
+    The slowest entry points come first.
+    """
     preconditioner, smoother, values, vectors, exact, *_ = details.split()
     kind, outer = CsrMatrix if smoother == "natural" else ChunkMatrix, values if exact == "True" else "fp64"
     entries = [*krylov(vectors), *store(kind, values, vectors), *store(kind, outer, "fp64")]

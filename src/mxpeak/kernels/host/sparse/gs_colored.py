@@ -16,7 +16,7 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SlotSpan, sum_runs, wide
 
 
 class StepList(NamedTuple):
-    """Chunks in the order of a forward sweep; step s has the independent chunks[first[s] : first[s+1]]."""
+    """The chunks in the order of a forward sweep. Step s has the independent chunks[first[s] : first[s+1]]."""
 
     chunks: Any
     first: Any
@@ -24,7 +24,10 @@ class StepList(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def _add_part(row, rows, slots, counts, A, x, out, fresh):
-    """Add the product of one part of a chunk and x to `out`, or store the product in `out` if `fresh`."""
+    """Compute the product of one part of a chunk and x, and add it to `out`, or store it in `out` if `fresh`.
+
+    The part is described by its first slots and by its numbers of runs, near slots and far slots.
+    """
     (slot, near0, far0), (runs, nears, fars) = slots, counts
     sum_runs(SlotSpan(A.values, slot * LANES, A.bases, slot, runs), x, row, out, fresh, None, None)
     for s in range(nears):
@@ -42,7 +45,7 @@ def _add_part(row, rows, slots, counts, A, x, out, fresh):
 
 @inner(inline=True)
 def _add_lower(A, c, wanted, x, out):
-    """Store L x for a chunk's rows in `out` if wanted = 1, or zeros if wanted = 0.
+    """Store L x for the rows of chunk c in `out` if wanted = 1, or zeros if wanted = 0.
 
     The counts of slots are multiplied by `wanted`, which is faster than a branch.
     """
@@ -54,7 +57,7 @@ def _add_lower(A, c, wanted, x, out):
 
 @inner(inline=True)
 def _add_upper(A, c, wanted, x, out):
-    """Add U x of a chunk's rows to `out` if wanted = 1."""
+    """Add U x for the rows of chunk c to `out` if wanted = 1. If wanted = 0, leave `out` unchanged."""
     table = A.table
     slot = np.int64(table[c, SLOT]) + table[c, L_PART] + table[c, L_PART + 1] + table[c, L_PART + 2]
     slots = slot, np.int64(table[c, NEAR]) + table[c, L_PART + 1], np.int64(table[c, FAR]) + table[c, L_PART + 2]
@@ -64,11 +67,11 @@ def _add_upper(A, c, wanted, x, out):
 
 @jit(fastmath={"contract"})
 def sweep(tid, threads, synchronization, steps, A, b, x, keep, parts):
-    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii step by step, and store keep_i = b_i - Σ_L.
+    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii step by step, and store keep_i = b_i - Σ_L a_ij x_j.
 
     `parts` is BOTH for a forward sweep, LOWER for a forward sweep from zero, and UPPER for a backward sweep, which
-    receives keep as b. An empty `keep` is not written. `synchronization` is the array of a barrier and the address of
-    sched_yield.
+    receives `keep` as b. An empty `keep` is not written. `synchronization` is the array of a barrier and the address
+    of sched_yield.
     """
     sync, yield_address = synchronization
     out, count, backward = piece(A.scratch, tid * LANES, LANES), steps.first.shape[0] - 1, parts == UPPER
@@ -92,7 +95,7 @@ def sweep(tid, threads, synchronization, steps, A, b, x, keep, parts):
 
 @jit(fastmath={"contract"})
 def multiply(tid, threads, A, x, y):
-    """Compute y = (L + D + U) x."""
+    """Compute y = (L + D + U) x for this thread's chunks."""
     count, out = A.by_window.shape[0], piece(A.scratch, tid * LANES, LANES)
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         c = A.by_window[k]
@@ -106,11 +109,11 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r[targets_i] = b_i - ((L + D + U) x)_i for the rows of some chunks with targets_i >= 0.
+    """Compute the residual b - (L + D + U) x in the rows of the given chunks.
 
-    `at` is the pair (chunks, targets). With UPPER alone, r is -U x, which is the residual after a sweep from zero, x =
-    (D + L)^-1 b. With LOWER alone, r is b - keep - L x, which is the residual after a backward sweep, (D + U) x =
-    keep.
+    The residual of row i is stored in r[targets_i] if targets_i >= 0. `at` is the pair (chunks, targets). With UPPER
+    alone, r is -U x, which is the residual after a sweep from zero, x = (D + L)^-1 b. With LOWER alone, r is b - keep
+    - L x, which is the residual after a backward sweep, (D + U) x = keep.
     """
     (chunks, targets), out = at, piece(A.scratch, tid * LANES, LANES)
     for k in range(chunks.shape[0] * tid // threads, chunks.shape[0] * (tid + 1) // threads):

@@ -21,7 +21,7 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The NumPy type of each format, and the type that compiled code receives.
+#: The NumPy type of each format, and the NumPy type of the arrays that compiled code receives.
 FORMATS: dict[str, tuple[Any, Any]] = {
     "fp64": (np.dtype(np.float64), np.dtype(np.float64)),
     "fp32": (np.dtype(np.float32), np.dtype(np.float32)),
@@ -38,7 +38,7 @@ LINE = 64
 
 @dataclass(frozen=True, slots=True)
 class ChunkPattern:
-    """The entries of a matrix in chunks of independent rows, and the steps of its sweeps.
+    """The columns of a matrix in chunks of independent rows, and the steps of its sweeps.
 
     steps       the steps of a sweep, by `Part`
     from_zero   the steps of a sweep from zero, by `Part`; BOUNDARY contains the chunks with rows next to other ranks,
@@ -55,18 +55,18 @@ class ChunkPattern:
 
     @property
     def kernels(self) -> ModuleType:
-        """Return the compiled products and residuals for this pattern."""
+        """Return the module with the compiled sweeps, products and residuals for this pattern."""
         return gs_colored
 
     @property
     def rows_at_a_time(self) -> int:
-        """Return the number of rows whose entries are interleaved."""
+        """Return the number of rows whose entries are interleaved in memory."""
         return LANES
 
 
 @dataclass(frozen=True, slots=True)
 class NaturalPattern:
-    """The entries of a matrix that is swept in the natural order, and the schedule of its sweeps.
+    """The columns of a matrix that is swept in the natural order, and the schedule of its sweeps.
 
     owner               the thread of each unit
     forward, backward   the progress of the other threads that each unit needs
@@ -86,18 +86,18 @@ class NaturalPattern:
 
     @property
     def kernels(self) -> ModuleType:
-        """Return the compiled sweeps, products and residuals for this pattern."""
+        """Return the module with the compiled sweeps, products and residuals for this pattern."""
         return gs_csr if isinstance(self.columns, CsrColumns) else gs_simd
 
     @property
     def rows_at_a_time(self) -> int:
-        """Return the number of rows whose entries are interleaved."""
+        """Return the number of rows whose entries are interleaved in memory: 1 for compressed rows."""
         return 1 if isinstance(self.columns, CsrColumns) else SUCCESSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class CoarseRows:
-    """The positions of some rows in a matrix, and of their residuals.
+    """A subset of a matrix's rows, their positions in the matrix, and the positions of their residuals.
 
     halo_targets   the position of the residual of each row of H, or -1
     at             the rows' positions in the matrix, in the form that `kernels.residual` receives
@@ -112,7 +112,7 @@ class CoarseRows:
 
 @dataclass(repr=False)
 class HostMatrix:
-    """A matrix of this rank: see `kernels.contract.sparse.Stored`.
+    """A sparse matrix of this rank. See `kernels.contract.sparse.Stored` for the other fields.
 
     entries   the stored values of L and U
     arrays    the matrix as compiled code receives it; not a field, because checks exclude scratch memory
@@ -142,17 +142,17 @@ class HostMatrix:
 
     @property
     def storage(self) -> str:
-        """Return the encoding of the columns."""
+        """Return the name of the storage format, which determines how columns are encoded."""
         return self.pattern.storage
 
     @property
     def rows_at_a_time(self) -> int:
-        """Return the number of rows whose entries are interleaved."""
+        """Return the number of rows whose entries are interleaved in memory."""
         return self.pattern.rows_at_a_time
 
     @property
     def bytes(self) -> int:
-        """Return the size of all arrays in bytes."""
+        """Return the size in bytes of all arrays of the matrix, including copies of coarse rows."""
         halo = self.pattern.halo
         others = (self.entries, self.diagonal, self.halo_entries, halo.columns, halo.first)
         copies = sum(copy.bytes for rows in self.coarse for copy in rows.copies.values())
@@ -164,28 +164,31 @@ class HostMatrix:
         return sum(int(array.nbytes) for array in self.pattern.columns)
 
     def extra_bytes(self, other: HostMatrix) -> int:
-        """Return the bytes needed in addition to another matrix, with which this one may share columns and values."""
+        """Return the number of bytes that this matrix needs in addition to `other`.
+
+        The two matrices may share columns and values.
+        """
         shared = other.index_bytes + other.entries.nbytes if self.entries is other.entries else 0
         return self.bytes - shared
 
     @property
     def halo_nnz(self) -> int:
-        """Return the number of entries of H."""
+        """Return the number of entries of H, the part in columns of other ranks."""
         return int(self.halo_entries.size)
 
     @property
     def lower(self) -> int:
-        """Return the number of stored values of L."""
+        """Return the number of stored values of L, including padding zeros."""
         return self.pattern.columns.lower
 
     @property
     def upper(self) -> int:
-        """Return the number of stored values of U."""
+        """Return the number of stored values of U, including padding zeros."""
         return self.pattern.columns.upper
 
 
 def aligned(size: int, dtype: Any) -> Array:
-    """Return zeros that begin at a cache line, so that vector loads do not cross a cache line."""
+    """Return an array of zeros that begins at a cache line, so that vector loads do not cross a cache line."""
     itemsize = np.dtype(dtype).itemsize
     raw = np.zeros(size * itemsize + LINE, np.uint8)
     start = -raw.ctypes.data % LINE
@@ -193,12 +196,12 @@ def aligned(size: int, dtype: Any) -> Array:
 
 
 def as_bits(values: Array) -> Array:
-    """Return values as unsigned integers, so that code that only copies is compiled once per width."""
+    """Return a view of values as unsigned integers, so that code that only copies is compiled once per width."""
     return values.view(f"u{values.itemsize}")
 
 
 def rounded(data: Array, dtype: Any) -> Array:
-    """Round values to a format, to nearest even, with a single rounding."""
+    """Round fp64 or fp32 values to a NumPy type, to nearest even, with a single rounding."""
     if data.dtype == dtype:
         return data
     out = np.empty(data.size, dtype)
@@ -210,10 +213,10 @@ def rounded(data: Array, dtype: Any) -> Array:
 
 
 def _rounded_to_odd(a: Array) -> Array:
-    """Round fp64 numbers to fp32, to odd: truncate, and set the last bit if the result is inexact.
+    """Round fp64 numbers to fp32 by rounding to odd: truncate, and set the last bit if the result is inexact.
 
     ml_dtypes rounds fp32 numbers to the narrow format. After rounding to odd, this second rounding gives the correctly
-    rounded result; after rounding to nearest, it may not.
+    rounded result. After rounding to nearest, it may not.
     """
     near = a.astype(np.float32)
     bits = near.view(np.int32)

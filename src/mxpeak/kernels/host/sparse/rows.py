@@ -1,4 +1,4 @@
-"""Operations on compressed rows in compiled code: the 27-point problem, patterns, colors, levels, D and H.
+"""Compute with compressed rows: the 27-point problem, patterns, colors, levels, the diagonal D and the halo part H.
 
 Rows are a `kernels.contract.sparse.Rows`; column n + h is entry h of the halo.
 """
@@ -15,7 +15,7 @@ from mxpeak.layout.stencil import STENCIL
 
 
 class OrderedRows(NamedTuple):
-    """The pattern of compressed rows with a permutation, as compiled code receives it."""
+    """The pattern of compressed rows and a permutation of the rows, as compiled code receives them."""
 
     new_to_old: Any
     old_to_new: Any
@@ -24,7 +24,10 @@ class OrderedRows(NamedTuple):
 
 
 class Halo(NamedTuple):
-    """The part H of a matrix: the rows that have entries, the first entry of each row, and their columns from 0."""
+    """The part H of a matrix in columns of other ranks: its rows, the first entry of each row, and its columns.
+
+    Column 0 is the first entry of the halo.
+    """
 
     rows: Any
     first: Any
@@ -33,10 +36,10 @@ class Halo(NamedTuple):
 
 @jit()
 def stencil_counts(tid, threads, box, first, indptr):
-    """Store the number of entries of row i in indptr[1 + i].
+    """Store the number of entries of row i of the 27-point matrix in indptr[1 + i], for this thread's planes.
 
-    The number is the product of 3 - (missing neighbors) over the three directions. box = nx, ny, nz, gnx, gny, gnz;
-    first = the global coordinates of the first point.
+    The number is the product of 3 - (missing neighbors) over the three directions. `box` is (nx, ny, nz, gnx, gny,
+    gnz), the local and the global size; `first` contains the global coordinates of the first point.
     """
     nx, ny, nz = box[0], box[1], box[2]
     for z in range(nz * tid // threads, nz * (tid + 1) // threads):
@@ -49,13 +52,13 @@ def stencil_counts(tid, threads, box, first, indptr):
 
 @inner(inline=True)
 def _around(x, end):
-    """Return the number of points among x-1, x, x+1 that are in 0 … end-1."""
+    """Return how many of the points x-1, x and x+1 are in 0 … end-1, for an x in this range."""
     return 1 + (1 if x > 0 else 0) + (1 if x + 1 < end else 0)
 
 
 @jit()
 def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data):
-    """Store the columns and values of the rows, with neighbors in the order of their global numbers.
+    """Store the columns and values of the 27-point matrix, with neighbors in the order of their global numbers.
 
     For direction d = (dx+1) + 3(dy+1) + 9(dz+1), halo[d] is (offset, x0, y0, z0, width, height), and weights[d] is the
     entry for the neighbor in this direction. A point (x, y, z) outside the box is the halo entry with the index
@@ -91,7 +94,7 @@ def stencil_rows(tid, threads, box, first, halo, weights, indptr, indices, data)
 
 @inner(inline=True)
 def _column(box, halo, x, y, z):
-    """Return the column of the point (x, y, z), which is a column of the halo if the point is outside the box."""
+    """Return the column of the point (x, y, z). If the point is outside the box, it is a column of the halo."""
     nx, ny, nz = box[0], box[1], box[2]
     sx, sy, sz = _side(x, nx), _side(y, ny), _side(z, nz)
     if sx == 0 and sy == 0 and sz == 0:
@@ -102,15 +105,15 @@ def _column(box, halo, x, y, z):
 
 @inner(inline=True)
 def _side(x, end):
-    """Return -1 if x is negative, 1 from `end` on, otherwise 0."""
+    """Return -1 if x is negative, 1 if x >= end, and 0 otherwise."""
     return -1 if x < 0 else (1 if x >= end else 0)
 
 
 @jit(allocates=True)
 def greedy_colors(rows, color):
-    """Assign to each row the smallest color of no earlier neighbor (Saad, section 3.3.3); return the number of colors.
+    """Assign to each row the smallest color that no earlier neighbor has, and return the number of colors.
 
-    The pattern must be symmetric.
+    This is greedy coloring (Saad, section 3.3.3). The pattern must be symmetric.
     """
     used = np.full(rows.n + 1, -1, np.int64)
     colors = 0
@@ -129,9 +132,10 @@ def greedy_colors(rows, color):
 
 @jit()
 def levels(rows, level):
-    """Store in level[i] 1 + the highest level of the earlier neighbors, or 0 without any; return the number of levels.
+    """Store the level of each row, and return the number of levels.
 
-    Rows of one level are independent, and a sweep over the levels computes the same result as a sweep over the rows.
+    level[i] is 1 + the highest level of the earlier neighbors, or 0 if row i has no earlier neighbor. Rows of one
+    level are independent, and a sweep over the levels computes the same result as a sweep over the rows.
     """
     count = 0
     for i in range(rows.n):
@@ -147,7 +151,7 @@ def levels(rows, level):
 
 @inner(inline=True)
 def _weight(i):
-    """Return a pseudo-random weight that depends only on the row (splitmix64)."""
+    """Return a pseudo-random weight that depends only on the row index i (splitmix64)."""
     z = np.uint64(i) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -188,7 +192,10 @@ def jpl_round(tid, threads, rows, longest, color, before, uncolored):
 
 @jit(allocates=True)
 def group_rows(group, groups, new_to_old, starts):
-    """Sort the rows stably by group, so that new_to_old[new] = old; starts[g] becomes the first new row of group g."""
+    """Sort the rows by group with a stable sort, so that new_to_old[new] = old.
+
+    starts[g] becomes the first new row of group g.
+    """
     n = group.shape[0]
     count = np.zeros(groups + 1, np.int64)
     for i in range(n):
@@ -204,7 +211,7 @@ def group_rows(group, groups, new_to_old, starts):
 
 @jit()
 def touches_halo(tid, threads, rows, surface):
-    """Store in surface[i] whether row i has an entry in the halo."""
+    """Store in surface[i] whether row i has an entry in the halo, for this thread's rows."""
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         surface[i] = False
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -214,7 +221,7 @@ def touches_halo(tid, threads, rows, surface):
 
 @jit()
 def columns_descend(tid, threads, indptr, indices, n, flags):
-    """Set flags[tid] = 1 if a row of this thread has a column below the one before it."""
+    """Set flags[tid] to 1 if the columns of one of this thread's rows are not in ascending order, otherwise to 0."""
     flags[tid] = 0
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         for k in range(indptr[i] + 1, indptr[i + 1]):
@@ -225,7 +232,7 @@ def columns_descend(tid, threads, indptr, indices, n, flags):
 
 @jit()
 def bandwidth(tid, threads, rows, distance):
-    """Store in distance[tid] the largest |i - j| of the local entries in this thread's rows."""
+    """Store in distance[tid] the largest |i - j| over the local entries in this thread's rows."""
     largest = 0
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -236,7 +243,10 @@ def bandwidth(tid, threads, rows, distance):
 
 @jit()
 def pattern_is_unsymmetric(tid, threads, rows, flags):
-    """Set flags[tid] = 1 if a local entry (i, j) of this thread's rows has no partner (j, i); columns must ascend."""
+    """Set flags[tid] to 1 if a local entry (i, j) of this thread's rows has no partner (j, i), otherwise to 0.
+
+    The columns of each row must ascend.
+    """
     flags[tid] = 0
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -248,7 +258,11 @@ def pattern_is_unsymmetric(tid, threads, rows, flags):
 
 @jit()
 def find_partners(tid, threads, rows, at, columns):
-    """Advance at[j] for each entry (i, j) without a partner (j, i); store i in columns[at[j]] unless empty."""
+    """Count the local entries (i, j) without a partner (j, i) in at[j], or store their rows i.
+
+    The counter at[j] is incremented for each such entry in this thread's rows. Unless `columns` is empty, i is stored
+    in columns[at[j]] before the increment.
+    """
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         for k in range(rows.indptr[i], rows.indptr[i + 1]):
             j = rows.indices[k]
@@ -260,7 +274,10 @@ def find_partners(tid, threads, rows, at, columns):
 
 @jit(allocates=True)
 def merge_rows(tid, threads, rows, first, columns, merged):
-    """Store each row i, sorted, with additional zeros in the columns columns[first[i]] … columns[first[i+1]-1]."""
+    """Store this thread's rows in `merged`, sorted, with additional zeros.
+
+    The zeros of row i are in the columns columns[first[i]] … columns[first[i+1]-1].
+    """
     for i in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         k, s, at = rows.indptr[i], first[i], merged.indptr[i]
         partners = columns[s : first[i + 1]]
@@ -277,7 +294,7 @@ def merge_rows(tid, threads, rows, first, columns, merged):
 
 @inner()
 def _has(rows, i, j):
-    """Return whether row i has an entry in column j."""
+    """Return whether row i has an entry in column j, by binary search."""
     low, high = rows.indptr[i], rows.indptr[i + 1]
     while low < high:
         middle = (low + high) // 2
@@ -290,10 +307,10 @@ def _has(rows, i, j):
 
 @jit()
 def diagonal_of(tid, threads, new_to_old, rows, diagonal):
-    """Store the diagonal in the new order."""
+    """Store the diagonal of the matrix in the new order, for this thread's rows."""
     for r in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         i = new_to_old[r]
-        k = (rows.indptr[i] + rows.indptr[i + 1]) // 2  # the place of the diagonal in a stencil
+        k = (rows.indptr[i] + rows.indptr[i + 1]) // 2  # the position of the diagonal in a stencil
         if k < rows.indptr[i + 1] and rows.indices[k] == i:
             diagonal[r] = rows.data[k]
             continue
@@ -305,7 +322,10 @@ def diagonal_of(tid, threads, new_to_old, rows, diagonal):
 
 @jit()
 def count_parts(tid, threads, rows, lower, upper, youngest):
-    """Store the numbers of entries of L and of U in each new row, and the last column of L or -1."""
+    """Store the numbers of entries of L and of U in each new row, and the last column of L.
+
+    youngest[r] becomes the last column of L in row r, or -1 if the row has no entry in L.
+    """
     new_to_old, old_to_new, indptr, indices = rows
     n = new_to_old.shape[0]
     for r in range(n * tid // threads, n * (tid + 1) // threads):
@@ -321,7 +341,7 @@ def count_parts(tid, threads, rows, lower, upper, youngest):
 
 @jit()
 def count_halo(new_to_old, surface, rows, halo_rows):
-    """Store the new numbers of the rows with entries of H; return the numbers of these rows and of their entries."""
+    """Store the new numbers of the rows that have entries in H, and return the numbers of these rows and entries."""
     size, entries = 0, 0
     for r in range(rows.n):
         if surface[new_to_old[r]]:
@@ -334,7 +354,7 @@ def count_halo(new_to_old, surface, rows, halo_rows):
 
 @jit()
 def halo_entries(new_to_old, rows, halo, values):
-    """Store where the entries of each row of H begin, with their columns and their values."""
+    """Store the first entry of each row of H, and the columns and values of all its entries."""
     at = 0
     for s in range(halo.rows.shape[0]):
         i = new_to_old[halo.rows[s]]
@@ -348,7 +368,7 @@ def halo_entries(new_to_old, rows, halo, values):
 
 @jit()
 def row_sums(tid, threads, new_to_old, rows, sums):
-    """Store the row sums Σ_j a_ij in the new order."""
+    """Store the row sums Σ_j a_ij in the new order, for this thread's rows."""
     for r in range(rows.n * tid // threads, rows.n * (tid + 1) // threads):
         total = 0.0
         for k in range(rows.indptr[new_to_old[r]], rows.indptr[new_to_old[r] + 1]):
@@ -358,7 +378,7 @@ def row_sums(tid, threads, new_to_old, rows, sums):
 
 @jit()
 def to_bf16(tid, threads, a, out):
-    """Round a to bf16, to nearest even, with a single rounding.
+    """Round this thread's part of a to bf16, to nearest even, with a single rounding.
 
     The truncation to fp32 sets the last bit if the value was inexact, so that an inexact value is not treated as a
     tie. The code has no branches, so that it vectorizes. An overflow to infinity first becomes the largest number and
@@ -376,7 +396,7 @@ def to_bf16(tid, threads, a, out):
 
 @jit()
 def largest_error(tid, threads, a, near, worst):
-    """Set worst[tid] to the largest |near_i - a_i| / |a_i| if that is larger, or to inf if some near_i is NaN."""
+    """Raise worst[tid] to the largest |near_i - a_i| / |a_i|, or to inf if some near_i is NaN."""
     n, largest = a.shape[0], worst[tid]
     for i in range(n * tid // threads, n * (tid + 1) // threads):
         if near[i] != a[i]:

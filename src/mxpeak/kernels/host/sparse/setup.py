@@ -1,4 +1,4 @@
-"""Set-up of sparse matrices on the host: rows, orders and storage (see `kernels.contract.sparse`)."""
+"""Set up sparse matrices on the host: rows, orders and storage (see `kernels.contract.sparse`)."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from mxpeak.layout.stencil import Box
 
 #: Successive rows are interleaved if the stored values are at most this multiple of the entries.
 MOST_FILLED = 1.25
-#: Minimum number of rows in a window, so that a step does enough work for a barrier.
+#: The smallest number of rows in a window, so that a step has enough work between two barriers.
 WINDOW = 2**16
 
 
 class HostSparseSetup:
-    """The operations before a solve, on the threads of a team."""
+    """The part of the host's sparse kernels that sets up matrices, on the threads of a team."""
 
     def __init__(self, team: Team, rows_at_a_time: int | None = None):
         self._team, self.threads, self._at_a_time = team, team.threads, rows_at_a_time
         self._scratch = {dtype: aligned(team.threads * 4 * SUCCESSIVE, dtype) for dtype in VECTORS.values()}
 
     def _run(self, function: Any, *args: Any) -> None:
-        """Run a compiled function on all threads."""
+        """Run a compiled function on all threads of the team."""
         self._team.run(function, self.threads, *args)
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
@@ -73,7 +73,7 @@ class HostSparseSetup:
         flags = np.zeros(self.threads, np.int64)
         self._run(row_kernels.columns_descend, start, column, n, flags)
         if flags.any():
-            from scipy.sparse import csr_array  # its import takes a tenth of a second
+            from scipy.sparse import csr_array  # this import takes a tenth of a second
 
             sorted_rows = csr_array((value.copy(), column.copy(), start), shape=(n, n + halo))
             sorted_rows.sort_indices()
@@ -120,14 +120,14 @@ class HostSparseSetup:
         return Order(new_to_old, _inverse(new_to_old), starts, kind)
 
     def _surface(self, rows: Rows) -> Array:
-        """Return which rows have entries in the halo."""
+        """Return a Boolean array that is True for the rows with entries in the halo."""
         surface = np.zeros(rows.n, np.bool_)
         if rows.halo:
             self._run(row_kernels.touches_halo, rows, surface)
         return surface
 
     def _jpl(self, rows: Rows, color: Array) -> int:
-        """Store the Jones-Plassmann-Luby color of each row, and return the number of colors."""
+        """Store the Jones–Plassmann–Luby color of each row in `color`, and return the number of colors."""
         color[:] = -1
         longest = int(np.diff(rows.indptr).max(initial=0))
         uncolored = np.ones(self.threads, np.int64)
@@ -161,7 +161,10 @@ class HostSparseSetup:
         return HostMatrix(rows.n, rows.halo, nnz, values, vectors, *parts)
 
     def _may_share(self, like: HostMatrix, rows: Rows, order: Order, values: str, vectors: str, storage: str) -> bool:
-        """Return whether a matrix of this order and format has the columns of `like` and values derived from `like`."""
+        """Return whether a new matrix can use the columns of `like`, and values derived from those of `like`.
+
+        The new matrix has the given order, formats and storage.
+        """
         derivable = like.values in (values, "fp64") and like.vectors in (vectors, "fp64")
         if like.pattern.storage != storage or not derivable:
             return False
@@ -174,7 +177,7 @@ class HostSparseSetup:
     def _pattern(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str
     ) -> tuple[ChunkPattern | NaturalPattern, Array]:
-        """Return the pattern of a matrix and its values in the order of the pattern."""
+        """Return the pattern of a matrix in the format that `storage` requires, and the values in the same order."""
         if storage == "rows" and self._rows_per_step(rows, order, values, vectors) == 1:
             return self._csr_pattern(rows, order, values)
         if storage == "rows" or (order.row_by_row and storage != "ell"):
@@ -182,7 +185,10 @@ class HostSparseSetup:
         return self._chunk_pattern(rows, order, values, storage)
 
     def _rows_per_step(self, rows: Rows, order: Order, values: str, vectors: str) -> int:
-        """Return how many rows are interleaved in the storage `rows`."""
+        """Return the number of rows that are interleaved in the storage `rows`.
+
+        If interleaving would store too many zeros, the number is 1.
+        """
         lengths = np.diff(rows.indptr)[order.new_to_old]
         longest = np.maximum.reduceat(lengths, np.arange(0, rows.n, SUCCESSIVE)) if rows.n else lengths
         if SUCCESSIVE * int(longest.sum()) > MOST_FILLED * rows.indices.size:
@@ -190,11 +196,14 @@ class HostSparseSetup:
         return self._tuned_rows_per_step(values, vectors)
 
     def _tuned_rows_per_step(self, values: str, vectors: str) -> int:
-        """Return the fastest number of rows to interleave if the pattern permits more than one."""
+        """Return the fastest number of rows to interleave, from the constructor's argument or from autotuning."""
         return self._at_a_time or rows_at_a_time(values, vectors, partial(trial, type(self), values, vectors))
 
     def _narrowed(self, data: Array, precision: str) -> Array:
-        """Round fp64 numbers to a format, to nearest even, once; return them in the type for compiled code."""
+        """Round fp64 numbers to a format, to nearest even, with a single rounding.
+
+        The result has the type that compiled code receives.
+        """
         dtype, compiled = FORMATS[precision]
         out = aligned(data.size, compiled)
         if precision == "bf16":
@@ -204,11 +213,11 @@ class HostSparseSetup:
         return out
 
     def _bits(self, data: Array, values: str) -> Array:
-        """Return the bits of a matrix's values in a format."""
+        """Return a matrix's values in a format, as unsigned integers with the same bits."""
         return as_bits(self._narrowed(data, values) if values != "fp64" else data)
 
     def _csr_pattern(self, rows: Rows, order: Order, values: str) -> tuple[NaturalPattern, Array]:
-        """Store the entries of L and U row by row; return the pattern and the values."""
+        """Store the entries of L and U row by row, and return the pattern and the values."""
         where = ordered(rows, order)
         in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
         self._run(row_kernels.count_parts, where, in_lower, in_upper, youngest)
@@ -224,7 +233,7 @@ class HostSparseSetup:
         return self._natural_pattern(rows, order, "rows", columns, begins, cost, in_lower), entries
 
     def _slot_pattern(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[NaturalPattern, Array]:
-        """Pack the entries into chunks of successive rows; return the pattern and the values."""
+        """Pack the entries into chunks of successive rows, and return the pattern and the values."""
         where = ordered(rows, order)
         chunk_row, units = np.empty(rows.n, np.int64), np.zeros(rows.n + 1, np.int64)
         in_lower, in_upper, youngest = (np.empty(rows.n, np.int32) for _ in range(3))
@@ -247,7 +256,7 @@ class HostSparseSetup:
         return self._natural_pattern(rows, order, storage, slotted, ends[units], cost, in_lower), entries
 
     def _number_slots(self, table: Array) -> tuple[int, int]:
-        """Store the positions of the slots in each chunk; return the numbers of slots, and of slots with columns."""
+        """Store each chunk's slot positions in `table`; return the numbers of slots and of slots with columns."""
         totals = []
         for first, sizes in zip((slot_format.SLOT, slot_format.FAR), _slots_of_chunks(table)):
             begins = (np.cumsum(sizes) - sizes.ravel()).reshape(2, -1)
@@ -265,9 +274,9 @@ class HostSparseSetup:
         cost: Array,
         in_lower: Array,
     ) -> NaturalPattern:
-        """Return the pattern with its schedule.
+        """Return the pattern with the schedule of its sweeps.
 
-        `cost` holds the cost of each unit, and `begins` the first row of each unit, followed by n.
+        `cost` contains the cost of each unit, and `begins` the first row of each unit, followed by n.
         """
         halo, count = self._halo(rows, order, self._surface(rows)), begins.size - 1
         late = int(np.searchsorted(begins, halo.rows[0], side="right")) - 1 if halo.rows.size else count
@@ -278,7 +287,10 @@ class HostSparseSetup:
         return NaturalPattern(storage, columns, *shares, (every, (0, late), (late, count)), from_zero, halo)
 
     def unit_edges(self, rows: Rows, order: Order, begins: Array, in_lower: Array) -> tuple[Array, Array]:
-        """Return (first, edges): unit u has entries in columns of the earlier units edges[first[u]:first[u+1]]."""
+        """Return the dependences of the units as (first, edges).
+
+        Unit u has entries in columns of the earlier units edges[first[u]:first[u+1]].
+        """
         count = begins.size - 1
         unit_of = np.repeat(np.arange(count, dtype=np.int32), np.diff(begins))
         of_thread = count * np.arange(self.threads + 1) // self.threads
@@ -290,7 +302,7 @@ class HostSparseSetup:
         return first, np.concatenate(pieces)
 
     def _chunk_pattern(self, rows: Rows, order: Order, values: str, storage: str) -> tuple[ChunkPattern, Array]:
-        """Pack the entries into chunks of independent rows; return the pattern and the values."""
+        """Pack the entries into chunks of independent rows, and return the pattern and the values."""
         where, columns, rule = ordered(rows, order), rows.n + rows.halo, chunk_format.STORAGES[storage]
         cuts, group = self._cut_groups(rows, order, storage)
         table = np.zeros((cuts.first.size, chunk_format.TABLE), np.int32)
@@ -314,7 +326,8 @@ class HostSparseSetup:
             for backward, marks in ((False, waits), (True, needed)):
                 chunk_format.mark(where, surface, cuts, chunk_of, backward, marks)
         window = self._windows(rows, order, cuts)
-        # Separate arrays even if they are equal, because checks locate a fault by the array that contains it.
+        # These arrays are separate even if they are equal, because checks locate a fault by the array that contains
+        # it.
         every, early, late, first, rest = (
             _steps(chosen, group, window) for chosen in (np.ones_like(waits), ~waits, waits, needed, ~needed)
         )
@@ -322,7 +335,7 @@ class HostSparseSetup:
         return ChunkPattern(storage, packed, (every, early, late), (every, rest, first), by_window, halo), entries
 
     def _windows(self, rows: Rows, order: Order, cuts: GroupCuts) -> Array:
-        """Return the window of each chunk; rows connected by an entry are in the same window or in adjacent windows.
+        """Return the window of each chunk. Rows connected by an entry are in the same window or in adjacent windows.
 
         Windows divide the natural order. Their width is the bandwidth plus the width of the widest chunk.
         """
@@ -333,7 +346,7 @@ class HostSparseSetup:
         return first // width
 
     def _cut_groups(self, rows: Rows, order: Order, storage: str) -> tuple[GroupCuts, Array]:
-        """Divide the rows of each group into chunks; return the chunks and the group of each chunk."""
+        """Divide the rows of each group into chunks, and return the chunks and the group of each chunk."""
         first_rows, counts = np.empty(rows.n, np.int64), np.zeros(order.groups, np.int64)
         repeats, longest = np.zeros(rows.n, np.bool_), int(np.diff(rows.indptr).max(initial=0))
         packed = storage == "packed"
@@ -345,7 +358,7 @@ class HostSparseSetup:
         return GroupCuts(chunk_row, end, order.starts[group], repeats, _most_entries(rows, order, chunk_row)), group
 
     def _halo(self, rows: Rows, order: Order, surface: Array) -> Halo:
-        """Return H: its rows, and arrays for the starts and the columns of their entries."""
+        """Return H with its rows, and with empty arrays for the starts and the columns of its entries."""
         halo_rows = np.empty(int(surface.sum()), np.int32)
         _, entries = row_kernels.count_halo(order.new_to_old, surface, rows, halo_rows)
         return Halo(halo_rows, np.zeros(halo_rows.size + 1, np.int64), np.zeros(entries, np.int32))
@@ -357,7 +370,7 @@ class HostSparseSetup:
 
 
 def ordered(rows: Rows, order: Order) -> OrderedRows:
-    """Return the pattern of the rows with their order."""
+    """Return the pattern of the rows together with their order."""
     return OrderedRows(order.new_to_old, order.old_to_new, rows.indptr, rows.indices)
 
 
@@ -369,13 +382,16 @@ def _inverse(permutation: Array) -> Array:
 
 
 def _most_entries(rows: Rows, order: Order, chunk_row: Array) -> int:
-    """Return the largest number of entries of a chunk; `chunk_row` contains the first rows of all chunks."""
+    """Return the largest number of entries of a chunk. `chunk_row` contains the first rows of all chunks."""
     length = np.diff(rows.indptr)[order.new_to_old]
     return int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0
 
 
 def _slots_of_chunks(table: Array) -> tuple[Array, Array]:
-    """Return the numbers of slots of L and of U in each chunk of successive rows: all slots, and slots with columns."""
+    """Return the numbers of slots of L and of U in each chunk of successive rows: all slots, and slots with columns.
+
+    Each result has one row for L and one row for U.
+    """
     counts, overflow, _ = np.split(
         table[:, slot_format.COUNTS :].astype(np.int64), [slot_format.OVERFLOW, slot_format.NEXT], axis=1
     )
@@ -386,7 +402,7 @@ def _slots_of_chunks(table: Array) -> tuple[Array, Array]:
 
 
 def _number_chunks(table: Array) -> tuple[int, int, int]:
-    """Store the position of each chunk's slots; return the numbers of all slots, near slots and far slots."""
+    """Store the position of each chunk's slots in `table`, and return the numbers of all, near and far slots."""
     both = [table[:, chunk_format.L_PART + k].astype(np.int64) + table[:, chunk_format.U_PART + k] for k in range(3)]
     totals = []
     for column, counts in ((chunk_format.SLOT, sum(both)), (chunk_format.NEAR, both[1]), (chunk_format.FAR, both[2])):
@@ -397,7 +413,7 @@ def _number_chunks(table: Array) -> tuple[int, int, int]:
 
 
 def _steps(chosen: Array, group: Array, window: Array) -> StepList:
-    """Return the steps of a sweep over the chosen chunks.
+    """Return the steps of a sweep over the chunks that are True in `chosen`.
 
     Group g visits window w in stage w + g, after the earlier groups of that stage. At that time, all earlier groups
     have visited the windows w - 1, w and w + 1, and no later group has visited them. The x of the window is still in

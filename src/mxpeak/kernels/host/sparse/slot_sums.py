@@ -1,7 +1,8 @@
-"""Emit sums over slots of a sparse matrix as vector instructions, because Numba's loops would not stay in registers.
+"""Emit sums over slots of a sparse matrix as vector instructions.
 
-A slot is one stored entry of each of the LANES rows of a chunk. Its values are contiguous and have one of these
-formats. They are widened to the vectors' type when they are loaded:
+Numba's own loops would not keep the sums in registers. A slot is one stored entry of each of the LANES rows of a
+chunk. Its values are contiguous and have one of these formats. They are widened to the vectors' type when they are
+loaded:
 
     float64, float32     unchanged
     int16                bf16: the upper half of an fp32
@@ -23,9 +24,9 @@ from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512, HAS_FP16, Vectors, constant, data_of, emit_prefetch
 
-#: Bits of the kinds of slots that a matrix has (`chunk_format`).
+#: Bits for the kinds of slots that a matrix has (`chunk_format`).
 RUNS, NEARS, FARS = 1, 2, 4
-#: Rows of a chunk of independent rows, and of a chunk with rows that depend on each other.
+#: Rows of a chunk of independent rows, and rows of a chunk of successive rows, which depend on each other.
 LANES = 64
 SUCCESSIVE = 32
 #: Successive rows whose recurrence is solved together, from the last x before the block.
@@ -33,14 +34,14 @@ RECURRENCE_BLOCK = 8
 #: Rows of a group that contains every second row; each group of a chunk may begin at any row.
 EVERY_SECOND = 8
 #: Bytes of sums that are in registers at a time: eight of AVX-512's 32 registers, or 16 narrower registers. All lanes
-#: of a slot are processed at once, because hardware prefetchers do not follow values that are read in pieces: fp64 on
-#: a Zen 4 would then reach 35 % of the bandwidth instead of 60 %.
+#: of a slot are processed together, because hardware prefetchers do not follow values that are read in pieces.
+#: Otherwise, fp64 on a Zen 4 would reach 35 % of the bandwidth instead of 60 %.
 WIDTH = 512 if HAS_AVX512 else 256
 _AMD = (numba.config.CPU_NAME or get_host_cpu_name()).startswith("znver")
 #: Whether a gather is slower than scalar loads. On AMD, LLVM also replaces gathers by scalar loads, but first moves
 #: the columns to vectors.
 SLOW_GATHERS = _AMD
-#: Whether to prefetch in software, which is slower on a Zen 3.
+#: Whether to prefetch in software. On a Zen 3, software prefetching is slower.
 PREFETCHES = HAS_AVX512 or not _AMD
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
@@ -50,7 +51,7 @@ STORED = {types.float64: ir.DoubleType(), types.float32: F32, types.int16: I16, 
 
 
 class SlotSpan(NamedTuple):
-    """Slots of a chunk in the form that the intrinsics of this module receive.
+    """A range of a chunk's slots, as the intrinsics of this module receive it.
 
     values, value0      the stored values, and the index of the first value
     columns, column0    the bases of runs or the columns of lanes, and the index of the first
@@ -65,7 +66,7 @@ class SlotSpan(NamedTuple):
 
 
 def load_values(vectors, format_, address):
-    """Load a vector of stored values and convert them to the type of the vectors."""
+    """Load a vector of stored values from `address`, and convert it to the type of the sums."""
     builder, kind = vectors.builder, ir.VectorType(STORED[format_], vectors.lanes)
     bits = builder.load(builder.bitcast(address, kind.as_pointer()), align=format_.bitwidth // 8)
     return _widened(builder, format_, bits, vectors.real)
@@ -93,7 +94,7 @@ def _widened(builder, format_, bits, real):
 
 
 def _rebias(builder, bits, *, fraction, bias):
-    """Convert finite numbers with this many fraction bits and this bias of the exponent to fp32.
+    """Convert finite numbers with `fraction` fraction bits and the exponent bias `bias` to fp32.
 
     Exponent and fraction are shifted, and the result is multiplied by 2^(difference of the biases).
     """
@@ -110,7 +111,7 @@ def _rebias(builder, bits, *, fraction, bias):
 
 @intrinsic
 def widened_value(typingctx, value, like):
-    """Convert one stored value to the type of `like`."""
+    """Convert one stored value to the type of `like`, and return the result."""
 
     def codegen(context, builder, signature, args):
         format_, real = signature.args[0], context.get_value_type(signature.args[1])
@@ -122,7 +123,7 @@ def widened_value(typingctx, value, like):
 
 
 class _SlotSums:
-    """Emit Σ_s a_s x_s for one vector of lanes after the other.
+    """Emit Σ_s a_s x_s over the slots s, for one vector of lanes after the other.
 
     The method `run` and the methods after it emit the product of slot s for the lanes from lane0 on. They load x and
     call add(x), which emits the multiplication and the addition.
@@ -147,7 +148,10 @@ class _SlotSums:
             self.step = builder.select(goes_down, I64(-1), self.step)
 
     def emit(self, vectors, lane0, product):
-        """Emit the loop over slots that sums the lanes of a vector from lane0 on."""
+        """Emit the loop over slots that computes the sums of one vector of lanes, which begins at lane0.
+
+        `product` is the method that emits the product of one slot.
+        """
         builder, self.vectors = self.builder, vectors
         values, out = (builder.gep(pointer, [I64(lane0)]) for pointer in (self.values, self.out))
         total = cgutils.alloca_once_value(builder, vectors.zero)
@@ -174,16 +178,19 @@ class _SlotSums:
         vectors.store(builder.load(total), out)
 
     def run(self, s, lane0, add):
-        """Add the product of slot s and x[base + row + lane0 …]."""
+        """Emit the addition of a_s · x[base + row + lane0 …] to the sums for a run s, and return the new sums."""
         return add(self._load_x(self.builder.add(self.builder.add(self._base(s), self.rows), I64(lane0))))
 
     def every_second(self, s, lane0, add):
-        """Add the product of slot s and x[base + rows[g] + 2·k] for lane k of each group g."""
+        """Emit the addition of a_s · x[base + rows[g] + 2·k] to the sums for a run s, and return the new sums.
+
+        Lane k of each group g contains row rows[g] + 2·k.
+        """
         base = self._base(s)
         return add(self._load_groups([self.builder.add(base, row) for row in self.rows[lane0 // EVERY_SECOND :]]))
 
     def columns_of_lanes(self, s, lane0, add, apart=1):
-        """Add the product of slot s and x[columns …].
+        """Emit the addition of a_s · x[columns …] to the sums for a slot s with columns, and return the new sums.
 
         x is loaded as vectors if the columns are consecutive or, for `apart` = 2, two apart in each group. Otherwise,
         each lane is loaded separately.
@@ -215,15 +222,15 @@ class _SlotSums:
         return total
 
     def _base(self, s):
-        """Load the base of a run."""
+        """Load the base of run s as a 64-bit integer."""
         return self.builder.sext(self.builder.load(self.builder.gep(self.columns, [s])), I64)
 
     def _load_x(self, first, kind=None):
-        """Load a vector of x from x[first] on."""
+        """Load a vector that starts at x[first]."""
         return self.vectors.load(self.builder.gep(self.x, [first]), kind)
 
     def _load_groups(self, firsts):
-        """Load x[firsts[g] + 2·k] for all groups g, two groups at a time."""
+        """Load x[firsts[g] + 2·k] for all groups g into one vector, two groups at a time."""
         builder = self.builder
         twice = ir.VectorType(self.vectors.real, 2 * EVERY_SECOND)
         even = constant(I32, range(0, 2 * twice.count, 2))
@@ -235,7 +242,7 @@ class _SlotSums:
         return parts[0]
 
     def _load_by_lane(self, columns):
-        """Load x[columns[0]], x[columns[1]] … individually."""
+        """Load x[columns[0]], x[columns[1]] … individually into one vector."""
         builder, x = self.builder, ir.Constant(self.vectors.type, ir.Undefined)
         for lane in range(self.vectors.lanes):
             column = builder.zext(builder.load(builder.gep(columns, [I64(lane)])), I64)
@@ -243,7 +250,7 @@ class _SlotSums:
         return x
 
     def _gather(self, columns):
-        """Gather x[columns]."""
+        """Load x[columns] by one gather instruction."""
         builder, wide, lanes = self.builder, self.vectors.type, self.vectors.lanes
         # llvmlite's builder has no vectors of addresses
         pointers = ir.instructions.GEPInstr(builder.block, self.x, [columns], True, "", source_etype=wide.element)
@@ -257,7 +264,7 @@ class _SlotSums:
         return builder.call(function, [pointers, I32(self.vectors.bits // 8), every, nothing])
 
     def _prefetch(self, address, size):
-        """Prefetch as many numbers of `size` bytes as a vector has lanes, `ahead` numbers after an address."""
+        """Emit prefetches of one vector of numbers of `size` bytes each, `ahead` numbers after `address`."""
         if self.prefetches:
             first = self.builder.ptrtoint(self.builder.gep(address, [self.ahead]), I64)
             for line in range(0, size * self.vectors.lanes, 64):
@@ -265,11 +272,11 @@ class _SlotSums:
 
 
 def _summing(product, lanes, summed=None):
-    """Return an intrinsic that sums slots of `lanes` lanes, or their first `summed` lanes."""
+    """Return an intrinsic that sums over slots with `lanes` lanes, or over only their first `summed` lanes."""
 
     @intrinsic
     def sum_slots(typingctx, slots, x, rows, out, fresh, ahead, down):
-        """Compute out[lane] = Σ_s a_s[lane] · x_s[lane], or add to `out` if not `fresh`.
+        """Compute out[lane] = Σ_s a_s[lane] · x_s[lane], or add the sum to `out` if not `fresh`.
 
         a_s[lane] is values[value0 + s·lanes + lane], and x_s contains the entries of x that slot s multiplies.
 

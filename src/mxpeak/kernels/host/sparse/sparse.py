@@ -1,4 +1,4 @@
-"""The host's sparse kernels: `kernels.contract.sparse` on NumPy arrays and the threads of a team."""
+"""Implement `kernels.contract.sparse` on NumPy arrays and the threads of a team."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.index_map import consecutive
 from mxpeak.spans import HOST
 
-#: Numbers that one thread processes in the time that it takes to wake another thread.
+#: Numbers that one thread processes in the time that another thread needs to wake up.
 ALONE = 2**18
-#: Numbers per line in `read_values`.
+#: Numbers per row of the matrix that `read_values` reads.
 READ = 4096
 #: Residuals are computed from a copy of the entries if the rows are at most 1 / COPIED_SHARE of all rows.
 COPIED_SHARE = 4
 
 
 class HostSparse(HostSparseSetup):
-    """Sparse kernels with compiled loops over rows, on the threads of a team.
+    """Sparse kernels of the host, with compiled loops over rows on the threads of a team.
 
     Only one caller may use the kernels at a time, because all calls share memory for sums.
     """
@@ -58,7 +58,10 @@ class HostSparse(HostSparseSetup):
         return nullcontext()
 
     def _run_on(self, numbers: int, function: Any, *args: Any) -> int:
-        """Run a function on all threads, or on the caller if there are few numbers; return the number of threads."""
+        """Run a function on all threads, or on the calling thread if there are few numbers.
+
+        Returns the number of threads used.
+        """
         if numbers < ALONE:
             function(0, 1, *args)
             return 1
@@ -113,7 +116,7 @@ class HostSparse(HostSparseSetup):
         self._run_on(len(y) * out.size, vectors.combine, Q, len(y), np.array(y, Q.dtype), out)
 
     def _sums_of(self, k: int) -> Array:
-        """Return memory for k sums per thread."""
+        """Return the memory for k sums per thread, enlarged if necessary."""
         if self._sums.shape[1] < k:
             self._sums = np.zeros((self.threads, k))
         return self._sums
@@ -141,7 +144,7 @@ class HostSparse(HostSparseSetup):
                 self._run_on(saved.size, vectors.scatter, halo_rows, saved, b)
 
     def _sweep(self, A: HostMatrix, part: Part, b: Array, x: Array, keep: Array | None) -> None:
-        """Sweep forward over one part, without the columns of other ranks."""
+        """Sweep forward over one part of the rows, using only entries in columns of this rank."""
         if isinstance(A.pattern, NaturalPattern):
             self._sweep_natural(A, A.pattern, A.pattern.spans[part], b, x, keep)
         else:
@@ -168,7 +171,7 @@ class HostSparse(HostSparseSetup):
         *,
         from_zero: bool = False,
     ) -> None:
-        """Sweep units of rows forward in the natural order."""
+        """Sweep forward over a span of units in the natural order."""
         first, end = span
         if first != end:
             schedule = self._schedule(pattern, pattern.forward, first, end, first)
@@ -176,18 +179,18 @@ class HostSparse(HostSparseSetup):
             self._run_on(A.entries.size, pattern.kernels.sweep_forward, schedule, A.arrays, b, x, kept, from_zero)
 
     def _schedule(self, pattern: NaturalPattern, needs: Array, first: int, end: int, progress: int) -> Schedule:
-        """Return the schedule of a sweep over the units first … end-1 with the initial progress of all threads."""
+        """Return the schedule of a sweep over the units first … end-1, in which all threads start at `progress`."""
         published = self._no_progress if self.threads == 1 else np.full(self.threads * APART, progress, np.int64)
         return Schedule(published, pattern.owner, needs, first, end, self._yield)
 
     def _sweep_steps(self, A: HostMatrix, steps: StepList, b: Array, x: Array, keep: Array | None, parts: int) -> None:
-        """Run a sweep over the chunks of the given steps."""
+        """Sweep over the chunks of the given steps with the parts L, U or both."""
         if steps.chunks.size:
             kept = self._empty[x.dtype] if keep is None else keep
             self._run_on(A.entries.size, gs_colored.sweep, self._synchronization, steps, A.arrays, b, x, kept, parts)
 
     def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array, saved: Array) -> None:
-        """Compute y[targets_s] -= (H x)_s, and save the previous values unless `saved` is empty."""
+        """Compute y[targets_s] -= (H x)_s for targets_s >= 0. If `saved` is not empty, store the old y there."""
         halo = x[A.n : A.n + A.halo]
         self._run_on(A.halo_nnz, vectors.subtract_halo, A.pattern.halo, A.halo_entries, halo, targets, y, saved)
 
@@ -211,7 +214,7 @@ class HostSparse(HostSparseSetup):
         part: Part = Part.ALL,
     ) -> None:
         parts = LOWER if keep is not None else UPPER if swept else BOTH
-        kept = b if keep is None else keep  # read with LOWER alone
+        kept = b if keep is None else keep  # read only with LOWER alone
         coarse, pattern, numbers = coarse_rows(A, rows), A.pattern, 27 * rows.size
         if part != Part.BOUNDARY and isinstance(pattern, NaturalPattern) and COPIED_SHARE * rows.size <= A.n:
             copies = copied_rows(self._run_on, A, coarse, parts)
@@ -224,7 +227,9 @@ class HostSparse(HostSparseSetup):
             self._subtract_halo(A, x, coarse.halo_targets, r, self._empty[x.dtype])
 
     def read_values(self, A: HostMatrix) -> int:
-        lines = A.entries.view(np.float64).reshape(-1, LANES // 8)  # the length of a slot of the narrowest values
+        lines = A.entries.view(np.float64).reshape(
+            -1, LANES // 8
+        )  # each line has the bytes of a slot of the narrowest values
         if not lines.size:
             return 0
         width = lines.size if lines.size % READ else READ

@@ -1,4 +1,4 @@
-"""Vector operations of Krylov methods, block by block, so that fused operations read a basis only once."""
+"""Vector operations of Krylov methods, block by block, so that fused operations read the basis only once."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ import numpy as np
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import piece, row
 
-#: Rows of a block: with a basis of 30 fp32 vectors they fit in the L2 cache.
+#: Rows of a block. With a basis of 30 fp32 vectors, a block fits in the L2 cache.
 BLOCK = 1024
-#: Rows summed in the vectors' own type before fp64, which bounds the error by SHORT·u instead of n·u.
+#: Rows that are summed in the vectors' own type before fp64, which bounds the error by SHORT·u instead of n·u.
 SHORT = 512
 _SUM = {"contract", "reassoc"}
 
 
 @inner(inline=True)
 def _share(n, tid, threads):
-    """Return the first and last row of a thread's blocks; loops count from the first row on, so that they vectorize."""
+    """Return the range (first row, end) of a thread's blocks.
+
+    Loops take a piece of the vector that starts at the first row, so that they vectorize.
+    """
     blocks = (n + BLOCK - 1) // BLOCK
     return BLOCK * (blocks * tid // threads), min(n, BLOCK * (blocks * (tid + 1) // threads))
 
 
 @inner(fastmath=_SUM)
 def _dot(x, y):
-    """Return Σ x_i y_i in the vectors' type."""
+    """Return the dot product Σ x_i y_i in the vectors' type."""
     total = x.dtype.type(0)
     for i in range(x.shape[0]):
         total += x[i] * y[i]
@@ -32,7 +35,7 @@ def _dot(x, y):
 
 @inner(fastmath=_SUM)
 def _dot4(q0, q1, q2, q3, w):
-    """Return the dot products of four vectors with w."""
+    """Return the dot products of the four vectors q0 to q3 with w."""
     zero = w.dtype.type(0)
     a, b, c, d = zero, zero, zero, zero
     for i in range(w.shape[0]):
@@ -45,7 +48,7 @@ def _dot4(q0, q1, q2, q3, w):
 
 @inner(fastmath={"contract"})
 def _subtract4(w, vectors, factors):
-    """Subtract from w the sum of four vectors times their factors."""
+    """Subtract four vectors times their factors from w, in place."""
     (q0, q1, q2, q3), (a, b, c, d) = vectors, factors
     for i in range(w.shape[0]):
         w[i] -= (q0[i] * a + q1[i] * b) + (q2[i] * c + q3[i] * d)
@@ -53,14 +56,14 @@ def _subtract4(w, vectors, factors):
 
 @inner(fastmath={"contract"})
 def _subtract(w, q, a):
-    """Compute w -= a q."""
+    """Subtract the vector q times the number a from w, in place."""
     for i in range(w.shape[0]):
         w[i] -= q[i] * a
 
 
 @inner(inline=True)
 def _dots(Q, k, first, end, w, h):
-    """Add the dot products q_j · w over the rows first … end-1 to h_j."""
+    """Add the dot products q_j · w over the rows first … end-1 to h_j, for the first k vectors."""
     for at in range(first, end, SHORT):
         to = min(at + SHORT, end)
         w_here, j = piece(w, at, to - at), 0
@@ -79,7 +82,7 @@ def _dots(Q, k, first, end, w, h):
 
 @inner(inline=True)
 def _subtract_all(Q, k, first, end, w, h):
-    """Compute w -= Σ h_j q_j over the rows first … end-1; h has the vectors' type."""
+    """Compute w -= Σ h_j q_j over the rows first … end-1, for the first k vectors; h has the vectors' type."""
     w_here, j = piece(w, first, end - first), 0
     while j + 4 <= k:
         q0, q1 = row(Q, j, first, end), row(Q, j + 1, first, end)
@@ -93,7 +96,7 @@ def _subtract_all(Q, k, first, end, w, h):
 
 @jit()
 def project(tid, threads, Q, k, w, sums):
-    """Store this thread's share of Q^T w for the first k vectors (rows of Q) in sums[tid]."""
+    """Store this thread's partial sums of Q^T w, for the first k vectors (rows of Q), in sums[tid]."""
     products = sums[tid]
     products[:k] = 0.0
     first, end = _share(w.shape[0], tid, threads)
@@ -103,7 +106,7 @@ def project(tid, threads, Q, k, w, sums):
 
 @jit()
 def subtract_and_project(tid, threads, Q, k, w, h, sums):
-    """Compute w -= Q h, and store this thread's share of Q^T w for the updated w in sums[tid]."""
+    """Compute w -= Q h, and store this thread's partial sums of Q^T w for the updated w in sums[tid]."""
     products = sums[tid]
     products[:k] = 0.0
     first, end = _share(w.shape[0], tid, threads)
@@ -115,7 +118,7 @@ def subtract_and_project(tid, threads, Q, k, w, h, sums):
 
 @jit()
 def subtract_and_square(tid, threads, Q, k, w, h, sums):
-    """Compute w -= Q h, and store this thread's share of w^T w for the updated w in sums[tid, 0]."""
+    """Compute w -= Q h, and store this thread's partial sum of w^T w for the updated w in sums[tid, 0]."""
     first, end = _share(w.shape[0], tid, threads)
     total = 0.0
     for at in range(first, end, BLOCK):
@@ -129,7 +132,7 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
 
 @jit(allocates=True)
 def combine(tid, threads, Q, k, y, out):
-    """Compute out = Q y with the first k vectors; y has the vectors' type, out may have a different type."""
+    """Compute out = Q y with the first k vectors. y has the vectors' type, and `out` may have a different type."""
     first, end = _share(out.shape[0], tid, threads)
     total = np.empty(BLOCK, Q.dtype)
     for at in range(first, end, BLOCK):
@@ -143,7 +146,7 @@ def combine(tid, threads, Q, k, y, out):
 
 @jit()
 def dot(tid, threads, x, y, sums):
-    """Store this thread's share of Σ x_i y_i in sums[tid, 0]."""
+    """Store this thread's partial sum of x^T y in sums[tid, 0]."""
     first, end = _share(x.shape[0], tid, threads)
     total = 0.0
     for at in range(first, end, SHORT):
@@ -154,7 +157,7 @@ def dot(tid, threads, x, y, sums):
 
 @jit(fastmath={"contract"})
 def scale(tid, threads, y, factor, x):
-    """Compute y = factor · x, rounded to y's type."""
+    """Compute y = factor · x for this thread's rows, rounded to y's type."""
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
@@ -163,7 +166,7 @@ def scale(tid, threads, y, factor, x):
 
 @jit(fastmath={"contract"})
 def add_scaled(tid, threads, y, factor, x):
-    """Compute y += factor · x; x may have a narrower type."""
+    """Compute y += factor · x for this thread's rows. x may have a narrower type than y."""
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
@@ -172,7 +175,7 @@ def add_scaled(tid, threads, y, factor, x):
 
 @jit(fastmath={"contract"})
 def scale_and_add(tid, threads, y, factor, x):
-    """Compute y = x + factor · y."""
+    """Compute y = x + factor · y for this thread's rows."""
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
@@ -181,7 +184,7 @@ def scale_and_add(tid, threads, y, factor, x):
 
 @jit(fastmath=_SUM)
 def subtract_from(tid, threads, y, b, sums):
-    """Compute y = b - y, and store this thread's share of Σ y_i² for the updated y in sums[tid, 0]."""
+    """Compute y = b - y, and store this thread's partial sum of y^T y for the updated y in sums[tid, 0]."""
     first, end = _share(y.shape[0], tid, threads)
     y, b, total = piece(y, first, end - first), piece(b, first, end - first), 0.0
     for i in range(y.shape[0]):
@@ -192,7 +195,10 @@ def subtract_from(tid, threads, y, b, sums):
 
 @jit(fastmath={"contract"})
 def subtract_halo(tid, threads, H, values, halo, targets, y, saved):
-    """Compute y[targets_s] -= Σ a_sh halo_h for targets_s >= 0; save the previous y unless `saved` is empty."""
+    """Compute y[targets_s] -= Σ_h a_sh halo_h for the rows s of H with targets_s >= 0.
+
+    Unless `saved` is empty, the previous y[targets_s] is stored in saved_s.
+    """
     count = H.rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
         if targets[s] >= 0:
@@ -206,7 +212,7 @@ def subtract_halo(tid, threads, H, values, halo, targets, y, saved):
 
 @jit(fastmath={"contract"})
 def add_halo(tid, threads, H, values, halo, y):
-    """Compute y_i += Σ a_ih halo_h for the rows of H."""
+    """Compute y_i += Σ_h a_ih halo_h for this thread's rows i of H."""
     count = H.rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
         total = y[H.rows[s]]
@@ -217,7 +223,7 @@ def add_halo(tid, threads, H, values, halo, y):
 
 @jit()
 def scatter_add(tid, threads, rows, y, x):
-    """Compute x[rows_k] += y_k."""
+    """Compute x[rows_k] += y_k for this thread's rows."""
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         x[rows[k]] += y[k]
@@ -225,7 +231,7 @@ def scatter_add(tid, threads, rows, y, x):
 
 @jit()
 def scatter(tid, threads, rows, y, x):
-    """Compute x[rows_k] = y_k."""
+    """Compute x[rows_k] = y_k for this thread's rows."""
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         x[rows[k]] = y[k]
@@ -233,7 +239,7 @@ def scatter(tid, threads, rows, y, x):
 
 @jit()
 def gather(tid, threads, rows, x, out):
-    """Compute out_k = x[rows_k]."""
+    """Compute out_k = x[rows_k] for this thread's rows."""
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         out[k] = x[rows[k]]

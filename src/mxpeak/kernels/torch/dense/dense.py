@@ -1,4 +1,4 @@
-"""Solve dense systems on a device: with the library's LU, or a blocked LU with rounded operands."""
+"""Solve dense systems on a device with the library's LU, or with a blocked LU that rounds its operands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ COPIES, LIBRARY = 32, 1 << 26
 
 
 class TorchDense:
-    """Dense kernels on a device, with row-major matrices and blocks; `width` is the number of columns per panel."""
+    """Dense kernels on one torch device, with row-major matrices.
+
+    `width` is the number of columns per panel of the LU with rounded operands.
+    """
 
     def __init__(self, device: Device, width: int = pivoted_lu.WIDTH):
         self.device, self._width = device, width
@@ -69,7 +72,7 @@ class TorchDense:
         )
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Tensor:
-        """Return contiguous storage, because triangular solves copy any other matrix."""
+        """Return uninitialized n×n storage without gaps, because triangular solves copy any other matrix."""
         return self.device.empty(n, n, dtype=torch_type(dtype))
 
     def scaled_copy(self, A: Tensor, scales: tuple[Tensor, Tensor] | None, W: Tensor) -> tuple[Tensor, Tensor, float]:
@@ -99,9 +102,9 @@ class TorchDense:
             by_column += size.sum(dim=0, dtype=torch.float64)
 
     def factor(self, W: Tensor, precision: str) -> PivotedLU:
-        """Factor W; in the result, row i of L U is row `rows[i]` of W.
+        """Factor W in place: row i of L U is row `rows[i]` of W, or of W^T if W is in fp64 or fp32.
 
-        The library is column-major and receives W^T. The LU with rounded operands is row-major, because it moves rows.
+        The library is column-major and factors W^T. The LU with rounded operands is row-major, because it moves rows.
         """
         if precision in ("fp64", "fp32"):
             rows, singular = pivoted_lu.factor_whole(W.T)
@@ -110,12 +113,18 @@ class TorchDense:
         return PivotedLU(W, rows, transposed=False, singular=int(singular))
 
     def factor_with_early_exit(self, should_stop: Callable[[Tensor], bool], W: Tensor) -> PivotedLU | None:
-        """Factor W completely, because the library cannot stop early."""
+        """Return the LU factors of W, or None if `should_stop` is true for the first pivots.
+
+        The function factors all of W before it calls `should_stop`, because the library cannot stop early.
+        """
         F = self.factor(W, "fp32")
         return None if should_stop(abs(F.LU.diagonal()[: int(PART * len(W))])) else F
 
     def solve(self, F: PivotedLU, B: Tensor, *, transposed: bool = False) -> Tensor:
-        """Solve with F; triangular solves read row-major and column-major matrices without copies."""
+        """Return W^-1 B, or W^-T B if `transposed`, from the factors F of W.
+
+        Triangular solves read row-major and column-major factors without copies.
+        """
         solve = torch.linalg.solve_triangular
         if transposed == F.transposed:
             Z = solve(F.LU, B.index_select(0, F.rows), upper=False, unitriangular=True)
@@ -139,5 +148,5 @@ def largest_order(per_entry: int, per_row: int, free: int) -> int:
 
 
 def _root(a: int, b: int, c: int) -> int:
-    """Return the largest n with a·n² + b·n <= c, or 0."""
+    """Return the largest integer n with a·n² + b·n <= c, or 0 if c is not positive."""
     return (isqrt(b * b + 4 * a * c) - b) // (2 * a) if c > 0 else 0

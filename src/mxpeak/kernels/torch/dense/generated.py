@@ -21,7 +21,7 @@ STRIP = 1 << 21
 
 
 class TorchGenerated:
-    """`GeneratedKernels` on the tensors of a device."""
+    """The `GeneratedKernels` of a torch device."""
 
     device: Device
     add_matvec: Any
@@ -93,7 +93,7 @@ class TorchGenerated:
 
 
 def _values(tables: LcgTables, columns: slice, diagonal: Tensor | None) -> Tensor:
-    """Return all rows of the selected columns in fp64."""
+    """Return the selected columns of the generated matrix in fp64, with all local rows."""
     i, j = tables.i[:, None], tables.j[columns]
     scale, shift, alpha, beta = tables.reals
     if tables.kind == UNIT_FACTORS:
@@ -118,7 +118,7 @@ def _low(x: Tensor) -> Tensor:
 
 
 def _normal(x: Tensor) -> Tensor:
-    """Apply `layout.entries.normal` to mixed words.
+    """Return standard normal numbers from generator states, as `layout.entries.normal(mixed(x))` does on the host.
 
     A right shift of a signed word inserts copies of the sign bit, which masks remove.
     """

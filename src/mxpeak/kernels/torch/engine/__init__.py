@@ -1,1 +1,1 @@
-"""Provide devices, messages, graphs and compilation for the torch kernels."""
+"""Provide devices, messages, CUDA graphs and ahead-of-time compilation for the torch kernels."""

@@ -33,7 +33,7 @@ class Namespace:
         return function
 
     def asarray(self, values: Any, *, dtype: torch.dtype | None = None, copy: bool | None = None) -> torch.Tensor:
-        """Return numbers, an array or a tensor as a tensor on the device; Python floats become fp64."""
+        """Convert numbers, an array or a tensor to a tensor on the device; Python floats become fp64."""
         array = values if isinstance(values, torch.Tensor) else np.asarray(values)
         tensor: torch.Tensor = compat.asarray(array, dtype=dtype, device=self._device, copy=copy)
         return tensor

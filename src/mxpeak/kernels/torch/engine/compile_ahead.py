@@ -33,7 +33,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> 
 
 
 def is_rehearsing() -> bool:
-    """Return whether launches only compile."""
+    """Return whether a rehearsal is in progress, during which launches only request compilation."""
     return _met.get() is not None
 
 
@@ -49,7 +49,10 @@ def rehearsal() -> Iterator[dict[Any, None]]:
 
 
 def rehearse(use: Callable[[], None], cores: Sequence[int]) -> None:
-    """Run `use` without computing, and compile all kernels that it launches on these cores."""
+    """Call `use` in a rehearsal, and compile the kernels that it launches in parallel, with one thread per core.
+
+    If the rehearsal fails, print the reason to stderr. Each kernel is then compiled at its first launch.
+    """
     met: dict[Any, None] = {}
 
     def go_through() -> None:

@@ -1,8 +1,8 @@
 """Record operations of several short launches as graphs and replay them.
 
-On a coarse level, launching the kernel of one color costs more than running it. A graph contains addresses and sizes
-instead of tensors. Therefore, the key of a graph contains every address that its launches use. All other arguments of
-the launches are the same for every graph of one `Replay`.
+On a coarse multigrid level, launching the kernel of one color costs more than running it. A graph contains addresses
+and sizes instead of tensors. Therefore, the key of a graph contains every address that its launches use. All other
+arguments of the launches are the same for every graph of one `Replay`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_GRAPHS = 512
 
 
 class Recorder(Protocol):
-    """An object that records graphs."""
+    """An object that records launches as graphs, such as `GraphRecorder`."""
 
     def is_busy(self) -> bool:
         """Return whether recording is impossible, because another graph is being recorded or a rehearsal is running."""
@@ -32,7 +32,10 @@ class Recorder(Protocol):
 
 
 class GraphRecorder:
-    """Record CUDA or HIP graphs; recorded work must not wait for the device or allocate tensors that it keeps."""
+    """A recorder of CUDA or HIP graphs.
+
+    Recorded work must not wait for the device. It must not allocate tensors that are still in use after the recording.
+    """
 
     def __init__(self, device: Device):
         self._stream = torch.cuda.Stream(device.where)  # the default stream cannot be recorded
@@ -58,9 +61,9 @@ class GraphRecorder:
 
 
 class Replay:
-    """Run work directly the first time, record it the second time, and replay the graph from the third time on.
+    """A cache of graphs: work is run directly the first time, recorded the second time, and replayed from then on.
 
-    The least recently used graphs beyond `max_graphs` are dropped. Without a recorder, work is run directly.
+    The least recently used graphs beyond `max_graphs` are dropped. Without a recorder, work is always run directly.
     """
 
     def __init__(self, recorder: Recorder | None, max_graphs: int = MAX_GRAPHS):
@@ -68,7 +71,7 @@ class Replay:
         self._graphs: OrderedDict[Hashable, Work | None] = OrderedDict()
 
     def __call__(self, key: Hashable, work: Work) -> None:
-        """Run `work`, or replay its graph; calls with equal keys must do equal work."""
+        """Run `work`, or replay its graph; calls with equal keys must make the same launches."""
         if self._recorder is None or self._recorder.is_busy():
             work()
             return

@@ -44,7 +44,7 @@ GPU = "cuda"
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """A device that kernels compute on.
+    """A CPU or GPU that kernels compute on.
 
     triton    whether Triton kernels are available; otherwise torch operations replace them
     poison    whether new tensors are filled with NaN, for tests
@@ -73,7 +73,7 @@ class Device:
         return torch.cuda.get_device_properties(self.where)
 
     def multiplies(self, precision: str) -> bool:
-        """Return whether the GPU has matrix units for this format and a product that uses them."""
+        """Return whether the GPU has matrix units for this precision, and a product that uses them is available."""
         if not self.is_gpu or (precision == "fp8" and not self.triton):
             return False
         if torch.version.hip is not None:
@@ -92,13 +92,13 @@ class Device:
         return (int(self.chip.major), int(self.chip.minor)) in FAST_FP64
 
     def wait(self) -> None:
-        """Wait until all started work has finished."""
+        """Wait until all work that was started on the device has finished."""
         if self.is_gpu:
             torch.cuda.synchronize(self.where)
 
     @contextmanager
     def side_stream(self, begun: Any = None) -> Iterator[None]:
-        """Start work in the side stream, which overlaps work that is started later in the main stream.
+        """Return a context that starts its work in the side stream, where it overlaps later work of the main stream.
 
         The work starts after the time stamp `begun`, or after all work started so far if `begun` is None. It also
         starts after earlier work in the side stream.
@@ -118,7 +118,7 @@ class Device:
 
     @contextmanager
     def main_stream(self) -> Iterator[None]:
-        """Start work in the main stream from within the side stream."""
+        """Return a context that starts its work in the main stream, for use inside a `side_stream` context."""
         if self._main is None:
             yield
             return
@@ -126,7 +126,7 @@ class Device:
             yield
 
     def join(self) -> None:
-        """Make later work wait for all work in the side stream."""
+        """Make later work in the current stream wait for all work in the side stream."""
         if self._side is not None:
             torch.cuda.current_stream(self.where).wait_stream(self._side)
 
@@ -151,7 +151,7 @@ class Device:
         return _bus(self.chip)
 
     def memory(self) -> tuple[int, int]:
-        """Return the total and the available memory of the GPU in bytes; for the CPU, both are unlimited."""
+        """Return the total and the available memory of the GPU in bytes; on a CPU, return 2^63 for both."""
         if not self.is_gpu:
             return 2**63, 2**63
         free, total = torch.cuda.mem_get_info(self.where)
@@ -159,7 +159,7 @@ class Device:
         return int(total), int(free + cached)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        """Return an uninitialized tensor; the tensor is filled with NaN if the device is poisoned.
+        """Return an uninitialized tensor, filled with NaN if `poison` is set.
 
         During a rehearsal, the tensor is filled with ones, so that no loop stops early.
         """
@@ -175,7 +175,7 @@ class Device:
         return torch.zeros(shape, dtype=dtype, device=self.where)
 
     def tensor(self, values: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return numbers or a NumPy array as a tensor on this device."""
+        """Convert numbers or a NumPy array to a tensor on this device."""
         return torch.as_tensor(values, dtype=dtype).to(self.where)
 
 
@@ -185,7 +185,7 @@ def count() -> int:
 
 
 def buses() -> list[str]:
-    """Return the addresses on the PCI bus of the GPUs that torch can use, without opening them."""
+    """Return the PCI bus addresses of the GPUs that torch can use, without opening the GPUs."""
     return [_bus(torch.cuda.get_device_properties(index)) for index in range(count())]
 
 
@@ -194,10 +194,10 @@ def _bus(chip: Any) -> str:
 
 
 def open_device(name: str, number: int = 0) -> Device:
-    """Open the device called `name`: cpu, cuda (number `number` modulo the number of GPUs), or cuda:0, cuda:1, ...
+    """Open the device called `name` (cpu, cuda or cuda:N); a GPU also becomes torch's current GPU.
 
-    Raises ResourceError with the available devices if there is no device with this name or its driver is not
-    compatible.
+    The name cuda selects the GPU `number` modulo the number of GPUs. Raises ResourceError with the available devices
+    if there is no device with this name or its driver is not compatible.
     """
     if name == "cpu":
         return Device(torch.device("cpu"), triton=False)
@@ -216,7 +216,10 @@ def open_device(name: str, number: int = 0) -> Device:
 
 
 def name_of(name: str) -> str:
-    """Return the vendor's name of the GPU called `name` without opening it; the name `cuda` means the first GPU."""
+    """Return the vendor's name of the GPU `name` without opening it, or an empty string if there is no such GPU.
+
+    The name `cuda` means the first GPU.
+    """
     index = 0 if name == GPU else int(name.split(":")[1])
     return str(torch.cuda.get_device_properties(index).name) if index < count() else ""
 

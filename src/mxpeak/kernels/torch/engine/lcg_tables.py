@@ -28,7 +28,7 @@ KINDS = {"lcg": LCG, "gaussian": GAUSSIAN, "unit-factors": UNIT_FACTORS}
 
 @dataclass(frozen=True, slots=True)
 class LcgTables:
-    """`Entries` as kernel arguments, for the rows and columns of one rank.
+    """The rule of `Entries` as kernel arguments, for the rows and columns of one rank.
 
     reals       scale, shift, alpha, beta
     starts      X of the rank's first entry in each local row
@@ -47,7 +47,7 @@ class LcgTables:
 
 @lru_cache(maxsize=16)
 def lcg_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: Device) -> LcgTables:
-    """Return the tables for these rows and columns. They are cached, because a solve uses them repeatedly."""
+    """Return the tables for these rows and columns from a cache, because a solve uses the same tables repeatedly."""
     draw = entries.first + rows.to_global(0) + cols.to_global(0) * entries.n
     a, c = jumps(rows, 1)
     starts = a * np.uint64(lcg.state(entries.seed, draw)) + c
@@ -57,9 +57,10 @@ def lcg_tables(rows: BlockCyclic, cols: BlockCyclic, entries: Entries, device: D
 
 
 def jumps(part: BlockCyclic, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (A, C) of the jumps from a rank's first index to each of its indices, with `stride` draws per index.
+    """Return A and C of the jumps x → A x + C from a rank's first index to each of its indices.
 
-    All blocks share the jumps within a block. Each further block adds one jump: a(A x + C) + c = (a A) x + (a C + c).
+    The generator draws `stride` numbers per index. All blocks share the jumps within a block. Each further block adds
+    one jump: a(A x + C) + c = (a A) x + (a C + c).
     """
     within = [lcg.jump(k * stride) for k in range(min(part.nb, part.local_size))]
     across, step = [lcg.jump(0)], lcg.jump(part.P * part.nb * stride)
@@ -72,6 +73,6 @@ def jumps(part: BlockCyclic, stride: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def global_indices(part: BlockCyclic, device: Device) -> Tensor:
-    """Return the global index of each local index."""
+    """Return the global index of each of this rank's indices, as a tensor on the device."""
     il = torch.arange(part.local_size, device=device.where)
     return (il // part.nb * part.P + part.p) * part.nb + il % part.nb

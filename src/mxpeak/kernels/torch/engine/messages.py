@@ -1,6 +1,6 @@
 """Convert tensors to messages: arrays over the same memory, device memory, or copies in pinned host memory.
 
-MPI supports neither streams nor bf16. Therefore, it receives an `AsyncBuffer` with an event. When the event has
+MPI supports neither streams nor bf16. Therefore, MPI receives an `AsyncBuffer` with an event. When the event has
 occurred, the data to be sent is complete, or the memory to be overwritten is free. Formats that NumPy lacks are sent
 as bytes.
 """
@@ -24,13 +24,13 @@ TEST_SIZE = 100_003
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of a contiguous tensor as one vector of a type that NumPy supports."""
+    """Return a one-dimensional view of a contiguous tensor; types that NumPy lacks are viewed as bytes."""
     line = tensor.view(-1) if tensor.is_contiguous() else tensor.t().view(-1)
     return line if line.dtype in SENDABLE else line.view(torch.uint8)
 
 
 def _doubles(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory of an fp64 tensor as a vector; raise an error for other types, because reductions need fp64."""
+    """Return a one-dimensional view of an fp64 tensor; raise UsageError for other types, which reductions reject."""
     if tensor.dtype != torch.float64:
         raise UsageError(
             f"reductions over ranks need fp64, but the tensor has the type {tensor.dtype}; use tensor.double()"
@@ -44,15 +44,15 @@ class HostTensors:
     name = "host memory"
 
     def outgoing(self, buffer: Any) -> Any:
-        """Return an array over the tensor's memory."""
+        """Return a NumPy array over the tensor's memory, from which MPI sends."""
         return flat(buffer).numpy() if isinstance(buffer, torch.Tensor) else buffer
 
     def incoming(self, buffer: Any) -> tuple[Any, None]:
-        """Return an array over the tensor's memory."""
+        """Return a NumPy array over the tensor's memory, into which MPI receives, and None because no copy follows."""
         return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, None]:
-        """Return an array over the memory of an fp64 tensor."""
+        """Return a NumPy array over the memory of an fp64 tensor that MPI reduces, and None because no copy follows."""
         return (_doubles(buffer).numpy() if isinstance(buffer, torch.Tensor) else buffer), None
 
 
@@ -72,11 +72,11 @@ class StagedTensors:
         self._copies = torch.cuda.Stream(device.where)
 
     def outgoing(self, buffer: Any) -> Any:
-        """Return an asynchronous copy of the tensor in pinned memory."""
+        """Start to copy the tensor to pinned memory, and return the copy as an asynchronous buffer."""
         return self._copy(flat(buffer)) if self._carries(buffer) else buffer
 
     def incoming(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return pinned memory for the message, and a function that copies it to the device."""
+        """Return pinned memory for a message, and a function that copies the received message to the tensor."""
         if not self._carries(buffer):
             return buffer, None
         begun = torch.cuda.current_stream(self._where).record_event()  # earlier work may still read the buffer
@@ -89,7 +89,7 @@ class StagedTensors:
         return pinned.numpy(), land
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return a copy in pinned memory, and a function that copies the reduced vector back to the device."""
+        """Return a pinned copy of the tensor, and a function that copies the reduced vector back to the tensor."""
         if not self._carries(buffer):
             return buffer, None
         line = _doubles(buffer)
@@ -131,17 +131,20 @@ class DirectTensors:
         self.device_id = str(torch.cuda.get_device_properties(device.where).uuid)
 
     def outgoing(self, buffer: Any) -> Any:
-        """Return the tensor's memory as an asynchronous buffer."""
+        """Return the tensor's memory as an asynchronous buffer, which MPI sends after earlier work has finished."""
         if not isinstance(buffer, torch.Tensor):
             return buffer
         return AsyncBuffer(flat(buffer), torch.cuda.current_stream(self._device.where).record_event())
 
     def incoming(self, buffer: Any) -> tuple[Any, None]:
-        """Return the tensor's memory as an asynchronous buffer."""
+        """Return the tensor's memory as an asynchronous buffer for a message, and None because no copy follows."""
         return self.outgoing(buffer), None
 
     def numbers(self, buffer: Any) -> tuple[Any, Callable[[], None] | None]:
-        """Return a copy on the host, because reduced vectors are short and the reduction must propagate NaN."""
+        """Return a pinned copy of the tensor, and a function that copies the reduced vector back to the tensor.
+
+        The reduction is done on the host, because reduced vectors are short and the reduction must propagate NaN.
+        """
         return self._staged.numbers(buffer)
 
     def staged(self) -> StagedTensors:
@@ -149,11 +152,11 @@ class DirectTensors:
         return self._staged
 
     def pattern(self, number: int) -> torch.Tensor:
-        """Return a test pattern of bytes: number, number + 7, number + 14, ..."""
+        """Return the bytes number, number + 7, number + 14, … (modulo 256), as the message of a transport test."""
         return (torch.arange(TEST_SIZE, device=self._device.where) * 7 + number).to(torch.uint8)
 
     def blank(self) -> torch.Tensor:
-        """Return zeroed bytes."""
+        """Return a receive buffer of zero bytes for a transport test."""
         return torch.zeros(TEST_SIZE, dtype=torch.uint8, device=self._device.where)
 
     def equal(self, a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -162,5 +165,5 @@ class DirectTensors:
 
 
 def tensor_transport(device: Device) -> HostTensors | DirectTensors:
-    """Return the transport of a device's tensors; GPU memory must be tested before messages rely on it."""
+    """Return the transport of a device's tensors; messages in GPU memory must be tested before use."""
     return DirectTensors(device) if device.is_gpu else HostTensors()

@@ -43,14 +43,14 @@ def strips(shape: Sequence[int], entries: int) -> Iterator[slice]:
 def plain(A: torch.Tensor) -> torch.Tensor:
     """Return the tensor without gradient and pending negation, for callers that use only absolute values.
 
-    A conjugated view is conjugated again, which costs nothing and does not change absolute values.
+    A conjugated view is conjugated again. This costs nothing and does not change absolute values.
     """
     A = A.detach().resolve_neg()
     return A.conj() if A.is_conj() else A
 
 
 def on_device(values: Any, device: Device, dtype: np.dtype[Any]) -> torch.Tensor:
-    """Return an array or a tensor as a tensor on a device with this NumPy type, without a copy if possible."""
+    """Convert an array or a tensor to a tensor of this NumPy type on a device, without a copy if possible."""
     A = values.detach() if isinstance(values, torch.Tensor) else tensor_of(np.require(values, dtype, "A"))
     return A.to(device=device.where, dtype=torch_type(dtype)).resolve_conj().resolve_neg()
 
@@ -62,7 +62,7 @@ def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 def array_of(A: torch.Tensor) -> Any:
-    """Return a tensor as an array, over the same memory if the tensor is on the CPU."""
+    """Convert a tensor to a NumPy array, which shares the memory of the tensor if the tensor is on the CPU."""
     A = A.detach().cpu().resolve_conj().resolve_neg()
     if A.dtype == torch.bfloat16:
         return A.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
@@ -70,7 +70,7 @@ def array_of(A: torch.Tensor) -> Any:
 
 
 def tensor_of(A: Any) -> torch.Tensor:
-    """Return an array as a tensor over the same memory, or as a copy if torch cannot represent the array.
+    """Convert an array to a tensor over the same memory, or to a copy if torch cannot represent the array.
 
     torch supports neither negative strides nor a foreign byte order. Inputs are never written to, so torch's warning
     about read-only arrays is suppressed.

@@ -37,9 +37,9 @@ FAR = 2**61
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The entries of one step: U·BL lines by K·BP positions.
+    """The shape of the block of entries that a program reads per step: U·BL lines by K·BP positions.
 
-    Lanes are along BP and warps along BL. Each thread has U lines and K positions per line.
+    The lanes of a warp are along BP, and warps are along BL. Each thread has U lines and K positions per line.
     """
 
     U: int
@@ -49,12 +49,12 @@ class Block:
 
     @property
     def lines(self) -> int:
-        """Return the number of lines R."""
+        """Return R = U·BL, the number of lines of the block."""
         return self.U * self.BL
 
     @property
     def positions(self) -> int:
-        """Return the number of positions C."""
+        """Return C = K·BP, the number of positions per line of the block."""
         return self.K * self.BP
 
 
@@ -74,7 +74,7 @@ class LinePiece:
 
     @property
     def kind(self) -> tuple[bool, bool, bool]:
-        """Return whether the piece is turned, has contiguous lines, and has lines aligned for vector loads."""
+        """Return whether the piece is turned, its lines are contiguous, and they are aligned for vector loads."""
         step = self.line_stride * self.A.element_size()
         aligned = self.A.data_ptr() % VECTOR == 0 and (step % VECTOR == 0 or self.line_map.size == 1)
         return self.turned, self.stride == 1, self.stride == 1 and aligned
@@ -129,7 +129,7 @@ class Batch:
 
 
 def batches(tiles: Sequence[Tile], band: Band, loads: int) -> Iterator[Batch]:
-    """Yield the tiles that overlap the band, in order of rows and columns, as one batch per launch."""
+    """Group the tiles that overlap the band by kind, and yield one batch per launch, in order of rows and columns."""
     pieces = [
         as_lines(tile, band) for tile in sorted(tiles, key=lambda tile: (tile.row0, tile.col0)) if meets(tile, band)
     ]
@@ -149,7 +149,7 @@ def meets(tile: Tile, band: Band) -> bool:
 
 
 def as_lines(tile: Tile, band: Band) -> LinePiece:
-    """Return a tile as lines along its smaller stride or, if both strides are equal, along its longer side."""
+    """Describe a tile by lines along its smaller stride or, if both strides are equal, along its longer side."""
     (m, n), (down, right) = tile.A.shape, tile.A.stride()
     apart = (right if n > 1 else FAR, down if m > 1 else FAR)  # the stride of a single entry has no meaning
     turned = apart[1] < apart[0] if apart[0] != apart[1] else m > n
@@ -161,7 +161,7 @@ def as_lines(tile: Tile, band: Band) -> LinePiece:
 
 
 def batch(pieces: list[LinePiece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
-    """Divide pieces of one kind among programs, each with separate slots for its partial sums."""
+    """Return a batch that divides pieces of one kind among programs, with separate slots for their partial sums."""
     turned, unit, aligned = kind
     most_lines, longest = (max(size) for size in zip(*((p.line_map.size, p.position_map.size) for p in pieces)))
     block = block_of(pieces[0].A, most_lines, longest, aligned, loads)
@@ -205,14 +205,14 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
 
 
 def strip_of(pieces: Sequence[LinePiece], block: Block) -> int:
-    """Return the number of lines per program, a multiple of R."""
+    """Return the number of lines per program, a multiple of the block's number of lines."""
     entries = sum(p.line_map.size * p.position_map.size for p in pieces)
     wanted = min(MOST_LINES, entries // (PROGRAMS * block.positions))
     return max(1, wanted // block.lines) * block.lines
 
 
 def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Return a slot for each (first, size) span; spans that overlap have different slots."""
+    """Return a slot number for each (first, size) span; spans that overlap have different slots."""
     once = sorted(set(spans))
     if any(first + size > following for (first, size), (following, _) in pairwise(once)):
         return list(range(len(spans)))
@@ -225,16 +225,16 @@ def slots(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _reached(these: IndexMap, size: int, others: IndexMap, count: int, band: Band) -> int:
-    """Return the largest number of blocks of `size` indices in `these` that have entries in the band.
+    """Return the maximum number of blocks of `size` indices in `these` that can have entries in the band.
 
-    The largest number is taken over all ranges of `count` consecutive indices in `others`.
+    The maximum is taken over all ranges of `count` consecutive indices in `others`.
     """
     blocks = -(-these.size // size)
     return min(blocks, (_span(others, count) + max(0, band.below + band.above)) // size + 2)
 
 
 def _span(index_map: IndexMap, count: int) -> int:
-    """Return the largest distance between the first and the last of `count` local indices."""
+    """Return an upper bound of the number of global indices that `count` consecutive local indices span."""
     return count + -(-count // index_map.nb) * (index_map.jump - index_map.nb)
 
 

@@ -1,4 +1,4 @@
-"""Multiply and solve with the device's libraries, and factor without pivoting if the libraries cannot.
+"""Multiply and solve with the device's libraries, and factor without pivoting on CPUs, whose library always pivots.
 
 The library's products accept any leading dimension, so products accumulate in place. The library's triangular solves
 do not, so a block is copied through a buffer in strips. The buffer is small, because a matrix may fill the memory of
@@ -42,7 +42,10 @@ def fp32_products(how: str) -> Iterator[None]:
 
 @contextmanager
 def by_cusolver(A: Tensor) -> Iterator[None]:
-    """Select cuSOLVER for factorizations; by default torch treats a tall panel as many small matrices."""
+    """Select cuSOLVER for LU factorizations within the context.
+
+    By default, torch treats a tall panel as many small matrices.
+    """
     if not A.is_cuda or torch.version.hip is not None:
         yield
         return
@@ -58,7 +61,7 @@ def by_cusolver(A: Tensor) -> Iterator[None]:
 
 
 def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str) -> None:
-    """Compute C -= A B with the library, or with Triton if `gemm` selects it or the library has no such product."""
+    """Compute C -= A B in place with the library, or with Triton if `gemm` selects it or the operands are fp8."""
     if A.dtype == TF32:
         _subtract(C, A.view(C.dtype), B.view(C.dtype), "tf32")
     elif A.dtype not in (*HALF, EIGHTH):
@@ -76,7 +79,7 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
 
 
 def _knows(device: Device, A: Tensor) -> bool:
-    """Return whether Triton supports products of this type on the device; fp8 needs sm_89 on NVIDIA."""
+    """Return whether Triton supports products of A's type on the device; fp8 needs sm_89 or later on NVIDIA GPUs."""
     if A.dtype != EIGHTH or not device.is_gpu or torch.version.hip is not None:
         return True
     major, minor = torch.cuda.get_device_capability(device.where)
@@ -89,7 +92,7 @@ def _subtract(C: Tensor, A: Tensor, B: Tensor, how: str) -> None:
 
 
 def solve_right_upper(B: Tensor, U: Tensor) -> None:
-    """Compute B = B U^-1."""
+    """Compute B = B U^-1 in place, in strips of rows, with an upper triangular U."""
     for strip in strips(B.shape, STRIP):
         part = B[strip]
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
@@ -99,7 +102,7 @@ def solve_right_upper(B: Tensor, U: Tensor) -> None:
 
 
 def solve_unit_lower(L: Tensor, B: Tensor) -> None:
-    """Compute B = L^-1 B."""
+    """Compute B = L^-1 B in place, in strips of columns, with a unit lower triangular L."""
     for strip in strips(B.T.shape, STRIP):
         part = B[:, strip]
         solved = torch.empty(part.shape, dtype=B.dtype, device=B.device)
@@ -123,7 +126,7 @@ def factor_block(device: Device, D: Tensor, singular: Tensor) -> None:
 
 
 def _factor_blocked(D: Tensor, singular: Tensor) -> None:
-    """Factor D from left to right, in strips of columns."""
+    """Factor D = L U without pivoting, in place, from left to right in strips of columns; set `singular`."""
     n = D.shape[0]
     singular.zero_()
     for j0 in range(0, n, NARROW):
@@ -136,7 +139,10 @@ def _factor_blocked(D: Tensor, singular: Tensor) -> None:
 
 
 def _factor_strip(S: Tensor, singular: Tensor, j0: int) -> None:
-    """Factor a strip column by column; a column with a zero pivot is left unchanged."""
+    """Factor a strip column by column, and update `singular`; a column with a zero pivot is not scaled.
+
+    The strip begins at column j0 of the matrix.
+    """
     for j in range(S.shape[1]):
         pivot = S[j, j]
         is_zero = pivot == 0

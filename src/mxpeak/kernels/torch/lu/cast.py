@@ -1,4 +1,4 @@
-"""Round to the types of operands, and copy between row-major and column-major blocks."""
+"""Round blocks to the types of operands, and copy between row-major and column-major blocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FP8_EDGE = 464.0
 
 
 def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None:
-    """Set target = source, rounded to nearest even."""
+    """Set target = source, rounded to nearest even to the precision of the target."""
     bits = target.view(torch.float32) if target.dtype == TF32 else target
     by_rows = source.stride(1) == 1 or source.shape[1] == 1
     if device.triton and source.numel() and target.dtype == OPERANDS[precision] and by_rows:
@@ -35,7 +35,7 @@ def cast(device: Device, source: Tensor, target: Tensor, precision: str) -> None
 
 
 def rounded(x: Tensor, precision: str) -> Tensor:
-    """Return x rounded to a precision, in the type of that precision."""
+    """Return x rounded to a precision, in the torch type of that precision; numbers too large for fp8 become NaN."""
     if precision == "fp8":
         # Conversions of numbers that are too large differ: some return the largest number, others NaN.
         return x.masked_fill(x.abs() > FP8_EDGE, torch.nan).to(TYPES[precision])
@@ -45,14 +45,17 @@ def rounded(x: Tensor, precision: str) -> Tensor:
 
 
 def _rounded_to_tf32(x: Tensor) -> Tensor:
-    """Return x rounded to nearest even: add half of the last kept bit, minus one if that bit is 0, and drop 13 bits."""
+    """Return an fp32 x rounded to nearest even to TF32, which has 13 bits less.
+
+    The code adds half a unit of the last kept bit, minus one if that bit is 0, and drops 13 bits.
+    """
     bits = x.view(torch.int32)
     nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF
     return torch.where(torch.isnan(x), x, nearest.view(torch.float32))
 
 
 def copy(device: Device, source: Tensor, target: Tensor) -> None:
-    """Set target = source for tensors of any storage order."""
+    """Set target = source for two tensors that may be row-major or column-major."""
     if device.triton and _crossed(source, target):
         from mxpeak.kernels.torch.triton.cast import launch_copy
 

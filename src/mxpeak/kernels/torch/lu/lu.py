@@ -21,7 +21,7 @@ STRIP = 16384
 
 
 class TorchLu(TorchProducts):
-    """`LuKernels` on the tensors of a device; the `host` factors panels that are distributed over ranks.
+    """The `LuKernels` of a torch device; the kernels of the `host` factor panels that are distributed over ranks.
 
     Three options select between methods with equal results, depending on the device:
 
@@ -116,7 +116,10 @@ class TorchLu(TorchProducts):
         return panel.LIBRARY if ranks == 1 and self.panel_on == "device" else None
 
     def permute_rows(self, A: Tensor, block: int, sources: Tensor, targets: Tensor, block_rows: Tensor) -> None:
-        """Move rows in strips of columns, because a benchmark's matrix leaves little memory for copies."""
+        """Swap rows between the block row and the rest of A, in strips of columns.
+
+        The strips keep copies small, because a benchmark's matrix leaves little memory for copies.
+        """
         for begin in range(0, A.shape[1], STRIP):
             part = A[:, begin : begin + STRIP]
             incoming = part.index_select(0, sources)

@@ -26,7 +26,7 @@ LIBRARY = "torch.linalg.lu_factor_ex"
 
 
 class Host(Protocol):
-    """Operations that a device leaves to the kernels of its host."""
+    """The kernels of the host to which a device leaves panels of several ranks and a user's sparse rows."""
 
     threads: int
 
@@ -35,11 +35,11 @@ class Host(Protocol):
         """Return the host's sparse kernels, which build matrices from a user's rows."""
 
     def factor_panel(self, work: Panel, exchange: Exchange | None) -> PanelOutcome:
-        """Factor a panel in host memory."""
+        """Factor a panel in host memory; `exchange` selects pivots among the ranks of the process column."""
 
 
 def factor_here(panel: Panel) -> None:
-    """Factor P A = L U on the device; the library ignores the plan's variants.
+    """Factor P A = L U on the device, and store L1, L21 and the pivots in the panel; the plan's variants are ignored.
 
     The library may choose any entry of the largest magnitude as the pivot, and any entry if the column contains NaN.
     """
@@ -55,13 +55,16 @@ def factor_here(panel: Panel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Brought(Panel):
-    """A panel of a device whose A, L1 and pivots are being copied to host memory."""
+    """A panel of a device, with host copies of A, L1 and the pivots; the copying may still be in progress."""
 
     copies: tuple[Tensor, ...]
 
 
 def brought(device: Device, panel: Panel) -> Panel:
-    """Start to copy a panel to the host, and return the copy."""
+    """Start to copy a panel from a GPU to host memory, and return the panel with the copies.
+
+    A panel of a CPU is returned unchanged.
+    """
     if not device.is_gpu:
         return panel
     copies = []
@@ -72,7 +75,10 @@ def brought(device: Device, panel: Panel) -> Panel:
 
 
 def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-    """Factor a panel with the host's kernels, together with the other ranks of the process column."""
+    """Factor a panel with the host's kernels, and copy the result back to the device.
+
+    The ranks of the process column cooperate through `exchange`.
+    """
     if not device.is_gpu:
         return _factored(host, _in_memory(panel, (part.numpy() for part in _parts(panel))), exchange)
     if not isinstance(panel, Brought):
@@ -86,7 +92,7 @@ def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange 
 
 
 def _factored(host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
-    """Factor a panel in host memory and return its pivots."""
+    """Factor a panel in host memory, and return the outcome with a copy of the pivots."""
     outcome = host.factor_panel(panel, exchange)
     return replace(outcome, pivots=np.array(panel.pivots, np.float64))
 
@@ -97,18 +103,21 @@ def _parts(panel: Panel) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _in_memory(panel: Panel, arrays: Iterable[Any]) -> Panel:
-    """Return a copy of the panel's description with these arrays as its parts."""
+    """Return the panel with A, L1 and the pivots replaced by these arrays."""
     A, L1, pivots = arrays
     return replace(panel, A=A, L1=L1, pivots=pivots)
 
 
 def _flat(part: Tensor) -> Tensor:
-    """Return a column-major panel including the gaps between its columns, so that one contiguous copy suffices."""
+    """Return a one-dimensional view of a column-major part that includes the gaps between columns.
+
+    One contiguous copy then suffices.
+    """
     if part.dim() == 1 or part.numel() == 0:
         return part.reshape(-1)
     return part.as_strided((part.stride(1) * (part.shape[1] - 1) + part.shape[0],), (1,))
 
 
 def _shaped_like(part: Tensor, piece: Tensor) -> Any:
-    """Return host memory as an array with the shape and strides of a part of a panel."""
+    """Return the host copy `piece` as an array with the shape and strides of the panel's `part`."""
     return piece.as_strided(part.shape, part.stride(), 0).numpy()

@@ -45,7 +45,10 @@ def factor_whole(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH) -> tuple[Tensor, Tensor]:
-    """Factor a row-major fp32 (or complex64) A, with the operands of the updates rounded to `precision`."""
+    """Factor a row-major fp32 (or complex64) A in place, with the operands of the updates rounded to `precision`.
+
+    Returns the same two tensors as `factor_whole`.
+    """
     lu = _Lu(device, A, precision, min(width, A.shape[0]))
     lu.run()
     return lu.rows, lu.singular()
@@ -54,7 +57,7 @@ def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH
 def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
     """Return the bytes per row that `factor_rounded` needs in addition to A: operands, panel and moved rows.
 
-    Complex operands are rounded again for each panel, into copies of both widths.
+    Complex operands are rounded into new tensors for each panel, in the low precision and in fp32.
     """
     itemsize = 8 if is_complex else 4
     operand = 3 * itemsize if is_complex else cast.OPERANDS[precision].itemsize
@@ -64,9 +67,9 @@ def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
 def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
     """Combine the swaps of row k with row p_k >= k (k = 0, 1, ...) into one move: A[targets] = A[sources].
 
-    The indices p count from 1. If an earlier swap k' has p_k' = k, then row k contains, before its own swap, the
-    content that row k' had before swap k'. The same argument applies to row k'. The swaps form a forest, whose roots
-    are found by doubling. Targets may be repeated, always with the same source.
+    Returns targets and sources. The pivots p count from 1. If an earlier swap k' has p_k' = k, then row k contains,
+    before its own swap, the content that row k' had before swap k'. The same argument applies to row k'. The swaps
+    form a forest, whose roots are found by doubling. Targets may be repeated, always with the same source.
     """
     count = len(pivots)
     k = torch.arange(count, device=pivots.device)
@@ -85,7 +88,7 @@ def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
 
 
 def _last_before(p: Tensor, k: Tensor) -> Tensor:
-    """Return the last k' < k with p_k' = k, or k if there is none."""
+    """Return for each k the last k' < k with p_k' = k, or k if there is no such k'."""
     count = len(p)
     target = torch.where((p < count) & (p != k), p, count)  # one extra slot for the others
     last = torch.full((count + 1,), -1, device=p.device).scatter_reduce(0, target, k, "amax")[:count]
@@ -93,7 +96,7 @@ def _last_before(p: Tensor, k: Tensor) -> Tensor:
 
 
 class _Lu:
-    """The state of one factorization."""
+    """One blocked factorization, with its row permutation and the buffers of the panel, the pivots and the operands."""
 
     def __init__(self, device: Device, A: Tensor, precision: str, width: int):
         n = A.shape[0]
@@ -110,7 +113,7 @@ class _Lu:
         return buffer[:, : self.width]
 
     def run(self) -> None:
-        """Factor all panels."""
+        """Factor A in place, panel by panel from left to right."""
         n = self.A.shape[0]
         self._factor_panel(0)
         for j0 in range(0, n, self.width):
@@ -120,14 +123,14 @@ class _Lu:
                 self._eliminate(j0, j1, j2)
 
     def singular(self) -> Tensor:
-        """Return 1 + the first column without a non-zero pivot, or 0."""
+        """Return 1 + the first column with a zero pivot, or 0 if all pivots are nonzero."""
         zeros = self._zeros.to(torch.int64)
         steps = torch.arange(len(zeros), device=zeros.device)
         first = torch.where(zeros > 0, zeros + steps * self.width, self.A.shape[0] + 1).amin()
         return torch.where(first > self.A.shape[0], 0, first)
 
     def _panel_of(self, j0: int) -> tuple[Tensor, Tensor]:
-        """Return views of the contiguous column-major buffer for the panel with first column j0, and of its pivots."""
+        """Return the contiguous column-major buffer of the panel that begins at column j0, and its pivot buffer."""
         m = self.A.shape[0] - j0
         jb = min(self.width, m)
         return self._panel[: m * jb].view(jb, m).T, self._pivots[:jb]
@@ -139,7 +142,7 @@ class _Lu:
             torch.linalg.lu_factor_ex(panel, out=(panel, pivots, self._zeros[j0 // self.width]))
 
     def _move_rows(self, j0: int, j1: int) -> None:
-        """Move A's rows in all columns by the panel's pivots, and copy the factored panel to its columns."""
+        """Apply the panel's row swaps to all columns of A, and copy the factored panel to columns j0 … j1-1."""
         panel, pivots = self._panel_of(j0)
         targets, sources = moves(pivots, panel.shape[0])
         for begin in range(0, self.A.shape[1], STRIP):
@@ -163,7 +166,7 @@ class _Lu:
         device.join()
 
     def _rounded(self, L21: Tensor, U12: Tensor) -> tuple[Tensor, Tensor]:
-        """Round the operands of the update; products read a row-major L21 and a column-major U12."""
+        """Return L21 and U12 rounded to the low precision; products read a row-major L21 and a column-major U12."""
         if self._operands is None:
             return _rounded_parts(L21, self.precision), _rounded_parts(U12, self.precision)
         (m, k), columns = L21.shape, U12.shape[1]
@@ -183,6 +186,6 @@ class _Lu:
 
 
 def _rounded_parts(x: Tensor, precision: str) -> Tensor:
-    """Round the real and imaginary parts of complex numbers."""
+    """Return complex numbers whose real and imaginary parts are rounded to a precision and stored in fp32."""
     parts = cast.rounded(torch.view_as_real(x), precision).to(torch.float32)
     return torch.view_as_complex(parts.contiguous())

@@ -31,7 +31,7 @@ STRIP = 1 << 26
 
 
 def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> PanelSolve:
-    """Compute B = B U^-1 with sums of operands in the precision `low`."""
+    """Compute B = B U^-1 in place, block by block; the sums are products of operands in the precision `low`."""
     nb = U.shape[0]
     inverses = inverse_blocks(U, upper=True)
     U_low = _operand(lu, nb, nb, low, "right")
@@ -53,7 +53,7 @@ def solve_right_upper(lu: Any, B: Tensor, U: Tensor, low: str) -> PanelSolve:
 
 
 def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
-    """Compute B = L^-1 B with sums of operands in the precision `low`."""
+    """Compute B = L^-1 B in place, block by block; the sums are products of operands in the precision `low`."""
     nb = L.shape[0]
     inverses = inverse_blocks(L, upper=False)
     L_low = _operand(lu, nb, nb, low, "left")
@@ -75,7 +75,10 @@ def solve_unit_lower(lu: Any, L: Tensor, B: Tensor, low: str) -> PanelSolve:
 
 
 def _done(nb: int, low: str) -> PanelSolve:
-    """Return the description of these solves. A solve with a single block is one product with its fp32 inverse."""
+    """Return the method and the operands' precision of a solve with a triangle of order nb.
+
+    A solve with a single block is one fp32 product with the inverse.
+    """
     return PanelSolve(low if nb > BLOCK else "fp32", BLOCKED_INVERSE)
 
 
@@ -84,7 +87,7 @@ def _operand(lu: Any, rows: int, columns: int, low: str, side: str) -> Tensor:
 
 
 def inverse(T: Tensor, *, upper: bool) -> Tensor:
-    """Return the inverse of an upper or unit lower triangle, computed mostly by products."""
+    """Return the inverse of an upper or unit lower triangular matrix, computed mostly by products."""
     n, size = T.shape[0], SMALL
     while size < n:
         size *= 2
@@ -93,7 +96,10 @@ def inverse(T: Tensor, *, upper: bool) -> Tensor:
 
 
 def inverse_blocks(T: Tensor, *, upper: bool) -> Tensor:
-    """Return the inverses of the diagonal blocks of an upper or unit lower triangle; the last block may be padded."""
+    """Return the inverses of the diagonal blocks of order BLOCK of an upper or unit lower triangular matrix.
+
+    The last block is padded by an identity.
+    """
     with blas.fp32_products("ieee"):
         return _inverses(_padded(T, -(-T.shape[0] // BLOCK) * BLOCK), BLOCK, upper=upper)
 
@@ -106,9 +112,11 @@ def _padded(T: Tensor, n: int) -> Tensor:
 
 
 def _inverses(T: Tensor, size: int, *, upper: bool) -> Tensor:
-    """Return [k, size, size] inverses, computed from inverses of half the size.
+    """Return the inverses of T's diagonal blocks of order `size`, with shape [k, size, size].
 
-    [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0, D^-1]]
+    The inverse of a block follows from the inverses of its two diagonal halves:
+
+        [[A, C], [0, D]]^-1 = [[A^-1, -A^-1 C D^-1], [0, D^-1]]
     """
     blocks = [T[j0 : j0 + size, j0 : j0 + size] for j0 in range(0, len(T), size)]
     diagonal = torch.stack(blocks) if blocks else T.new_empty(0, size, size)

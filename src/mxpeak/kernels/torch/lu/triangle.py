@@ -24,7 +24,7 @@ STRIP = 1 << 22
 
 
 class TorchProducts:
-    """Products with vectors, sums and maxima in fp64: methods of `TorchLu`."""
+    """Products with vectors, sums and maxima in fp64, as methods of `TorchLu`."""
 
     device: Device
 
@@ -71,7 +71,10 @@ class TorchProducts:
         x.copy_(torch.linalg.solve_triangular(U.to(torch.float64), x[:, None], upper=True)[:, 0])
 
     def block_solver(self, T: Tensor, part: str) -> BlockSolver:
-        """Return a solver that multiplies by the inverse of T: a product needs one launch, a solve one step per row."""
+        """Return a solver that multiplies by the inverse of T.
+
+        A product needs one launch, but a triangular solve needs one step per row.
+        """
         inverse = solves.inverse(T.to(torch.float64), upper=part == "upper")
 
         def solve(x: Tensor, *, transposed: bool = False) -> None:
@@ -80,7 +83,7 @@ class TorchProducts:
         return solve
 
     def _triangle(self, A: Tensor, rows: BlockCyclic, cols: BlockCyclic, part: str) -> Iterator[tuple[slice, Tensor]]:
-        """Yield A's strips with masks of the entries in a triangle."""
+        """Yield strips of A's rows, with masks of the entries in the strictly lower or in the upper triangle."""
         i, j = global_indices(rows, self.device), global_indices(cols, self.device)
         for strip in strips(A.shape, STRIP):
             below = j < i[strip, None]
@@ -118,7 +121,10 @@ class TorchProducts:
             torch.maximum(by_column, A[strip].abs().amax(dim=0).to(torch.float64), out=by_column)
 
     def abs_sums(self, A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
-        """Compute both sums, with Triton in two passes, because the summation orders of rows and columns differ."""
+        """Compute the sums of |a_ij| by row and by column.
+
+        Triton needs two passes, because the summation orders of rows and columns differ.
+        """
         by_row.zero_()
         by_column.zero_()
         if A.numel() == 0:
@@ -154,5 +160,5 @@ def _distribution(rows: BlockCyclic, cols: BlockCyclic) -> tuple[int, ...]:
 
 
 def _power_of_two(k: Tensor) -> Tensor:
-    """Return 2^k from its bit pattern."""
+    """Return 2^k in fp64, built from its bit pattern."""
     return ((k + 1023) << 52).view(torch.float64)

@@ -26,7 +26,7 @@ STRIP = 2**22
 
 
 def extended_pass(tiles: Sequence[Tile], band: Band, parts: ExtendedParts) -> None:
-    """Add entries to high and low sums, update the maximum, and count the entries."""
+    """Add the entries in the band to the high and low sums of `parts`, update its maximum, and count the entries."""
     for strip in strips(tiles, band, STRIP):
         x, q = _expanded(strip)
         torch.maximum(parts.top, x[0].max(), out=parts.top)
@@ -38,7 +38,7 @@ def extended_pass(tiles: Sequence[Tile], band: Band, parts: ExtendedParts) -> No
 
 
 def paired_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the sum of all rows of matrices as high and low; high is the correctly rounded sum."""
+    """Return the sum of all rows of the matrices as high and low; high is the correctly rounded sum."""
     rows = torch.cat([*terms])
     high, low = _along((rows, torch.zeros_like(rows)), 0)
     total = high + low
@@ -46,7 +46,7 @@ def paired_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _expanded(strip: Strip) -> tuple[Pair, Pair]:
-    """Return |x| and |x|²."""
+    """Return |x| and |x|² for the entries x of a strip, as pairs of high and low."""
     if strip.im is not None:
         return _modulus(strip.re, strip.im)
     x = strip.re.abs()
@@ -54,7 +54,10 @@ def _expanded(strip: Strip) -> tuple[Pair, Pair]:
 
 
 def _modulus(re: torch.Tensor, im: torch.Tensor) -> tuple[Pair, Pair]:
-    """Return |z|, the root of |z|² with one Newton correction, and |z|²."""
+    """Return |z| and |z|² for z = re + i·im, as pairs of high and low.
+
+    |z| is the root of |z|² with one Newton correction.
+    """
     s, rest = _sum(_squared(re), _squared(im))
     root = s.sqrt()
     again, again_rest = _squared(root)
@@ -64,7 +67,7 @@ def _modulus(re: torch.Tensor, im: torch.Tensor) -> tuple[Pair, Pair]:
 
 
 def _squared(x: torch.Tensor) -> Pair:
-    """Return x·x as p + rest."""
+    """Return x·x exactly, as the rounded product p and its error."""
     p, c = x * x, HALVES * x
     h = c - (c - x)
     l = x - h
@@ -72,7 +75,7 @@ def _squared(x: torch.Tensor) -> Pair:
 
 
 def _sum(x: Pair, y: Pair) -> Pair:
-    """Return x + y as high and low."""
+    """Return the sum of two pairs as a pair of high and low."""
     s = x[0] + y[0]
     t = s - x[0]
     return s, ((x[0] - (s - t)) + (y[0] - t)) + (x[1] + y[1])
@@ -90,6 +93,6 @@ def _along(x: Pair, dim: int) -> Pair:
 
 
 def _add_to(sums: torch.Tensor, x: Pair) -> None:
-    """Add x to the high and low rows of `sums`."""
+    """Add the pair x to the high and low rows of `sums`."""
     high, low = _sum((sums[0], sums[1]), x)
     sums[0], sums[1] = high, low

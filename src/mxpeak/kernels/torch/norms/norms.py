@@ -121,13 +121,13 @@ class TorchNorms:
         return check.paired_sum(terms)
 
     def _shares(self, tiles: Sequence[Tile]) -> Iterator[tuple[Device, Any, Sequence[Tile]]]:
-        """Yield each device, its share of the tiles, and the module with the kernels that read these tiles."""
+        """Yield each device, the module with its norm kernels, and the tiles in its memory."""
         for device in self._devices:
             share = tiles if len(self._devices) == 1 else [tile for tile in tiles if device.has(tile.A)]
             yield device, slots if device.triton else plain, share
 
     def _gathered(self, vectors: Sequence[Tensor]) -> list[Tensor]:
-        """Copy the vectors to the first device."""
+        """Return the vectors on the first device, copied if they are on another device."""
         return [vector.to(self.device.where) for vector in vectors]
 
     def _largest(self, tops: Sequence[Tensor]) -> float:
@@ -135,10 +135,10 @@ class TorchNorms:
         return float(tops[0] if len(tops) == 1 else torch.cat(self._gathered(tops)).max())
 
     def _total(self, vectors: Sequence[Tensor]) -> Tensor:
-        """Return the sum of the vectors on the first device."""
+        """Return the elementwise sum of the devices' vectors, on the first device."""
         return vectors[0] if len(vectors) == 1 else torch.stack(self._gathered(vectors)).sum(dim=0)
 
 
 def _sums(device: Device, wants: Collection[str], rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return zeros for the sums by row and by column; a vector is empty if its sums are not wanted."""
+    """Return zero vectors for the sums by row and by column; a vector is empty if its sums are not wanted."""
     return device.zeros(rows if "rows" in wants else 0), device.zeros(columns if "columns" in wants else 0)

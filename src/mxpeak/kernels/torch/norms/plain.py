@@ -25,9 +25,10 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Entries in fp64 (im is None if they are real), and the rows and columns of their sums.
+    """A strip of a tile: its entries in fp64, and the rows and columns to whose sums the entries contribute.
 
-    inside   mask of the entries in the band; None means all
+    im       imaginary parts; None if the entries are real
+    inside   mask of the entries in the band; None if all entries are in the band
     """
 
     re: torch.Tensor
@@ -38,7 +39,7 @@ class Strip:
 
 
 def strips(tiles: Sequence[Tile], band: Band, entries: int) -> Iterator[Strip]:
-    """Yield strips of the tiles, each with only the columns that its rows have in the band."""
+    """Yield strips of rows of the tiles; each strip has only the columns that are in the band in some of its rows."""
     for tile in tiles:
         for rows in row_strips(tile.A.shape, entries):
             begin, stop = _reach(tile, band, rows.start, rows.stop)
@@ -47,7 +48,7 @@ def strips(tiles: Sequence[Tile], band: Band, entries: int) -> Iterator[Strip]:
 
 
 def modulus(re: torch.Tensor, im: torch.Tensor | None) -> torch.Tensor:
-    """Return |x|; NaN if a part is NaN, even if the other part is infinite."""
+    """Return |re + i·im|; NaN if a part is NaN, even if the other part is infinite."""
     if im is None:
         return re.abs()
     absolute = torch.hypot(re, im)
@@ -60,7 +61,7 @@ def root(x: torch.Tensor) -> torch.Tensor:
 
 
 def norm_pass(tiles: Sequence[Tile], band: Band, wants: Collection[str], parts: NormParts) -> None:
-    """Add the magnitudes of the tiles' entries to the wanted sums, and update the maximum."""
+    """Update the wanted sums and the maximum in `parts` with the magnitudes of the tiles' entries."""
     for strip in strips(tiles, band, STRIP):
         x = modulus(strip.re, strip.im)
         if "max" in wants:
@@ -76,7 +77,7 @@ def norm_pass(tiles: Sequence[Tile], band: Band, wants: Collection[str], parts: 
 
 
 def row_column_max(tiles: Sequence[Tile], band: Band, wants: Collection[str], tops: Pair) -> None:
-    """Update the maxima of rows and columns with the tiles' entries."""
+    """Update the wanted maxima by row and by column with the magnitudes of the tiles' entries."""
     for strip in strips(tiles, band, STRIP):
         x = modulus(strip.re, strip.im)
         for want, top, lines, dim in (("rows", tops[0], strip.rows, 1), ("columns", tops[1], strip.columns, 0)):
@@ -93,7 +94,11 @@ def folded_sums(
     factors: Pair,
     sums: Pair,
 ) -> None:
-    """Add each entry to the folds: q = (σ + x) - σ, x -= q, with every operation rounded."""
+    """Add the scaled magnitude x of each entry to the folds of its row and its column.
+
+    A fold with the constant σ receives q = (σ + x) - σ, and the next fold receives its part of x - q. Every operation
+    is rounded.
+    """
     for strip in strips(tiles, band, STRIP):
         if "rows" in wants:
             _fold(_terms(strip, factors[0][strip.rows, None], squared), sigmas, sums[0][:, strip.rows], dim=1)
@@ -102,7 +107,7 @@ def folded_sums(
 
 
 def read_all(tiles: Sequence[Tile]) -> None:
-    """Read all entries by adding them, and discard the sum."""
+    """Read all entries of the tiles by adding them, and discard the sums."""
     for tile in tiles:
         tile.A.sum()
 
@@ -125,20 +130,20 @@ def _strip(tile: Tile, band: Band, rows: slice, columns: slice) -> Strip:
 
 
 def _reach(tile: Tile, band: Band, a: int, end: int) -> tuple[int, int]:
-    """Return the range of columns that rows a … end-1 have in the band."""
+    """Return the first and the end column of the range that is in the band in some of the rows a … end-1."""
     first, last = tile.rows.to_global(a), tile.rows.to_global(end - 1)
     return tile.cols.before(first - band.below), tile.cols.before(last + band.above + 1)
 
 
 def _squares(x: torch.Tensor) -> torch.Tensor:
-    """Return Blue's three sums of squares."""
+    """Return Blue's three sums of squares: of medium numbers, and of large and small numbers after scaling."""
     large, small = x > LARGE, x < SMALL
     parts = (torch.where(large | small, 0.0, x), torch.where(large, x, 0.0) * DOWN, torch.where(small, x, 0.0) * UP)
     return torch.stack([(part * part).sum() for part in parts])
 
 
 def _terms(strip: Strip, f: torch.Tensor, squared: bool) -> torch.Tensor:
-    """Return |f·f·x| or its square."""
+    """Return |f·f·x| for the entries x of a strip, or its square if `squared`."""
     a = strip.re * f * f
     if strip.im is None:
         return a * a if squared else a.abs()

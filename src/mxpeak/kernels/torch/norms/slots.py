@@ -1,4 +1,4 @@
-"""Compute norms with Triton: one launch per batch of tiles, then sums over the slots of its partial sums."""
+"""Compute norms with Triton: one launch per batch of tiles, then sums over the slots of the partial sums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pair = tuple[Any, Any]
 
 
 def norm_pass(tiles: Sequence[Tile], band: Band, wants: Collection[str], parts: NormParts) -> None:
-    """Add the magnitudes of the tiles' entries to the wanted sums, and update the maximum."""
+    """Update the wanted sums and the maximum in `parts` with the magnitudes of the tiles' entries."""
     from mxpeak.kernels.torch.triton.norms import Wants, launch_pass
 
     where = parts.squares.device
@@ -37,7 +37,7 @@ def norm_pass(tiles: Sequence[Tile], band: Band, wants: Collection[str], parts: 
 
 
 def row_column_max(tiles: Sequence[Tile], band: Band, wants: Collection[str], tops: Pair) -> None:
-    """Update the maxima of rows and columns with the tiles' entries."""
+    """Update the wanted maxima by row and by column with the magnitudes of the tiles' entries."""
     from mxpeak.kernels.torch.triton.norms import Wants, launch_pass
 
     where = tops[0].device
@@ -59,7 +59,7 @@ def folded_sums(
     factors: Pair,
     sums: Pair,
 ) -> None:
-    """Add the tiles' entries to the folds of deterministic sums."""
+    """Add the tiles' entries to the wanted folds of deterministic sums."""
     from mxpeak.kernels.torch.triton.norm_folds import FoldWants, launch_folds
 
     where = sums[0].device
@@ -73,7 +73,7 @@ def folded_sums(
 
 
 def read_all(tiles: Sequence[Tile]) -> None:
-    """Read all entries, as pairs of real numbers if complex, and store one discarded result per program."""
+    """Read all entries of the tiles, and discard the results; complex entries are read as pairs of real numbers."""
     from mxpeak.kernels.torch.triton.norms import Wants, launch_pass
 
     for batch in batches([part for tile in tiles for part in _real_parts(tile)], WHOLE, MANY):
@@ -84,7 +84,10 @@ def read_all(tiles: Sequence[Tile]) -> None:
 
 
 def _real_parts(tile: Tile) -> list[Tile]:
-    """Return a complex tile as one real tile, or as two if its parts are not interleaved."""
+    """Return a complex tile as one real tile, or as two if neither its rows nor its columns are contiguous.
+
+    A real tile is returned unchanged.
+    """
     if not tile.A.is_complex():
         return [tile]
     A = torch.view_as_real(tile.A)
@@ -102,12 +105,12 @@ def _table(batch: Batch, where: torch.device) -> Tensor:
 
 
 def _programs(batch: Batch) -> int:
-    """Return the number of programs of a launch."""
+    """Return the number of programs that process a batch."""
     return batch.wide * batch.strips * len(batch.pieces)
 
 
 def _by_lines(batch: Batch, values: Pair) -> Pair:
-    """Return the values of lines and of positions, which are the columns and rows of a turned batch."""
+    """Convert a pair (by row, by column) to (by line, by position); the lines of a turned batch are columns."""
     return values[::-1] if batch.turned else values
 
 
@@ -132,7 +135,7 @@ def _slots(
 
 
 def _targets(batch: Batch, wants: Collection[str], slots: Pair, sums: Pair) -> Iterator[Pair]:
-    """Yield the part of each wanted sum to which a batch adds, with the partial sums of the batch."""
+    """Yield, for each wanted sum, the slice to which a batch contributes and the batch's partial sums."""
     spans = batch.by_line, batch.by_position
     for wanted, total, partial, (first, end, _) in zip(_wanted(batch, wants), _by_lines(batch, sums), slots, spans):
         if wanted:

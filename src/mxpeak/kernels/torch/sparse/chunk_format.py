@@ -1,8 +1,8 @@
-"""Divide rows into chunks and pack their entries on a device, as `kernels.host.sparse.chunk_format` on the host.
+"""Divide rows into chunks and pack their entries on a device, like `kernels.host.sparse.chunk_format` on the host.
 
 The chunks, slots and values are identical to those of the host. The host processes entries serially; the device
-processes all entries of a piece of the rows at once. Sorting finds equal differences column - row, and the least place
-among equal differences is the first appearance. The host waits only for the numbers of entries.
+processes all entries of a piece of the rows together. Sorting groups equal differences column - row, and the first
+appearance of a difference is its smallest index. The host waits only for the numbers of entries.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from mxpeak.kernels.torch.sparse.rows import ranges, surface_of, totals
 PIECE = 2**22
 #: Maximum number of near entries in a row; further entries that belong to no run are far.
 MOST_NEAR = 4 * pack.MOST
-#: Upper bound of differences column - row and of places in a piece. A sort key is one such number times SPAN plus
-#: another number.
+#: Upper bound of differences column - row and of indices in a piece. A sort key is i·SPAN + k with k below SPAN.
 SPAN = 2**32
 
 
@@ -43,7 +42,7 @@ class PackedChunks:
 
 
 class DeviceRows:
-    """Rows in a new order: new row r is old row old[r]."""
+    """The rows of a matrix in a new order: new row r is old row old[r]."""
 
     def __init__(self, rows: Rows, order: Order):
         self.n, self.halo, self._rows = rows.n, rows.halo, rows
@@ -65,24 +64,24 @@ class DeviceRows:
         return of, self._new[j].long(), k
 
     def group_of(self, r: Tensor) -> Tensor:
-        """Return the group of each row."""
+        """Return the group of each of the rows r."""
         return torch.searchsorted(self.starts, r, right=True) - 1
 
     def end_of_group(self, r: Tensor) -> Tensor:
-        """Return, for each row, the end of its group."""
+        """Return, for each of the rows r, the first row after its group."""
         return self.starts[self.group_of(r) + 1]
 
     def data(self, k: Tensor) -> Tensor:
-        """Return the values at positions k in the data."""
+        """Return the matrix values at the indices k."""
         return self._rows.data[k]
 
     def surface(self) -> Tensor:
-        """Return the rows of H in ascending order."""
+        """Return the new numbers of the rows that have entries in the halo (the rows of H), in ascending order."""
         return surface_of(self._rows)[self.old].nonzero().view(-1)
 
 
 def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
-    """Return the diagonal in the new order."""
+    """Return the diagonal of the matrix in the new order of its rows."""
     diagonal = torch.zeros(rows.n, dtype=dtype, device=rows.old.device)
     for r in _pieces(rows):
         of, j, k = rows.entries(r)
@@ -92,7 +91,10 @@ def diagonal_of(rows: DeviceRows, dtype: torch.dtype) -> Tensor:
 
 
 def halo_of(rows: DeviceRows, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the rows of H, the index of each row's first entry, and the entries' columns from 0 and values."""
+    """Return the rows of H, the index of each row's first entry, and the columns and values of all entries of H.
+
+    Columns count from the first halo entry.
+    """
     halo_rows = rows.surface()
     of, j, k = rows.entries(halo_rows)
     there = j >= rows.n
@@ -102,13 +104,13 @@ def halo_of(rows: DeviceRows, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tenso
 
 
 def _pieces(rows: DeviceRows) -> Sequence[Tensor]:
-    """Divide all rows into pieces of about PIECE entries."""
+    """Divide all rows into ranges with about PIECE entries per range."""
     pieces: Sequence[Tensor] = torch.arange(rows.n, device=rows.old.device).tensor_split(_cut(rows.ends[1:]))
     return pieces
 
 
 def _cut(ends: Tensor) -> list[int]:
-    """Return the boundaries of pieces of about PIECE entries; `ends` contains the cumulative numbers of entries."""
+    """Return the boundaries of ranges with about PIECE entries; `ends` contains the cumulative numbers of entries."""
     total = int(ends[-1]) if len(ends) else 0
     every = PIECE * torch.arange(1, max(1, -(-total // PIECE)), device=ends.device)
     bounds: list[int] = torch.searchsorted(ends, every).unique().tolist()
@@ -116,7 +118,7 @@ def _cut(ends: Tensor) -> list[int]:
 
 
 def chunks_of(rows: DeviceRows, starts: np.ndarray, storage: str) -> Tensor:
-    """Return the first row of every chunk."""
+    """Return the first row of every chunk; chunks have LANES rows unless the storage is `packed`."""
     if pack.STORAGES[storage] == pack.PACKED:
         return _adaptive_chunks(rows)
     parts = [np.arange(first, end, LANES) for first, end in pairwise(starts.tolist())]
@@ -124,12 +126,13 @@ def chunks_of(rows: DeviceRows, starts: np.ndarray, storage: str) -> Tensor:
 
 
 def _adaptive_chunks(rows: DeviceRows) -> Tensor:
-    """Return the first row of each chunk.
+    """Return the first row of every chunk in `packed` storage.
 
-    A chunk ends after LANES rows or, if it has at least LEAST rows, at a row with new differences. Its end depends on
-    its first row, and therefore on all earlier chunks. Ends are therefore computed for all rows at which a chunk may
-    begin. The first of these are every LANES-th row of a group. Then come their ends and every LANES-th row after
-    them, until no new row appears. The chunks are those that can be reached from the first rows of the groups.
+    A chunk ends after LANES rows or at the end of its group. If it has at least LEAST rows, it also ends before a row
+    with mostly new differences column - row. The end depends on the chunk's first row, and therefore on all earlier
+    chunks. Ends are therefore computed for all rows at which a chunk may begin. These are at first every LANES-th row
+    of a group. The computed ends and every LANES-th row after them are added until no new row appears. The chunks are
+    those that can be reached from the first rows of the groups.
     """
     first, end = rows.starts[:-1], rows.starts[1:]
     k, of = ranges(torch.zeros_like(first), (end - first + LANES - 1).div(LANES, rounding_mode="floor"))
@@ -152,14 +155,14 @@ def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
     """Return the ends of chunks that begin at rows c, as the host's `cut_rows` computes them."""
     end = torch.minimum(c + LANES, rows.end_of_group(c))
     head = torch.minimum(c + pack.LEAST, end)
-    # the differences of the first LEAST rows, as many of them as the host keeps
+    # the differences of the first LEAST rows, up to the number that the host keeps
     r, of = ranges(c, head - c)
     e, j, _ = rows.off_diagonal(r)
     differences, first, _, _ = _distinct(of[e] * SPAN + j - r[e] + SPAN // 2)
     kept = _rank(differences // SPAN, first, len(c)) < 2 * pack.MOST
     differences = differences[kept]
     size = _counts(differences // SPAN, len(c))
-    # the rows after these, and how many of their differences are among them
+    # the later rows, and the number of their differences that also occur in the first LEAST rows
     r, of = ranges(head, end - head)
     e, j, _ = rows.off_diagonal(r)
     same = _counts(e[torch.isin(of[e] * SPAN + j - r[e] + SPAN // 2, differences)], len(r))
@@ -180,17 +183,20 @@ def _reached(begin: Tensor, follower: Tensor) -> Tensor:
 
 
 def _counts(of: Tensor, size: int) -> Tensor:
-    """Return how often each number below `size` occurs."""
+    """Return, for each number below `size`, how often it occurs in `of`."""
     return torch.zeros(size, dtype=torch.int64, device=of.device).index_add_(0, of, torch.ones_like(of))
 
 
 def _before(counts: Tensor) -> Tensor:
-    """Return the exclusive prefix sums."""
+    """Return the exclusive prefix sums of the counts."""
     return counts.cumsum(0) - counts
 
 
 def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the distinct keys in ascending order, the first position and count of each, and the index of each key."""
+    """Return the distinct keys in ascending order, the first position and the count of each, and the inverse index.
+
+    The inverse index contains, for each element of `key`, the index of its distinct key.
+    """
     ordered, places = torch.sort(key, stable=True)
     kinds, inverse, counts = torch.unique_consecutive(ordered, return_inverse=True, return_counts=True)
     which = torch.empty_like(inverse)
@@ -199,7 +205,7 @@ def _distinct(key: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
-    """Return for each item the number of items of the same part with an earlier place; each place is below SPAN."""
+    """Return for each item the number of items of the same part with a smaller place; each place is below SPAN."""
     sequence = torch.sort(part * SPAN + place).indices
     rank = torch.empty_like(place)
     rank[sequence] = torch.arange(len(place), device=place.device)
@@ -221,7 +227,7 @@ class RunSlots:
 
 @dataclass(frozen=True, slots=True)
 class OtherSlots:
-    """Slots that are not runs: the part and least column of each, whether it is near, and its number after the runs."""
+    """Slots that are not runs: their parts, least columns, and numbers after the runs; `near` marks near slots."""
 
     part: Tensor
     low: Tensor
@@ -232,7 +238,7 @@ class OtherSlots:
 
 
 def packed(rows: DeviceRows, starts: np.ndarray, storage: str, values: str) -> PackedChunks:
-    """Pack the entries of all chunks, with values rounded to a format."""
+    """Divide the rows into chunks, and return the packed entries with values rounded to a precision."""
     begins = chunks_of(rows, starts, storage)
     ends = torch.cat([begins, begins.new_full((1,), rows.n)])[1:]
     group = rows.group_of(begins)
@@ -251,9 +257,9 @@ def packed(rows: DeviceRows, starts: np.ndarray, storage: str, values: str) -> P
 
 
 def _widest(rows: DeviceRows, groups: int) -> Tensor:
-    """Return the numbers of slots of each group in ELLPACK, one for L and one for U.
+    """Return the numbers of ELLPACK slots per group, one for L and one for U.
 
-    They are the largest numbers of entries of L and of U in a row of the group.
+    These are the largest numbers of entries that any row of the group has in L and in U.
     """
     widest = torch.zeros(groups, 2, dtype=torch.int64, device=rows.old.device)
     for r in _pieces(rows):
@@ -267,7 +273,7 @@ def _widest(rows: DeviceRows, groups: int) -> Tensor:
 def _piece(
     rows: DeviceRows, begins: Tensor, ends: Tensor, slots: Tensor | None, *, adaptive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Pack successive chunks, and return the counts of L and U, bases, near and far columns, and values in fp64.
+    """Pack successive chunks: return slot counts of L and U, bases, near and far columns, and values in fp64.
 
     Part 2c is L of chunk c, and part 2c + 1 is U. A part has runs, then near slots, then far slots; `slots` may fix
     the number of far slots.
@@ -308,7 +314,7 @@ def _piece(
 def _runs(
     part: Tensor, difference: Tensor, begins: Tensor, ends: Tensor, columns: int, *, adaptive: bool
 ) -> tuple[Tensor, RunSlots]:
-    """Return the index of each entry's run, or -1, and the runs in order of appearance."""
+    """Return the run index of each entry (-1 for an entry outside of runs), and the runs in order of appearance."""
     parts = 2 * len(begins)
     if not adaptive:
         none = difference.new_empty(0)
@@ -326,7 +332,10 @@ def _runs(
 
 
 def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: bool) -> tuple[Tensor, OtherSlots]:
-    """Return the slot of each entry outside of runs, and these slots; slot s holds the s-th such entry of each row."""
+    """Assign the entries outside of runs to slots, and return the slot of each entry and the slots.
+
+    Slot s of a part contains the s-th of these entries of every row.
+    """
     places = torch.arange(len(part), device=part.device)
     rows = int(row[-1]) + 1 if len(row) else 0
     s = _rank(2 * row + part % 2, places, 2 * rows)

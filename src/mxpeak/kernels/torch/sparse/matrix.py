@@ -24,7 +24,7 @@ PIECE = 2**24
 
 @dataclass(frozen=True, slots=True)
 class PartSlots:
-    """The slots of one part, L or U, of some chunks: the numbers of the slots, and their count in each chunk."""
+    """The slots of L or of U of some chunks: the slot numbers, and the number of slots per chunk."""
 
     numbers: Tensor
     counts: Tensor
@@ -63,11 +63,11 @@ class SweepSteps:
 
 @dataclass(frozen=True, slots=True)
 class TorchPattern:
-    """The pattern of a matrix.
+    """The sparsity pattern of a matrix in chunks, and the order of its sweeps.
 
     steps                the steps of a sweep, by `Part`
     from_zero            the steps of a sweep from zero, by `Part`; BOUNDARY contains the chunks with entries in the
-                         halo, and the chunks that these need
+                         halo, and the chunks on which these depend
     in_turn              the chunks in the natural order of their rows, so that a product reads x once
     kinds                the kinds of slots that occur: RUNS, NEARS, FARS
     columns              the columns of every slot, or None if Triton kernels compute them from bases, near and far
@@ -95,7 +95,7 @@ class TorchPattern:
 
     @property
     def bytes(self) -> int:
-        """Return the size of all arrays in bytes."""
+        """Return the size of all arrays of the pattern in bytes."""
         halves = 0
         if self.steps[Part.INTERIOR] is not self.steps[Part.ALL]:
             halves = sum(bytes_of(steps.table) for steps in (*self.steps[1:], *self.from_zero[1:]))
@@ -112,7 +112,10 @@ class Surface(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coarse:
-    """Data for residuals at selected rows: the position of each residual, or -1, and the chunks with these rows."""
+    """Data for residuals at selected rows: the chunks with these rows, and the index of each row's residual.
+
+    The index is -1 for rows that are not selected.
+    """
 
     rows: Tensor
     targets: Tensor
@@ -137,7 +140,7 @@ class SweepTask(NamedTuple):
 class ResidualTask(NamedTuple):
     """A residual r = b - (L + D + U) x at selected rows.
 
-    If `parts` is UPPER, the residual is -U x. If it is LOWER, the residual is b - keep - L x.
+    If `parts` is UPPER, the residual is -U x. If `parts` is LOWER, the residual is b - keep - L x.
     """
 
     coarse: Coarse
@@ -150,7 +153,7 @@ class ResidualTask(NamedTuple):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TorchMatrix:
-    """A matrix of this rank on a device: see `kernels.contract.sparse.Stored`.
+    """The sparse matrix of this rank on a device (see `kernels.contract.sparse.Stored`).
 
     replay   graphs of the matrix's operations
     Hx       memory for H x, zero in rows without entries of H
@@ -213,7 +216,7 @@ def bytes_of(tensor: Tensor) -> int:
 
 
 def narrowed(entries: Tensor, precision: str) -> Tensor:
-    """Round fp64 numbers once to a format, to nearest even."""
+    """Return fp64 numbers rounded once to a precision, to nearest even."""
     dtype = TYPES[precision]
     if dtype == entries.dtype:
         return entries
@@ -225,7 +228,7 @@ def narrowed(entries: Tensor, precision: str) -> Tensor:
 
 
 def _rounded_to_odd(a: Tensor) -> Tensor:
-    """Round fp64 numbers to fp32, to odd, so that a second rounding to nearest gives the correct result."""
+    """Return fp64 numbers rounded to odd in fp32; a second rounding to nearest then gives the correct result."""
     near = a.to(torch.float32)
     bits = near.view(torch.int32)
     bits -= (near.to(torch.float64).abs() > a.abs()).to(torch.int32)  # toward zero

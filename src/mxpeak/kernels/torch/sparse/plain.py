@@ -1,6 +1,6 @@
 """Compute sums over chunks of a sparse matrix with torch operations: gathers, products, and sums of segments.
 
-These functions read memory several times; the functions of `triton.sparse` read it once.
+These functions pass over the data several times; the functions of `triton.sparse` read each stored value once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mxpeak.kernels.torch.sparse.matrix import (
 
 
 def _sum(A: TorchMatrix, slots: PartSlots, x: Tensor) -> Tensor:
-    """Return Σ_s a_s x_s over the slots of each chunk, by chunk and lane."""
+    """Return Σ_s a_s x_s over the slots s of each chunk, with shape [chunks, LANES]."""
     assert A.pattern.columns is not None
     bits = A.entries.view(BITS[A.entries.element_size()]).view(-1, LANES)  # torch does not gather all formats
     a = bits.index_select(0, slots.numbers).view(A.entries.dtype).to(x.dtype)
@@ -34,7 +34,7 @@ def _sum(A: TorchMatrix, slots: PartSlots, x: Tensor) -> Tensor:
 
 
 def _times(A: TorchMatrix, chunks: StepChunks, x: Tensor, parts: int) -> Tensor:
-    """Return L x, U x or (L + U) x for the chunks' rows."""
+    """Return L x, U x or (L + U) x for the chunks' rows, depending on `parts`."""
     slots = [slots for part, slots in ((LOWER, chunks.lower), (UPPER, chunks.upper)) if parts & part]
     total = _sum(A, slots[0], x)
     if len(slots) > 1:
@@ -43,7 +43,7 @@ def _times(A: TorchMatrix, chunks: StepChunks, x: Tensor, parts: int) -> Tensor:
 
 
 def sweep(device: Device, A: TorchMatrix, task: SweepTask, Hx: Tensor | None) -> None:
-    """Run a sweep; H x is 0 if it is not given."""
+    """Run all steps of a sweep, which update task.x; without `Hx`, the sweep omits H x."""
     steps, b, x, keep, parts = task
     for step in steps.sequence(parts):
         chunks = steps.chunks[step]
@@ -59,14 +59,14 @@ def sweep(device: Device, A: TorchMatrix, task: SweepTask, Hx: Tensor | None) ->
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
-    """Compute y = (L + D + U) x."""
+    """Compute y = (L + D + U) x; the caller adds H x."""
     for chunks in A.pattern.steps[Part.ALL].chunks:
         rows = chunks.rows
         y[rows] = _times(A, chunks, x, LOWER | UPPER) + A.diagonal[rows] * x[rows]
 
 
 def residual(device: Device, A: TorchMatrix, task: ResidualTask) -> None:
-    """Compute a residual, and store it at the targets of its rows."""
+    """Compute a residual at the task's rows, without H x, and store it in task.r."""
     coarse, b, x, keep, r, parts = task
     for chunks in coarse.steps.chunks:
         rows = chunks.rows
@@ -79,7 +79,7 @@ def residual(device: Device, A: TorchMatrix, task: ResidualTask) -> None:
 def halo_product(
     device: Device, A: TorchMatrix, halo: Tensor, surface: Surface, y: Tensor, *, keep: bool, factor: float
 ) -> None:
-    """Compute y = factor·H x at the targets of selected rows of H; if `keep`, add the product to y."""
+    """Set y[targets] to factor·H x at selected rows of H; if `keep`, add the product to y[targets] instead."""
     pattern = A.pattern
     products = A.halo_entries * halo.index_select(0, pattern.halo_columns)
     totals = torch.segment_reduce(products, "sum", lengths=pattern.halo_first.diff(), axis=0, unsafe=True)

@@ -1,6 +1,6 @@
 """Generate the rows of the 27-point problem and order rows on a device with torch operations, exactly as on the host.
 
-Rows are compressed (indptr, indices, data); column n + h is entry h of the halo. Orders depend only on the entries. On
+Rows are compressed (indptr, indices, data); column n + h is entry h of the halo. Orders depend only on the pattern. On
 a GPU, `triton.sparse_rows` generates rows in one pass, and computes colors and levels without waiting for each front.
 During a rehearsal, Triton kernels compute nothing. torch operations then generate the rows, because later kernels
 depend on the contents of the rows.
@@ -25,7 +25,7 @@ PIECE = 2**17
 
 
 def stencil_rows(device: Device, box: Box, weights: Sequence[float]) -> Rows:
-    """Return the rows of a box, with neighbors in the order of their global numbers.
+    """Generate the rows of the 27-point problem in a box, with the entries of a row ordered by global column.
 
     The host does not wait, because the number of entries follows from the box.
     """
@@ -87,7 +87,7 @@ def _neighbors_in_box(device: Device, box: Box, halo: Tensor, i: Tensor) -> tupl
 
 
 def ranges(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Return counts_k numbers first_k, first_k + 1, … for each k, and the k of each number.
+    """Return the concatenated ranges first_k … first_k + counts_k - 1, and the index k of each number.
 
     The host waits for the total count.
     """
@@ -103,7 +103,7 @@ def totals(counts: Tensor) -> Tensor:
 
 
 def surface_of(rows: Rows) -> Tensor:
-    """Return which rows have entries in the halo."""
+    """Return a mask of the rows that have entries in the halo."""
     met = torch.zeros(len(rows.indices) + 1, dtype=torch.int32, device=rows.indices.device)
     torch.cumsum(rows.indices >= rows.n, 0, dtype=torch.int32, out=met[1:])
     at = met[rows.indptr]
@@ -111,7 +111,7 @@ def surface_of(rows: Rows) -> Tensor:
 
 
 class RowNeighbors:
-    """The local neighbors of rows as a matrix with one line per row."""
+    """The local neighbors of rows, as a matrix with one line of columns per row."""
 
     def __init__(self, rows: Rows):
         self.n, self._rows = rows.n, rows
@@ -128,7 +128,10 @@ class RowNeighbors:
 
 
 def order(device: Device, rows: Rows, kind: str) -> Order:
-    """Return the order of rows of this kind; the pattern must be symmetric."""
+    """Return the order of the rows: `natural`, `surface_last`, `levels`, `greedy` or `jpl`.
+
+    The pattern must be symmetric.
+    """
     natural = torch.arange(rows.n, dtype=torch.int32, device=rows.indptr.device)
     if kind == "natural":
         return Order(natural, natural, np.arange(rows.n + 1), kind)
@@ -142,7 +145,7 @@ def order(device: Device, rows: Rows, kind: str) -> Order:
 
 
 def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
-    """Sort rows by group, stably."""
+    """Return the order that sorts the rows stably by group; `starts` contains the bounds of its groups."""
     new_to_old = torch.sort(group, stable=True).indices
     old_to_new = torch.empty_like(new_to_old)
     old_to_new[new_to_old] = torch.arange(len(group), device=group.device)
@@ -150,7 +153,7 @@ def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
 
 
 def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tensor:
-    """Return the color or the level of each row, computed from those of its neighbors with smaller numbers."""
+    """Return the greedy color or the level of each row, which depends on its neighbors with smaller numbers."""
     if device.is_gpu and device.triton and rows.n:
         from mxpeak.kernels.torch.triton.sparse_rows import MOST, MOST_OF_LEVELS, groups
 
@@ -163,7 +166,7 @@ def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tenso
 
 
 def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each front of rows, with the neighbors of these rows.
+    """Yield successive fronts of rows, each with the neighbors of its rows.
 
     The neighbors of a row with smaller numbers are in earlier fronts. The host waits for the size of each front.
     """
@@ -182,7 +185,10 @@ def _fronts(rows: Rows) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _greedy_colors(rows: Rows) -> Tensor:
-    """Return for each row the least color that no neighbor with a smaller number has (Saad, section 3.3.3)."""
+    """Return the greedy color of each row: the least color that no neighbor with a smaller number has.
+
+    The algorithm is from Saad, section 3.3.3.
+    """
     color = torch.full((rows.n + 1,), -1, device=rows.indptr.device)  # the last for missing neighbors
     for i, j in _fronts(rows):
         color[i] = _least_free(torch.where(j < i[:, None], color[j], -1))
@@ -198,14 +204,14 @@ def _levels(rows: Rows) -> Tensor:
 
 
 def _least_free(taken: Tensor) -> Tensor:
-    """Return the least nonnegative number that is missing in each line; -1 is ignored."""
+    """Return, for each line of `taken`, the least nonnegative number that is missing; -1 is ignored."""
     used = torch.zeros(len(taken), taken.shape[1] + 2, dtype=torch.int64, device=taken.device)
     used.scatter_(1, taken + 1, 1)  # a line has no more numbers than entries, so its least free one is no larger
     return used[:, 1:].cumprod(1).sum(1)
 
 
 def _jpl_colors(rows: Rows) -> Tensor:
-    """Color rows by the algorithm of Jones, Plassmann and Luby.
+    """Return the colors of the rows by the algorithm of Jones, Plassmann and Luby.
 
     In each round, the rows with a larger weight than all of their uncolored neighbors get the least free color. The
     host waits once per round, for the number of uncolored rows.
@@ -226,7 +232,10 @@ def _jpl_colors(rows: Rows) -> Tensor:
 
 
 def _weights(i: Tensor) -> Tensor:
-    """Return a pseudo-random weight of each row (splitmix64), as signed numbers with the order of the unsigned ones."""
+    """Return a pseudo-random weight of each row (splitmix64).
+
+    The weights are signed numbers with the order of the unsigned 64-bit words.
+    """
     z = (i + 1) * _signed(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = (z ^ _shifted(z, shift)) * _signed(factor)
@@ -234,10 +243,10 @@ def _weights(i: Tensor) -> Tensor:
 
 
 def _shifted(z: Tensor, bits: int) -> Tensor:
-    """Return z >> bits for unsigned numbers in a signed type."""
+    """Return the logical shift z >> bits of unsigned 64-bit words that are stored as int64."""
     return (z >> bits) & (2 ** (64 - bits) - 1)
 
 
 def _signed(word: int) -> int:
-    """Return the signed number with the bits of a 64-bit word."""
+    """Return the int64 number that has the same bits as an unsigned 64-bit word."""
     return word - 2**64 if word >= 2**63 else word

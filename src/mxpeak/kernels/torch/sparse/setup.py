@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class TorchSparseSetup:
-    """The operations before a solve; the host's kernels are created only for the rows of a user's matrix."""
+    """The sparse operations before a solve; host kernels are created only for the rows of a user's matrix."""
 
     chunk_rows = LANES
 
@@ -40,7 +40,7 @@ class TorchSparseSetup:
 
     @cached_property
     def _host(self) -> HostSparse:
-        """Return the host's kernels, which are created at the first call."""
+        """Return the host's kernels, which the first access creates."""
         return self._make_host()
 
     @property
@@ -101,11 +101,14 @@ class TorchSparseSetup:
         return sums[order.new_to_old]
 
     def _here(self, array: Any) -> Tensor:
-        """Convert an array of the host or a tensor to a tensor on the device; torch requires writable arrays."""
+        """Convert an array or a tensor to a tensor on the device.
+
+        Read-only arrays are copied, because torch requires writable arrays.
+        """
         return self.device.tensor(np.require(array, requirements="W") if isinstance(array, np.ndarray) else array)
 
     def _ordered(self, rows: Rows, order: Order) -> DeviceRows:
-        """Return the rows in an order, on the device."""
+        """Copy the rows to the device, and return them in the new order."""
         parts = (self._here(part) for part in (rows.indptr, rows.indices, rows.data))
         new_to_old, old_to_new = self._here(order.new_to_old), self._here(order.old_to_new)
         return DeviceRows(Rows(rows.n, rows.halo, *parts), Order(new_to_old, old_to_new, order.starts, order.kind))

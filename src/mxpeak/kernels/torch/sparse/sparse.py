@@ -38,7 +38,7 @@ READ = 4096
 
 
 class TorchSparse(TorchSparseSetup):
-    """Sparse operations that are queued on the device; only operations that return a float wait."""
+    """The sparse operations of a device; the operations are queued, and only those that return a float wait."""
 
     def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
         super().__init__(device, threads, host)
@@ -119,14 +119,14 @@ class TorchSparse(TorchSparseSetup):
         self._replay_sweep(A, SweepTask(A.pattern.steps[part], keep, x, None, UPPER))
 
     def _replay_sweep(self, A: TorchMatrix, task: SweepTask, *, meets_halo: bool = False) -> None:
-        """Run a sweep, or replay its graph if graphs are available."""
+        """Run the steps of a sweep, or replay their graph; the sweep includes H x if `meets_halo`."""
         steps, b, x, keep, parts = task
         if steps.count:
             key = ("sweep", id(steps), meets_halo, parts, *_addresses(b, x, keep))
             A.replay(key, partial(self._sweep, A, task, meets_halo))
 
     def _sweep(self, A: TorchMatrix, task: SweepTask, meets_halo: bool) -> None:
-        """Compute H x if the rows have entries in the halo, and run a sweep."""
+        """Run the steps of a sweep; if `meets_halo`, compute H x first and include it."""
         Hx = None
         if meets_halo:
             if A.Hx is None:
@@ -165,7 +165,7 @@ class TorchSparse(TorchSparseSetup):
             A.replay(key, partial(self._residual, A, ResidualTask(coarse, b, x, keep, r, parts), part))
 
     def _residual(self, A: TorchMatrix, task: ResidualTask, part: Part) -> None:
-        """Compute a residual, subtract H x, or both, depending on `part`."""
+        """Compute a residual without H x, subtract H x from it, or both, depending on `part`."""
         surface = task.coarse.surface
         if part != Part.BOUNDARY:
             self._sums.residual(self.device, A, task)
@@ -192,5 +192,5 @@ def _forms(device: Device) -> tuple[Any, Any]:
 
 
 def _addresses(*vectors: Tensor | None) -> tuple[int | None, ...]:
-    """Return the addresses of vectors, because a graph depends only on these addresses and on the matrix."""
+    """Return the addresses of vectors for the key of a graph, which depends only on these and on the matrix."""
     return tuple(None if vector is None else vector.data_ptr() for vector in vectors)

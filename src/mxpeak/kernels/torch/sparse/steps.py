@@ -38,7 +38,7 @@ def pattern_of(
     halo_first: Tensor,
     halo: Tensor,
 ) -> TorchPattern:
-    """Return the pattern with the steps of its sweeps and the rows of H."""
+    """Return the pattern of packed chunks, with the steps of its sweeps and the rows of H."""
     table, group = packed.table, packed.group
     every = steps_of(device, table, group)
     steps = from_zero = every, every, SweepSteps(table[:0], [0], [])
@@ -69,7 +69,7 @@ def pattern_of(
 
 
 def marked(rows: DeviceRows, table: Tensor, group: Tensor, halo_rows: Tensor, *, backward: bool) -> Tensor:
-    """Return a mask of the marked chunks, as the host's `mark` computes it.
+    """Return a mask of the chunks with entries of H and of all chunks that depend on these, like the host's `mark`.
 
     A chunk is marked if it has entries of H or if it has a marked neighbor in an earlier group (`backward`: later
     group).
@@ -89,7 +89,7 @@ def marked(rows: DeviceRows, table: Tensor, group: Tensor, halo_rows: Tensor, *,
 
 
 def _chunk_at(begins: Tensor, row: Tensor) -> Tensor:
-    """Return the chunk of each row."""
+    """Return the index of the chunk that contains each row; `begins` contains the first rows of the chunks."""
     return torch.searchsorted(begins, row, right=True) - 1
 
 
@@ -143,7 +143,7 @@ def _slots(first: Tensor, counts: Tensor, bounds: list[int], sizes: list[int]) -
 
 
 def columns_of(packed: PackedChunks) -> Tensor:
-    """Return the columns of all lanes, by slot."""
+    """Return the columns of all lanes, with shape [slots, LANES]."""
     table = packed.table.long()
     counts = table[:, pack.L_PART : pack.L_PART + 6]
     _, at = ranges(torch.zeros_like(counts).view(-1), counts.reshape(-1))
@@ -156,7 +156,10 @@ def columns_of(packed: PackedChunks) -> Tensor:
 
 
 def coarse_of(device: Device, A: TorchMatrix, rows: Tensor) -> Coarse:
-    """Return the data for residuals at these rows, computed once per array of rows."""
+    """Return the data for residuals at these rows.
+
+    The first call for an array of rows computes the data and caches them.
+    """
     for coarse in A.coarse:
         if coarse.rows is rows:
             return coarse

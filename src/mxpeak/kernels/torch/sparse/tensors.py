@@ -12,7 +12,7 @@ from mxpeak.kernels.torch.engine.tensors import array_of
 
 
 def sparse_matrix(A: torch.Tensor) -> Any:
-    """Convert a tensor stored by rows, columns or coordinates to SciPy's array of that kind, on the host."""
+    """Convert a CSR, CSC or COO tensor to SciPy's array of the same format on the host; reject other layouts."""
     A, shape = A.detach(), tuple(A.shape)
     if A.layout == torch.sparse_csr:
         parts = (_supported(A.values()), A.col_indices(), A.crow_indices())
@@ -30,5 +30,5 @@ def sparse_matrix(A: torch.Tensor) -> Any:
 
 
 def _supported(values: torch.Tensor) -> torch.Tensor:
-    """Convert values to a type that SciPy supports."""
+    """Return the values in a type that SciPy supports: fp16 and bf16 become fp32."""
     return values.to(torch.float32) if values.dtype in (torch.float16, torch.bfloat16) else values

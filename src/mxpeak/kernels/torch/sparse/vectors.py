@@ -17,7 +17,7 @@ PIECE = 2**20
 
 
 def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
-    """Return Σ x_i y_i as a tensor."""
+    """Return Σ x_i y_i in fp64, as a tensor without dimensions."""
     total = device.zeros()
     for k in range(0, x.numel(), PIECE):
         total += torch.dot(x[k : k + PIECE].double(), y[k : k + PIECE].double())
@@ -25,7 +25,7 @@ def dot(device: Device, x: Tensor, y: Tensor) -> Tensor:
 
 
 def subtract_from(device: Device, y: Tensor, b: Tensor) -> Tensor:
-    """Compute y = b - y and return Σ y_i²."""
+    """Compute y = b - y and return Σ y_i² of the new y."""
     torch.sub(b, y, out=y)
     return dot(device, y, y)
 

@@ -12,7 +12,7 @@ Form = tuple[Any, dict[str, Any], dict[Any, Any]]
 
 
 class Matrix(NamedTuple):
-    """A row-major matrix."""
+    """A row-major matrix as a kernel argument: its entries and its leading dimension."""
 
     entries: Tensor
     ld: Integer

@@ -52,7 +52,7 @@ def _bf16_bits(x):
 
 @triton.jit
 def _tf32(x):
-    """Return an fp32 x rounded to TF32, with 13 bits rounded off."""
+    """Return an fp32 x rounded to nearest even to TF32, with 13 bits rounded off."""
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x0FFF + ((bits >> 13) & 1)) & -8192
     return tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)
@@ -60,7 +60,10 @@ def _tf32(x):
 
 @triton.jit
 def cast_kernel(source, target, shape, HOW: tl.constexpr, TURNED: tl.constexpr):
-    """Set target[i, j] = source[i, j], one tile per program; TURNED means a column-major target."""
+    """Set target[i, j] = source[i, j], one tile per program; HOW selects the rounding.
+
+    TURNED means that the target is column-major.
+    """
     m, n = shape
     i = (tl.program_id(0) * BM + tl.arange(0, BM)).to(tl.int64)
     j = (tl.program_id(1) * BN + tl.arange(0, BN)).to(tl.int64)
@@ -82,7 +85,7 @@ def cast_kernel(source, target, shape, HOW: tl.constexpr, TURNED: tl.constexpr):
 
 
 def launch_cast(source: Tensor, target: Tensor, precision: str) -> None:
-    """Set target = source, row-major and rounded to a precision."""
+    """Set target = source, rounded to a precision; the source is row-major."""
     how, stored = {"fp8": (FP8, torch.uint8), "bf16": (BF16, torch.int16), "tf32": (AS_TF32, torch.float32)}.get(
         precision, (KEEP, target.dtype)
     )

@@ -18,8 +18,8 @@ from mxpeak.kernels.torch.triton.arguments import Form, Integer, Matrix, form_of
 
 Tensor = Any
 
-#: Rows and columns of a tile of C, and the number of stages of its operands in shared memory. Hopper and later hold
-#: three stages of a large tile; other GPUs hold two stages of a small one.
+#: Rows and columns of a tile of C, and the number of stages of its operands in shared memory. Hopper and later GPUs
+#: have enough shared memory for three stages of a large tile; other GPUs use two stages of a small tile.
 LARGE, SMALL = (128, 256, 3), (128, 128, 2)
 #: Bytes of K per stage: 64 numbers of 16 bits or 128 numbers of 8 bits, or half of that with less shared memory.
 STAGE_BYTES = 128
@@ -93,7 +93,7 @@ def launch_subtract_product(C: Tensor, A: Tensor, B: Tensor) -> None:
 
 
 def tile_of(A: Tensor) -> tuple[int, int, int, int]:
-    """Return the numbers of rows, columns, and K of a tile, and the number of stages, for the device of A."""
+    """Return BM, BN and BK of a tile, and the number of stages, for the type and the device of A."""
     if not A.is_cuda:
         return TINY, TINY, TINY, 1
     depth = STAGE_BYTES // A.element_size()

@@ -29,7 +29,7 @@ MULTIPLY, SUM = tl.constexpr(0), tl.constexpr(1)
 
 
 class Tables(NamedTuple):
-    """The tensors of a `LcgTables`, and the diagonal."""
+    """The arrays of an `LcgTables` and the diagonal of the matrix, as one kernel argument."""
 
     reals: Tensor
     starts: Tensor
@@ -73,7 +73,7 @@ def _cosine(v):
 
 @triton.jit
 def _normal(x):
-    """Return the standard normal number of state x (`layout.entries.normal` of its mix)."""
+    """Return the standard normal number for a generator state x, as `layout.entries.normal` does for the mixed x."""
     z = (x ^ (x >> 32)) * 0x94D049BB133111EB
     z = z ^ (z >> 29)
     radius = -2.0 * _logarithm((((z >> 32) << 1) | 1).to(tl.float64))
@@ -82,7 +82,7 @@ def _normal(x):
 
 @triton.jit
 def _entries(tables, rows, cols, in_rows, in_cols, KIND: tl.constexpr, HAS_DIAGONAL: tl.constexpr):
-    """Return a tile of entries in fp64."""
+    """Return a tile of the generated matrix in fp64."""
     scale, shift = tl.load(tables.reals), tl.load(tables.reals + 1)
     alpha, beta = tl.load(tables.reals + 2), tl.load(tables.reals + 3)
     if KIND == UNIT_FACTORS or HAS_DIAGONAL:
@@ -118,7 +118,7 @@ def generate_kernel(A, shape, tables, KIND: tl.constexpr, HAS_DIAGONAL: tl.const
 
 @triton.jit
 def fold_kernel(sums, shape, span, tables, x, KIND: tl.constexpr, HAS_DIAGONAL: tl.constexpr, TASK: tl.constexpr):
-    """Compute Σ a_ij x_j (MULTIPLY) or Σ |a_ij| (SUM) over the columns of one part."""
+    """Compute, for each row, Σ a_ij x_j (MULTIPLY) or Σ |a_ij| (SUM) over the columns of one part."""
     m, n = shape
     part = tl.program_id(1)
     rows = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -142,17 +142,17 @@ def launch_generate(A: Tensor, lcg: LcgTables, diagonal: Tensor | None) -> None:
 
 
 def launch_matvec(device: Device, y: Tensor, lcg: LcgTables, diagonal: Tensor | None, x: Tensor) -> None:
-    """Compute y = A x."""
+    """Compute y = A x for the generated matrix A, without storing A."""
     _fold(device, y, lcg, diagonal, x, MULTIPLY)
 
 
 def launch_row_sums(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None) -> None:
-    """Compute sums = Σ_j |a_ij|."""
+    """Compute the row sums Σ_j |a_ij| of the generated matrix, without storing the matrix."""
     _fold(device, sums, lcg, diagonal, lcg.reals, SUM)
 
 
 def _fold(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
-    """Sum each part of the columns, then add the parts in a fixed order, so that the sums are reproducible."""
+    """Compute A x or row sums: sum each part of the columns, then add the parts in a fixed, reproducible order."""
     m, n = len(lcg.starts), len(lcg.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS

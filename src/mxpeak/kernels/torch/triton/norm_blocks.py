@@ -1,8 +1,8 @@
-"""Locate, read and launch the blocks of entries of norm kernels.
+"""Locate and read the blocks of entries of norm kernels, and convert batches to launch arguments.
 
-A block of entries is [BL, U, K, BP]: lines u·BL + b, positions k·BP + p. Lanes are along BP and load vectors; warps
-are along BL. Sums along a line therefore stay in a warp, and sums over U and K in a thread. `tile_table` describes the
-table.
+A block of entries is [BL, U, K, BP]: lines u·BL + b, positions k·BP + p. The lanes of a warp are along BP and load
+vectors; warps are along BL. Sums along a line therefore stay in a warp, and sums over U and K in a thread.
+`tile_table` describes the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPES = {
 
 
 class Programs(NamedTuple):
-    """The division of a batch: lines per program, programs across a piece, and slots per position."""
+    """The division of a batch among programs: lines per program, programs across a piece, and slots per position."""
 
     strip: Integer
     wide: Integer
@@ -84,9 +84,9 @@ def _before(ig, size, first, nb, jump):
 
 @triton.jit
 def region(row, programs, ENTRIES: tl.constexpr):
-    """Return the region of a program: first line, end line, first position, strip, block, whether it is unmasked.
+    """Return the region of a program: first line, end line, first position, strip, block, and `inside`.
 
-    If a program has no work, the end line equals the first line.
+    `inside` is true if the positions need no mask. If a program has no work, the end line equals the first line.
     """
     C: tl.constexpr = ENTRIES.K * ENTRIES.BP
     strip, wide = programs.strip, programs.wide
@@ -130,13 +130,13 @@ def _in_band(row, lines, positions):
 
 @triton.jit
 def lines_of(ENTRIES: tl.constexpr):
-    """Return the line offsets of a block, [BL, U]."""
+    """Return the line offsets of a block, with shape [BL, U]."""
     return tl.arange(0, ENTRIES.BL)[:, None] + tl.arange(0, ENTRIES.U)[None, :] * ENTRIES.BL
 
 
 @triton.jit
 def positions_of(K: tl.constexpr, BP: tl.constexpr):
-    """Return the position offsets of a block, [K, BP]."""
+    """Return the position offsets of a block, with shape [K, BP]."""
     return tl.arange(0, K)[:, None] * BP + tl.arange(0, BP)[None, :]
 
 
@@ -204,7 +204,7 @@ def slots_of(sums: Tensor, span: tuple[int, int, int]) -> PartialSums:
 
 
 def constants_of(batch: Batch) -> dict[str, Any]:
-    """Return the type and the other compile-time properties of a batch."""
+    """Return the compile-time constants of a batch: the type of the entries, and their `EntryForm`."""
     return _constants(batch.pieces[0].A, batch.block, banded=batch.banded, unit=batch.unit, aligned=batch.aligned)
 
 
@@ -215,7 +215,7 @@ def _constants(A: Tensor, block: Block, *, banded: bool, unit: bool, aligned: bo
 
 
 def forms(kernel: Any, loads: int, first: int, *types: Any, size: int = 4096, **constants: Any) -> list[Form]:
-    """Return specializations of a kernel, one per type of entries, with three layouts in alternation.
+    """Return specializations of a kernel, one per type of entries, alternating between three layouts.
 
     The layouts are contiguous, banded with arbitrary lines, and strided. Blocks are those of a square matrix of this
     size. `first` selects the first layout, so that several calls combine each type with each layout.

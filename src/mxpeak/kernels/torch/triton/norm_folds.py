@@ -38,7 +38,7 @@ FOLDS = 4
 
 
 class FoldWants(NamedTuple):
-    """The sums of a launch: along or across lines, of |a_ij| or squares, and the first fold and the number of folds."""
+    """The sums that a launch computes: along or across lines, of magnitudes or squares, and the range of its folds."""
 
     ALONG: bool
     ACROSS: bool
@@ -49,7 +49,7 @@ class FoldWants(NamedTuple):
 
 @triton.jit
 def _term(re, im, f, SQUARED: tl.constexpr, COMPLEX: tl.constexpr):
-    """Return |f·f·x| or its square, rounding after each operation."""
+    """Return |f·f·x| for x = re + i·im, or its square if SQUARED, rounding after each operation."""
     a = re.to(tl.float64) * f * f
     if COMPLEX:
         b = im * f * f
@@ -75,7 +75,8 @@ def fold_kernel(
 
     factors   the factors of lines and of positions
 
-    The kernel is launched without FMA contraction, so that every operation is rounded.
+    Each fold has its own σ, and the sum of the q of all entries x is the fold. The kernel is launched without FMA
+    contraction, so that every operation is rounded.
     """
     COMPLEX: tl.constexpr = ENTRIES.COMPLEX
     SQUARED: tl.constexpr = WANTS.SQUARED

@@ -74,7 +74,11 @@ def _modulus(re, im, WIDE: tl.constexpr):
 
 @triton.jit
 def _key(x, re, im, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """Return an integer that orders entries by magnitude: 32 bits for narrow types, or the bits of the square."""
+    """Return an integer that orders entries by magnitude.
+
+    The integer is the bits of |x| in fp32 for narrow real types, the bits of |x|² in fp64 for narrow complex types, or
+    the bits of |x| in fp64 for wide types.
+    """
     if COMPLEX and not WIDE:
         return _bits(re * re + im * im)
     elif COMPLEX:
@@ -87,7 +91,7 @@ def _key(x, re, im, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _size(k, COMPLEX: tl.constexpr, WIDE: tl.constexpr):
-    """Convert a key to the bits of the fp64 number |x|."""
+    """Convert a `_key` to the bits of the fp64 number |x|."""
     if WIDE:
         return k
     elif COMPLEX:
@@ -115,7 +119,7 @@ def _add_squares(x, plain, large, small, WIDE: tl.constexpr):
 def pass_kernel(
     table, programs, tops, squares, by_line, by_position, TYPE: tl.constexpr, ENTRIES: tl.constexpr, WANTS: tl.constexpr
 ):
-    """Compute a program's largest |a_ij|, its squares, and the sums or maxima of |a_ij| along and across lines.
+    """Compute a program's largest |a_ij|, its sums of squares, and sums or maxima of |a_ij| along and across lines.
 
     tops, squares   one maximum and three sums per program
     """

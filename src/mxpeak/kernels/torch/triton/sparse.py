@@ -86,7 +86,7 @@ class SumTask(NamedTuple):
 
 @triton.jit
 def _widened(a, REAL: tl.constexpr, E4M3: tl.constexpr):
-    """Convert stored values to the vectors' type."""
+    """Convert stored values, which may be fp8 in bytes, to the vectors' type."""
     if a.dtype == tl.uint8:
         if E4M3:
             wide = a.to(tl.float8e4nv, bitcast=True).to(tl.float32).to(REAL)
@@ -103,7 +103,10 @@ def _widened(a, REAL: tl.constexpr, E4M3: tl.constexpr):
 
 @triton.jit
 def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.constexpr, N: tl.constexpr):
-    """Add values · x of N slots to `total`. Load all columns first, then all values, then all entries of x."""
+    """Add the products of values and x in N slots to `total`.
+
+    All columns are loaded first, then all values, then all entries of x.
+    """
     base, column, a, y = (), (), (), ()
     if KIND != FARS:
         for k in tl.static_range(N):
@@ -127,7 +130,7 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
 
 @triton.jit
 def _add(total, x, row, values, bases, columns, count, KIND: tl.constexpr, TASK: tl.constexpr):
-    """Add values · x of `count` slots of one kind to `total`.
+    """Add the products of values and x in `count` slots of one kind to `total`.
 
     SLOTS slots are added at a time, and the remaining slots by powers of two.
     """
@@ -178,7 +181,7 @@ def _add_part(total, chunk, x, A, PART: tl.constexpr, TASK: tl.constexpr):
 
 @triton.jit
 def _range_of(first, end, each):
-    """Return the range of a program's chunks: the first one, and the end."""
+    """Return the first chunk of a program and the end of its chunks."""
     begin = first + tl.program_id(0) * each
     return begin, tl.minimum(begin + each, end)
 
@@ -214,7 +217,7 @@ def sweep_kernel(table, first, end, each, A, b, Hx, x, keep, TASK: tl.constexpr)
 
 @triton.jit(do_not_specialize=["first", "end", "each"])
 def multiply_kernel(table, first, end, each, A, x, y, TASK: tl.constexpr):
-    """Compute y = (L + D + U) x."""
+    """Compute y = (L + D + U) x for the rows of a program's chunks; `halo_kernel` adds H x."""
     lane = tl.arange(0, LANES)
     begin, stop = _range_of(first, end, each)
     for c in range(begin, stop):
@@ -294,7 +297,10 @@ def _launch(
     halo: bool = False,
     keep: bool = False,
 ) -> None:
-    """Launch a kernel on the chunks first … end-1 of a table, with few chunks per program if few are available."""
+    """Launch a kernel on the chunks bounds[0] … bounds[1]-1 of a table.
+
+    A program processes up to MOST chunks, or fewer if the table has too few chunks to keep the GPU busy.
+    """
     first, end = bounds
     each = max(1, min(MOST, (end - first) // (HELD * units(device.where)))) if device.is_gpu else 2
     pattern, entries = A.pattern, A.entries.view(torch.uint8) if A.values == "fp8" else A.entries

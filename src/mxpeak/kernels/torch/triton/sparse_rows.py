@@ -1,6 +1,7 @@
-"""Generate the rows of the 27-point problem in one pass, and order rows; each row waits only for its neighbors.
+"""Generate the rows of the 27-point problem in one pass, and order rows in one launch.
 
-The results are identical to those of `kernels.torch.sparse.rows`.
+While rows are ordered, each row waits only for its neighbors. The results are identical to those of
+`kernels.torch.sparse.rows`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MOST, MOST_OF_LEVELS = 62, 512
 
 @triton.jit
 def rows_kernel(indptr, halo, weights, indices, data, box, ROWS: tl.constexpr):
-    """Store the columns and values of ROWS rows, beginning at the rows' indices in `indptr`.
+    """Generate ROWS rows of the 27-point problem, and store the columns and values of row i from indptr[i] on.
 
     box   number of points of the box, its shape, its first point, and the end of the domain; an array, because Triton
           would compile a separate kernel for many combinations of integer arguments
@@ -74,10 +75,13 @@ def _either(a, b):
 
 @triton.jit(do_not_specialize=["n"])
 def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Store the group of each row: the least color that no earlier neighbor has, or 1 + their largest level (LEVELS).
+    """Store the group of each row: a greedy color, or a level if LEVELS.
+
+    The color is the least one that no earlier neighbor has. The level is 1 + the largest level of the earlier
+    neighbors.
 
     group   -1 until it is computed; other rows wait for it
-    turn    initially 0, then the number of programs that have begun; they process rows in that order, so that a row
+    turn    initially 0, then the number of programs that have begun; programs process rows in this order, so that a row
             waits only for rows of running programs
     """
     i = tl.atomic_add(turn, 1, sem="relaxed").to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -104,7 +108,7 @@ def order_kernel(indptr, indices, group, turn, n, LEVELS: tl.constexpr, ROWS: tl
 
 
 def make_rows(indptr: Tensor, halo: Tensor, weights: Tensor, indices: Tensor, data: Tensor, box: stencil.Box) -> None:
-    """Store the columns and values of the rows of a box."""
+    """Generate the rows of a box, and store their columns in `indices` and their values in `data`."""
     rows = ENTRIES // SLOTS.value
     numbers = [box.rows, *box.shape, *box.origin, *box.global_shape]
     region = torch.tensor(numbers, dtype=torch.int32, device=indptr.device)

@@ -32,7 +32,7 @@ WHOLE, LOWER, UPPER = (tl.constexpr(part) for part in PARTS.values())
 
 
 class FoldTask(NamedTuple):
-    """The task of a kernel: the operation, the part of the matrix, and whether to multiply by x or add to `out`."""
+    """The task of a kernel: the operation, the part of the matrix, and whether to multiply by x and to add to `out`."""
 
     FORM: int
     PART: int
@@ -59,7 +59,7 @@ def _bits(a):
 
 @triton.jit
 def _folded(total, a, x, inside, TASK: tl.constexpr):
-    """Return `total` combined with the sums or maxima of a tile."""
+    """Return `total` updated with a tile: entries are added, or the maximum of magnitudes is taken."""
     if TASK.FORM == LARGEST:
         return tl.maximum(total, _bits(a))
     else:
@@ -75,7 +75,7 @@ def _folded(total, a, x, inside, TASK: tl.constexpr):
 
 @triton.jit
 def _store(out, first, at, there, total, AXIS: tl.constexpr, TASK: tl.constexpr):
-    """Store the sums or maxima of `total` at out[first + at], or add the sums to out[at]."""
+    """Reduce `total` along AXIS, and store the sums or maxima at out[first + at]; with ADD, add out[at] to the sums."""
     if TASK.FORM == LARGEST:
         tl.store(out + first + at, tl.max(total, axis=AXIS), there)
     else:
@@ -89,7 +89,7 @@ def _store(out, first, at, there, total, AXIS: tl.constexpr, TASK: tl.constexpr)
 def row_kernel(A, x, out, shape, span, distribution, TASK: tl.constexpr):
     """Set out[part, i] to the sum or maximum of row i over the columns of one part, or add the sum to out[i].
 
-    distribution   NB, p and P of the rows, and of the columns
+    distribution   block size, process coordinate and number of processes, of the rows and of the columns
     """
     PART: tl.constexpr = TASK.PART
     m, n = shape
@@ -160,16 +160,16 @@ def launch_rows(
     *,
     add: bool = False,
 ) -> None:
-    """Compute the sum or maximum of each row; `distribution` is NB, p, P of the rows and of the columns.
+    """Set `out` to the sums or maxima of A's rows or, if `add`, add the sums to `out`.
 
-    Only triangles need the distribution.
+    `distribution` is NB, p, P of the rows and of the columns; only triangles need it.
     """
     task = FoldTask(FORMS[form], PARTS[part], x is not None, add)
     _launch(device, row_kernel, A, x, out, task, distribution)
 
 
 def launch_columns(device: Device, A: Tensor, x: Tensor | None, out: Tensor, form: str, *, add: bool = False) -> None:
-    """Compute the sum or maximum of each column."""
+    """Set `out` to the sums or maxima of A's columns or, if `add`, add the sums to `out`."""
     _launch(device, column_kernel, A, x, out, FoldTask(FORMS[form], PARTS["whole"], x is not None, add))
 
 
@@ -183,7 +183,7 @@ def launch_scale(A: Tensor, by_row: Tensor, by_column: Tensor) -> None:
 def _launch(
     device: Device, kernel: Any, A: Tensor, x: Tensor | None, out: Tensor, task: FoldTask, *others: Any
 ) -> None:
-    """Compute the sums or maxima of parts, and combine the parts; add directly to `out` if there is only one part."""
+    """Run a row or column kernel on parts, and combine the parts in `out`; a single part is added directly to `out`."""
     shape = tuple(A.shape)
     sides = (shape[0], ROWS), (shape[1], COLUMNS)
     (size, tile), (length, step) = sides if kernel is row_kernel else sides[::-1]
@@ -217,7 +217,7 @@ def _launch(
 
 
 def _cut(size: int, tile: int, length: int, step: int) -> tuple[int, int]:
-    """Return the length and the number of the parts into which the summed direction is divided."""
+    """Return the length and the number of the parts into which the summed dimension is divided."""
     tiles = triton.cdiv(length, step)
     wanted = max(1, min(tiles, PROGRAMS // triton.cdiv(size, tile)))
     span = triton.cdiv(tiles, wanted) * step

@@ -32,7 +32,7 @@ FEWEST, MOST = 8, 64
 
 
 class BasisTask(NamedTuple):
-    """The operations of a pass over a basis: w -= Σ h_j q_j, then all q_j · w, or Σ w_i²."""
+    """The operations of a pass over a basis q_j: w -= Σ h_j q_j, then all q_j · w, or Σ w_i²."""
 
     SUBTRACT: bool = False
     PROJECT: bool = False
@@ -74,7 +74,7 @@ def scatter_add_kernel(x, rows, y, n, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["k"])
 def basis_kernel(Q, k, w, h, n, sums, TASK: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute w -= Σ_{j<k} h_j q_j, and store each program's part of all q_j · w or of Σ w_i²."""
+    """Compute w -= Σ_{j<k} h_j q_j if SUBTRACT, and store each program's part of all q_j · w or of Σ w_i²."""
     j = tl.arange(0, K)
     lane = tl.arange(0, BLOCK)
     rows = Q.entries + (j.to(tl.int64) * Q.ld)[:, None]
@@ -108,7 +108,7 @@ def units(where: torch.device) -> int:
 
 
 def _programs(device: Device, x: Tensor, block: int, each: int | None = None) -> int:
-    """Return the number of programs for a vector, at most `each` per unit."""
+    """Return the number of programs for a vector, at most `each` per multiprocessor of the GPU."""
     limit = (each or PROGRAMS[x.element_size()]) * units(device.where) if device.is_gpu else 3
     return max(1, min(-(-int(x.numel()) // block), limit))
 

@@ -1,1 +1,1 @@
-"""Gauss–Seidel in the natural order: two storage formats, the choice between them, and the schedule over threads."""
+"""Gauss–Seidel in the natural order: two storage formats, their autotuning, and the schedule over threads."""

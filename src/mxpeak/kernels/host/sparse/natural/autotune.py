@@ -1,4 +1,4 @@
-"""Autotune natural-order Gauss–Seidel: compressed rows or slots of successive rows, whichever is faster on this CPU.
+"""Choose the faster format for natural-order Gauss–Seidel on this CPU: compressed rows, or slots of successive rows.
 
 Processors differ in the cost of a gather, so both formats are timed on a small box. If the rounds agree, the choice is
 stored next to the compiled kernels, so that the next run makes the same choice and computes bitwise identical results.
@@ -23,23 +23,26 @@ from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 from mxpeak.layout.stencil import Box
 
-#: Numbers of rows that are interleaved.
+#: The numbers of interleaved rows that are compared: compressed rows, and slots of SUCCESSIVE rows.
 WAYS = (1, SUCCESSIVE)
 #: Interleaved measurements of each format, after one warm-up.
 ROUNDS = 5
 #: Single rows are chosen if they need less than this share of the time of interleaved rows. With times closer to each
 #: other, the choice would depend on measurement noise.
 TIE = 0.9
-#: The largest quotient of the ratios of two rounds on an idle machine.
+#: The largest quotient of the time ratios of two rounds on an idle machine.
 STEADY = 1.25
 #: Points per side of the box, so that the box exceeds every L2 cache; slots always win within the cache.
 SIDE = 48
-#: The choice for each format of values and type of vectors.
+#: The chosen number of rows for each format of values and type of vectors.
 _chosen: dict[tuple[str, str], int] = {}
 
 
 def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Callable[[], None]]]) -> int:
-    """Return how many rows to interleave for these values and vectors; trial() returns the work to time."""
+    """Return the number of rows to interleave for these values and vectors: the stored choice, or the faster one.
+
+    If no choice is stored, trial() returns the functions to time. The choice is stored if the rounds agree.
+    """
     if (values, vectors) not in _chosen:
         path = cache_directory() / f"rows-{numba.config.CPU_NAME or get_host_cpu_name()}-{values}-{vectors}"
         choice = None
@@ -57,9 +60,9 @@ def rows_at_a_time(values: str, vectors: str, trial: Callable[[], dict[int, Call
 
 
 def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dict[int, Callable[[], None]]:
-    """Return functions that run HPCG's sweeps and a product on one thread, by the number of interleaved rows.
+    """Return functions that execute HPCG's sweeps and a product, by the number of interleaved rows.
 
-    The matrix is the 27-point matrix of a box.
+    The functions run on one thread. The matrix is the 27-point matrix of a box.
     """
     by_way = {way: kernels(Team(1), way) for way in WAYS}
     rows = by_way[1].stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)
@@ -68,7 +71,7 @@ def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dic
 
 
 def _work(kernels: Any, rows: Rows, order: Order, values: str, vectors: str) -> Callable[[], None]:
-    """Return a function that runs the sweeps and one product."""
+    """Store the rows as a matrix, and return a function that executes two symmetric sweeps and one product."""
     A = kernels.store(rows, order, values, vectors, "rows")
     x = kernels.halo_vector(A)
     b, y, keep = np.ones(rows.n, x.dtype), np.zeros(rows.n, x.dtype), np.zeros(rows.n, x.dtype)
@@ -83,7 +86,7 @@ def _work(kernels: Any, rows: Rows, order: Order, values: str, vectors: str) -> 
 
 
 def _faster(work: dict[int, Callable[[], None]]) -> tuple[int, bool]:
-    """Return the number of rows with the faster median round, and whether the rounds agree.
+    """Time both formats, and return the number of rows with the faster median round and whether the rounds agree.
 
     The two times of a round are adjacent, so a slow period of the machine does not change their ratio. Large
     differences between rounds indicate a busy machine.

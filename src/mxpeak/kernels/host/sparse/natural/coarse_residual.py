@@ -1,4 +1,4 @@
-"""Compute residuals at some rows of a matrix swept in natural order, from a copy of their entries of L or U.
+"""Compute residuals at a subset of a matrix's rows in natural order, from a copy of their entries of L or U.
 
 The points of a coarser level are every second point of every second line of every second plane. In the full matrix,
 half of each cache line with entries of these rows contains entries of other rows. The copy, a sixteenth of the matrix,
@@ -29,10 +29,10 @@ from mxpeak.kernels.host.sparse.slot_sums import EVERY_SECOND as GROUP
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 from mxpeak.kernels.host.sparse.slot_sums import SlotSpan, sum_every_second, sum_every_second_columns
 
-#: Groups of a chunk.
+#: Number of groups per chunk.
 GROUPS = LANES // GROUP
-#: The distance between successive rows of a group with runs, and the number of rows from which on a group ends if the
-#: distance changes.
+#: The distance between successive rows of a group with runs, and the smallest number of rows with which a group ends
+#: if the distance changes.
 STEP, LEAST = 2, GROUP // 2
 #: Prefetch distance in chunks, which are short because they contain only L or U. At 96^3 on a core of an Intel Xeon, 4
 #: instead of 1 reduced the residual with L from 1.28 to 0.96 ms in fp64, and from 0.67 to 0.50 ms in fp32.
@@ -42,7 +42,7 @@ SLOT, FAR, RUNS, COLUMNS, TABLE = range(5)
 
 
 class RowCopies(NamedTuple):
-    """The entries of some rows one after the other."""
+    """A copy of the entries of a subset of rows, one row after the other."""
 
     rows: Any
     first: Any
@@ -56,7 +56,7 @@ class RowCopies(NamedTuple):
 
 
 class ChunkCopies(NamedTuple):
-    """The entries of some rows in chunks of groups.
+    """A copy of the entries of a subset of rows, in chunks of groups.
 
     begins, starts   the index of each group's first row among the rows, and this row itself
     """
@@ -77,7 +77,7 @@ class ChunkCopies(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Rows in groups with their entries: row k has the columns columns[first[k]] … columns[first[k+1]-1]."""
+    """A subset of rows in groups, with their columns: those of row k are columns[first[k]] … columns[first[k+1]-1]."""
 
     rows: Any
     begins: Any
@@ -88,7 +88,7 @@ class Groups(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def _remainder(i, total, diagonal, b, x, keep, parts):
-    """Return the residual of row i from its sum over some parts, as defined in `gs_colored.residual`."""
+    """Return the residual of row i from `total`, its sum over some parts, as defined in `gs_colored.residual`."""
     if parts == BOTH:
         return b[i] - diagonal[i] * x[i] - total
     return b[i] - keep[i] - total if parts == LOWER else -total
@@ -96,7 +96,10 @@ def _remainder(i, total, diagonal, b, x, keep, parts):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, copies, A, b, x, keep, r, parts):
-    """Compute r_k = (b - (L + D + U) x)[rows_k] row by row, with L or U alone as in `gs_colored.residual`."""
+    """Compute r_k = (b - (L + D + U) x)[rows_k] for this thread's rows, from `RowCopies`.
+
+    With L or U alone, r is the residual after a sweep, as in `gs_colored.residual`.
+    """
     rows, first, columns, values = copies
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
@@ -108,7 +111,7 @@ def residual(tid, threads, copies, A, b, x, keep, r, parts):
 
 @jit(fastmath={"contract"})
 def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
-    """Compute the same residuals as `residual`, chunk by chunk."""
+    """Compute the residuals that `residual` computes, from `ChunkCopies`, for this thread's chunks."""
     rows, begins, starts, table, bases, far, values = copies
     total, chunks = piece(A.scratch, tid * 4 * LANES, LANES), table.shape[0]
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -122,7 +125,7 @@ def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
             far_ahead = np.int64(table[after, FAR] - table[c, FAR]) * LANES
             sum_every_second_columns(of_columns, x, None, total, False, far_ahead, None)
         first, full = begins[c * GROUPS], begins[(c + 1) * GROUPS] - begins[c * GROUPS] == LANES
-        for g in range(1 if full else GROUPS):  # groups without gaps are processed as one
+        for g in range(1 if full else GROUPS):  # groups without gaps are processed together
             first, of_group = begins[c * GROUPS + g], piece(total, g * GROUP, LANES - g * GROUP)
             count = LANES if full else begins[c * GROUPS + g + 1] - first
             rows_g, r_g = piece(rows, first, count), piece(r, first, count)
@@ -136,7 +139,10 @@ def residual_in_chunks(tid, threads, copies, A, b, x, keep, r, parts):
 
 @inner(inline=True)
 def _put(columns, at_values, size, at, column, values, a):
-    """Append an entry unless it is a zero that pads a slot; return the new number of entries."""
+    """Append the entry with value values[a] to a row unless it is a padding zero, and return the row's new length.
+
+    The entry is not stored if `columns` is empty.
+    """
     sign = np.uint64(1) << np.uint64(8 * values.itemsize - 1)
     if np.uint64(values[a]) & ~sign == 0:  # the bits of 0 or -0
         return size
@@ -147,7 +153,11 @@ def _put(columns, at_values, size, at, column, values, a):
 
 @inner()
 def _entries_of(matrix, values, c, lane, parts, columns, at_values, at):
-    """Store the columns and value indices of a row's entries in some parts; return the number of entries."""
+    """Store the columns and value indices of a row's entries in some parts, and return the number of entries.
+
+    The row is in lane `lane` of chunk c, and its entries are stored from index `at` on. If `columns` is empty, the
+    entries are only counted.
+    """
     table, bases, far = matrix.table, matrix.bases, matrix.far
     size, row = 0, np.int64(table[c, slot_format.ROW]) + lane
     for p in range(slot_format.PARTS):
@@ -174,9 +184,10 @@ def _entries_of(matrix, values, c, lane, parts, columns, at_values, at):
 
 @jit()
 def find_entries(tid, threads, groups, chunk_of, parts, matrix, values, at_values):
-    """Store the number of entries of row k in first[k + 1] or, if `columns` is not empty, the entries from first[k] on.
+    """Count the entries of this thread's rows in first[k + 1], or store them from first[k] on.
 
-    Row k is in chunk chunk_of[k] of the matrix, whose values are given as bits.
+    The entries are counted if `columns` is empty. Row k is in chunk chunk_of[k] of the matrix, whose values are given
+    as bits.
     """
     rows, first, columns = groups.rows, groups.first, groups.columns
     count = rows.shape[0]
@@ -190,7 +201,10 @@ def find_entries(tid, threads, groups, chunk_of, parts, matrix, values, at_value
 
 @jit()
 def cut_groups(rows, in_lines, begins):
-    """Store the first rows of groups, with a new group at every line if `in_lines`; return the number of groups."""
+    """Divide rows into groups, store the index of each group's first row, and return the number of groups.
+
+    If `in_lines`, a group also ends at the end of a line of the mesh.
+    """
     groups, size = 0, 0
     for k in range(rows.shape[0]):
         if k == 0 or size == GROUP or (in_lines and size >= LEAST and rows[k] != rows[k - 1] + STEP):
@@ -203,7 +217,10 @@ def cut_groups(rows, in_lines, begins):
 
 @inner(inline=True)
 def _exists(starts, difference, last):
-    """Return whether all groups of a chunk may read x at this difference; x has LANES·STEP numbers beyond its last."""
+    """Return whether x exists at this difference column - row for all groups of a chunk.
+
+    x has LANES·STEP numbers after index `last`, so only the first row of each group is checked.
+    """
     exists = True
     for g in range(GROUPS):
         exists = exists and 0 <= starts[g] + difference <= last
@@ -212,7 +229,10 @@ def _exists(starts, difference, last):
 
 @inner()
 def _find_runs(c, groups, packed, last, differences, hits):
-    """Store the differences column - row that become runs of a chunk; return the numbers of runs and of other slots."""
+    """Find the differences column - row that become runs of chunk c.
+
+    The differences are stored in `differences`. Returns the number of runs and the number of other slots.
+    """
     rows, first, columns = groups.rows, groups.first, groups.columns
     begins, starts = piece(groups.begins, c * GROUPS, GROUPS + 1), piece(groups.starts, c * GROUPS, GROUPS)
     size, runs, longest, row0, end, in_steps = 0, 0, 0, begins[0], begins[GROUPS], True
@@ -232,7 +252,7 @@ def _find_runs(c, groups, packed, last, differences, hits):
                 hits[at] += 1
             hint = at + 1
     for k in range(size):
-        # Lanes without the entry also read x at this difference, so all these x must exist.
+        # Lanes without the entry also read x at this difference, so x must exist there for all lanes.
         if hits[k] >= least and _exists(starts, differences[k], last):
             differences[runs] = differences[k]
             runs += 1
@@ -247,7 +267,10 @@ def _find_runs(c, groups, packed, last, differences, hits):
 
 @jit(allocates=True)
 def count_slots(tid, threads, groups, packed, last, table):
-    """Count the runs and the slots with columns of each chunk; `last` is the last existing column."""
+    """Store the number of runs and the number of slots with columns of each of this thread's chunks in `table`.
+
+    `last` is the last existing column.
+    """
     chunks = table.shape[0]
     differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -257,7 +280,10 @@ def count_slots(tid, threads, groups, packed, last, table):
 
 @jit(allocates=True)
 def fill_slots(tid, threads, groups, packed, last, at_values, slots, values, source):
-    """Store bases, columns and values of every slot; values must be zero. `slots` is (table, bases, far)."""
+    """Store the bases, columns and values of all slots in this thread's chunks. Values must be zero before.
+
+    `slots` is (table, bases, far).
+    """
     (table, bases, far), (rows, begins, starts, first, columns) = slots, groups
     differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
     chunks = table.shape[0]

@@ -1,4 +1,4 @@
-"""Gauss–Seidel in the natural order over compressed rows with 32-bit columns, on several threads, in compiled code.
+"""Gauss–Seidel in the natural order over compressed rows with 32-bit columns, on several threads.
 
 L and U share one array of values and one of columns. These arrays contain first the entries of L, row by row with
 in_lower[i] entries in row i, and then the entries of U, row by row with in_upper[i] entries. The table of units stores
@@ -17,7 +17,7 @@ from mxpeak.kernels.host.sparse import chunk_format
 from mxpeak.kernels.host.sparse.natural.schedule import publish_sometimes, wait
 from mxpeak.kernels.host.sparse.slot_sums import widened_value
 
-#: Columns of the table of units: the first row, the first entry of L and the first entry of U.
+#: Columns of the table of units: first row, first entry of L and first entry of U.
 ROW, LOWER, UPPER = 0, 1, 2
 #: Rows of a unit. A unit with at least FEW rows ends before a row that needs no row of the unit (the first row of a
 #: mesh's plane). A unit with at least LEAST rows ends before a row that does not need the previous row (the first row
@@ -32,7 +32,7 @@ ROWS_AHEAD = 6
 
 
 class CsrColumns(NamedTuple):
-    """The table of units, the number of entries of L and of U in each row, and the columns."""
+    """The table of units, the number of entries of L and of U in each row, and the column of each entry."""
 
     units: Any
     in_lower: Any
@@ -51,7 +51,7 @@ class CsrColumns(NamedTuple):
 
 
 class CsrMatrix(NamedTuple):
-    """A matrix by rows as compiled code receives it: `CsrColumns`, the values of L and U, and the diagonal."""
+    """A matrix in compressed rows, for compiled code: `CsrColumns`, the values of L and U, and the diagonal."""
 
     units: Any
     in_lower: Any
@@ -62,7 +62,7 @@ class CsrMatrix(NamedTuple):
 
 
 class RowStarts(NamedTuple):
-    """Some rows, and the index of the first entry of each row in L and in U."""
+    """A subset of rows, and the index of the first entry of each row in L and in U."""
 
     rows: Any
     lower: Any
@@ -71,7 +71,7 @@ class RowStarts(NamedTuple):
 
 @inner(fastmath={"contract"}, inline=True)
 def sum_of(first, end, columns, values, x):
-    """Return Σ a_ij x_j over the entries first … end-1, computed as four sums so that additions overlap."""
+    """Return Σ a_ij x_j over the entries first … end-1, computed as four sums whose additions overlap."""
     s0 = s1 = s2 = s3 = x.dtype.type(0)
     k, last4 = np.uint64(first), np.uint64(first + (end - first) // 4 * 4)
     while k < last4:
@@ -88,9 +88,11 @@ def sum_of(first, end, columns, values, x):
 
 @inner(fastmath={"contract"}, inline=True)
 def _forward(i, lower, upper, A, b, x, keep, from_zero):
-    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii.
+    """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii for one row of a forward sweep.
 
-    The last entry of L is added last, because its x_j is the newest.
+    The entries are lower[0] … lower[1]-1 and upper[0] … upper[1]-1. The last entry of L is added last, because its x_j
+    was computed last. If from_zero, U is omitted. Unless `keep` is empty, the function stores keep_i = b_i - Σ_L a_ij
+    x_j.
     """
     (l0, l1), (u0, u1) = lower, upper
     reciprocal = x.dtype.type(1) / A.diagonal[i]  # computed in parallel with the sums
@@ -107,7 +109,10 @@ def _forward(i, lower, upper, A, b, x, keep, from_zero):
 
 @inner(fastmath={"contract"}, inline=True)
 def _backward(i, u0, u1, A, keep, x):
-    """Compute x_i = (keep_i - Σ_U a_ij x_j) / a_ii, adding the first entry of U last because its x_j is newest."""
+    """Compute x_i = (keep_i - Σ_U a_ij x_j) / a_ii for one row of a backward sweep.
+
+    The entries of U are u0 … u1-1. The first entry is added last, because its x_j was computed last.
+    """
     one = x.dtype.type(1)
     reciprocal = one / A.diagonal[i]
     second = min(u1, u0 + 1)
@@ -119,7 +124,7 @@ def _backward(i, u0, u1, A, keep, x):
 
 @inner(inline=True)
 def prefetch(a, first, end):
-    """Prefetch the cache lines of a[first:end], which may be outside the array."""
+    """Prefetch the cache lines of a[first:end]. The range may be outside the array."""
     at, end_at = np.int64(a.ctypes.data) + a.itemsize * first, np.int64(a.ctypes.data) + a.itemsize * end
     while at < end_at:
         prefetch_read(at)
@@ -135,7 +140,7 @@ def _prefetch_entries(A, first, end):
 
 @jit(fastmath={"contract"})
 def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
-    """Sweep the units of a schedule forward; store keep_i = b_i - Σ_L a_ij x_j unless keep is empty."""
+    """Sweep this thread's units of a schedule forward, and store keep_i = b_i - Σ_L a_ij x_j unless `keep` is empty."""
     owner = schedule.owner
     for u in range(schedule.first, schedule.end):
         if threads > 1:
@@ -156,7 +161,10 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
 
 @jit(fastmath={"contract"})
 def sweep_backward(tid, threads, schedule, A, keep, x):
-    """Sweep the units of a schedule backward, where keep_i = b_i - Σ_L a_ij x_j was stored by the forward sweep."""
+    """Sweep this thread's units of a schedule backward: (D + U) x = keep.
+
+    The forward sweep has stored keep_i = b_i - Σ_L a_ij x_j.
+    """
     owner, count = schedule.owner, schedule.owner.shape[0]
     for v in range(count - schedule.end, count - schedule.first):
         u = count - 1 - v
@@ -177,7 +185,7 @@ def sweep_backward(tid, threads, schedule, A, keep, x):
 
 @jit(fastmath={"contract"})
 def multiply(tid, threads, A, x, y):
-    """Compute y = (L + D + U) x."""
+    """Compute y = (L + D + U) x for this thread's units."""
     count = A.units.shape[0] - 1
     for u in range(count * tid // threads, count * (tid + 1) // threads):
         l, h = A.units[u, LOWER], A.units[u, UPPER]
@@ -192,7 +200,10 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r_k = (b - (L + D + U) x)[rows_k], with L or U alone as in `gs_colored.residual`."""
+    """Compute r_k = (b - (L + D + U) x)[rows_k] for this thread's rows.
+
+    With L or U alone, r is the residual after a sweep, as in `gs_colored.residual`.
+    """
     count = at.rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
         i = np.uint64(at.rows[k])
@@ -220,7 +231,10 @@ def residual(tid, threads, at, A, b, x, keep, r, parts):
 
 @jit()
 def fill_parts(tid, threads, rows, data, packed, values):
-    """Store the columns, in the new order, and the values of L and U; `packed` is a `CsrColumns`."""
+    """Store the columns, in the new order, and the values of L and U for this thread's units.
+
+    `packed` is a `CsrColumns`.
+    """
     new_to_old, old_to_new, indptr, indices = rows
     n, count = new_to_old.shape[0], packed.units.shape[0] - 1
     for u in range(count * tid // threads, count * (tid + 1) // threads):
@@ -239,7 +253,10 @@ def fill_parts(tid, threads, rows, data, packed, values):
 
 @jit()
 def cut_units(lower, upper, youngest, units):
-    """Store the table of units, with a final entry for the end of all rows, and return the number of units."""
+    """Divide the rows into units, store the table of units, and return the number of units.
+
+    The last row of the table marks the end of all rows.
+    """
     n, count, rows, l, h = lower.shape[0], 0, 0, 0, 0
     for r in range(n):
         alone, new_line = youngest[r] < r - rows, youngest[r] != r - 1

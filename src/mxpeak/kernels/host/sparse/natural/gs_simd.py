@@ -1,4 +1,4 @@
-"""Gauss–Seidel in the natural order by vector instructions, and products, over slots (`slot_format`).
+"""Gauss–Seidel in the natural order, and products, by vector instructions over slots (`slot_format`).
 
 In a forward sweep, all entries of a chunk except those of its second part multiply values of x that are already known.
 They are added in vectors. The second part is a recurrence along the chunk's rows. If each row needs only the previous
@@ -6,9 +6,9 @@ row, the recurrence is
 
     x_i = p_i - q_i x_{i-1},    p = (b - Σ) / d,   q = a_{i,i-1} / d
 
-and needs one multiplication and one addition per row, most of them for several rows at once (`run_forward`). If lines
-of a mesh are shorter than a chunk, the other terms belong to earlier blocks of RECURRENCE_BLOCK rows. They are added
-in vectors, block by block, before the recurrence of each block. All other recurrences are computed row by row. A
+and needs one multiplication and one addition per row, most of them for several rows at a time (`run_forward`). If
+lines of a mesh are shorter than a chunk, the other terms belong to earlier blocks of RECURRENCE_BLOCK rows. They are
+added in vectors, block by block, before the recurrence of each block. All other recurrences are computed row by row. A
 backward sweep works in the same way from the last row on, with the third part. `schedule` assigns units of chunks to
 threads.
 """
@@ -56,16 +56,16 @@ from mxpeak.kernels.host.sparse.slot_sums import (
 )
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 
-#: Prefetch distance while a chunk is summed, in bytes of a row's slot: it reaches the next chunk of fp64 values, the
+#: Prefetch distance while a chunk is summed, in bytes of a row's slot. It reaches the next chunk of fp64 values, the
 #: second chunk of fp32 values, and the fourth chunk of 16-bit values.
 BYTES_AHEAD = 8
 
 
 @inner(inline=True)
 def _sum_parts(A, c, after, first, end, x, out):
-    """Store the product of the parts first … end-1 of a chunk and x for all lanes, and prefetch the chunk `after`.
+    """Store the product of the parts first … end-1 of chunk c and x in `out`, and prefetch the chunk `after`.
 
-    If `after` precedes the chunk, the slots are also read backward: memory is faster if values are read in one
+    If `after` precedes c, the slots are also read backward, because memory is faster if values are read in one
     direction.
     """
     table, row, down, fresh = A.table, np.int64(A.table[c, ROW]), after < c, True
@@ -95,7 +95,7 @@ def _sum_parts(A, c, after, first, end, x, out):
 
 @inner(inline=True)
 def _prefetch_recurrence(A, c, part, b):
-    """Prefetch the data of the recurrence along a chunk: its slots of one part, and rows of b and the diagonal."""
+    """Prefetch the data of the recurrence along chunk c: its slots of one part, and its rows of b and the diagonal."""
     if not PREFETCHES:
         return
     table, row, rows = A.table, np.int64(A.table[c, ROW]), np.int64(A.table[c, ROWS])
@@ -108,7 +108,10 @@ def _prefetch_recurrence(A, c, part, b):
 
 @inner(fastmath={"contract"}, inline=True)
 def _row_sum(A, c, part, slots, lane, x):
-    """Return Σ a_ij x_j over the entries of one row in one part, whose first slots are given."""
+    """Return Σ a_ij x_j over the entries of one row of chunk c in one part.
+
+    `slots` are the part's first slot and first slot with columns.
+    """
     slot, far0 = slots
     runs, columns = np.int64(A.table[c, COUNTS + 2 * part]), np.int64(A.table[c, COUNTS + 2 * part + 1])
     row, total = np.int64(A.table[c, ROW]) + lane, x.dtype.type(0)
@@ -122,7 +125,10 @@ def _row_sum(A, c, part, slots, lane, x):
 
 @intrinsic
 def recurrence_terms(typingctx, b, first, second, a, slot, d, p, q):
-    """Compute the terms p = (b - first - second) / d and q = a[slot …] / d of a recurrence along LANES rows."""
+    """Compute the terms p = (b - first - second) / d and q = a / d of a recurrence along LANES rows.
+
+    The values of a are a[slot] … a[slot + LANES - 1].
+    """
     signature = types.void(b, first, second, a, types.int64, d, p, q)
 
     def codegen(context, builder, signature, args):
@@ -145,13 +151,14 @@ def recurrence_terms(typingctx, b, first, second, a, slot, d, p, q):
 
 
 def _running(back):
-    """Return an intrinsic that solves the recurrence from the first lane of a chunk on, or `back` from the last."""
+    """Return an intrinsic that solves the recurrence of a chunk from the first lane, or from the last if `back`."""
 
     @intrinsic
     def run(typingctx, p, q, young, x):
-        """Compute x_k = p_k - q_k x_{k-1} (x_{k+1} for `back`) with `young` before the first x, and return True.
+        """Compute x_k = p_k - q_k x_{k-1}, or x_k = p_k - q_k x_{k+1} for the backward form, and return True.
 
-        If some |q_k| exceeds 1, nothing is computed and the result is False.
+        `young` is the x before the first computed x. If some |q_k| exceeds 1, the function computes nothing and
+        returns False.
         """
 
         def codegen(context, builder, signature, args):
@@ -166,11 +173,12 @@ run_forward, run_backward = _running(back=False), _running(back=True)
 
 
 def _solve_recurrence(context, builder, signature, args, *, back):
-    """Emit the recurrence for RECURRENCE_BLOCK lanes at a time.
+    """Emit the solution of a recurrence along a chunk, RECURRENCE_BLOCK lanes at a time.
 
     If x_k = P_k + R_k x_{k-s}, then x_k = (P_k + R_k P_{k-s}) + R_k R_{k-s} x_{k-2s}. After a few such doublings of s,
     all lanes of a block depend on the last x before the block. The chain of dependent multiplications then has a
-    length of four instead of LANES. If some |q_k| exceeds 1, the products could overflow although x does not.
+    length of four instead of LANES. If some |q_k| exceeds 1, the products could overflow although x does not. The
+    emitted code then returns False.
     """
     chunk, block = (Vectors(context, builder, signature.args[0], lanes) for lanes in (LANES, RECURRENCE_BLOCK))
     p_p, q_p, x_p = (data_of(context, builder, signature.args[k], args[k]) for k in (0, 1, 3))
@@ -196,7 +204,10 @@ def _solve_recurrence(context, builder, signature, args, *, back):
 
 
 def _earlier(builder, vector, apart, back, other):
-    """Return, for each lane, the value of the lane `apart` before it (after it for `back`) in its block, or `other`."""
+    """Shift a vector by `apart` lanes within each block: lane k receives lane k - apart, or k + apart if `back`.
+
+    Lanes without a source lane in their block receive `other`.
+    """
     from_ = []
     for lane in range(LANES):
         at = lane + apart if back else lane - apart
@@ -207,7 +218,10 @@ def _earlier(builder, vector, apart, back, other):
 
 @inner()
 def _add_block(A, c, part, lane0, x, out):
-    """Add one part of a chunk times x for RECURRENCE_BLOCK lanes, without the slot next to the diagonal."""
+    """Add the product of one part of a chunk and x to `out` for RECURRENCE_BLOCK lanes, from lane0 on.
+
+    The slot next to the diagonal is omitted.
+    """
     table, (slot, far0) = A.table, slots_before(A.table, c, part)
     upper = np.int64(part == LATER)
     runs, columns = np.int64(table[c, COUNTS + 2 * part]), np.int64(table[c, COUNTS + 2 * part + 1])
@@ -223,7 +237,10 @@ def _add_block(A, c, part, lane0, x, out):
 
 @inner(fastmath={"contract"}, inline=True)
 def _terms(A, row, rows, slot, b, sums, terms):
-    """Compute p = (b - Σ) / d and q = a / d of a chunk's rows, with the a_ij of one slot."""
+    """Compute p = (b - Σ) / d and q = a / d for the rows of a chunk, where a are the entries of one slot.
+
+    Σ is the sum of the two arrays in `sums`. `terms` receives p and q.
+    """
     (first, second), (p, q) = sums, terms
     b_c, d_c, one = piece(b, row, rows), piece(A.diagonal, row, rows), p.dtype.type(1)
     if rows == LANES:
@@ -238,7 +255,7 @@ def _terms(A, row, rows, slot, b, sums, terms):
 
 @inner(fastmath={"contract"}, inline=True)
 def _terms_of_block(A, lane0, row, rows, slot, b, sums, terms):
-    """Compute p and q of the RECURRENCE_BLOCK rows from lane0 on."""
+    """Compute p and q as in `_terms`, for the RECURRENCE_BLOCK rows from lane0 on."""
     (first, second), (p, q) = sums, terms
     count = min(RECURRENCE_BLOCK, rows - lane0)
     b_c, d_c, a = piece(b, row + lane0, count), piece(A.diagonal, row + lane0, count), slot * LANES + lane0
@@ -250,7 +267,7 @@ def _terms_of_block(A, lane0, row, rows, slot, b, sums, terms):
 
 @inner(inline=True)
 def _memory(A, tid):
-    """Return this thread's memory for the sums of L and U and for the terms p and q of a chunk."""
+    """Return this thread's workspace: arrays for the sums of L and U, and for the terms p and q of a chunk."""
     work = piece(A.scratch, tid * 4 * LANES, 4 * LANES)
     sums = piece(work, 0, LANES), piece(work, LANES, LANES)
     return sums, (piece(work, 2 * LANES, LANES), piece(work, 3 * LANES, LANES))
@@ -258,7 +275,7 @@ def _memory(A, tid):
 
 @jit(fastmath={"contract"})
 def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
-    """Sweep the units of a schedule forward; store keep_i = b_i - Σ_L a_ij x_j unless keep is empty."""
+    """Sweep this thread's units of a schedule forward, and store keep_i = b_i - Σ_L a_ij x_j unless `keep` is empty."""
     table, owner, (sums, terms) = A.table, schedule.owner, _memory(A, tid)
     (lower, upper), (p, q) = sums, terms
     ahead = BYTES_AHEAD // A.values.itemsize
@@ -295,7 +312,7 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
             if at >= 0:
                 if keep.shape[0] > 0:
                     keep_c, d_c = piece(keep, row, rows), piece(A.diagonal, row, rows)
-                    for k in range(rows):  # b - Σ_L is the number that x was computed from
+                    for k in range(rows):  # b - Σ_L, expressed by the numbers from which x was computed
                         keep_c[k] = d_c[k] * x_c[k] + upper[k]
                 continue
             for k in range(rows):
@@ -309,7 +326,10 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
 
 @jit(fastmath={"contract"})
 def sweep_backward(tid, threads, schedule, A, keep, x):
-    """Sweep the units of a schedule backward, where keep_i = b_i - Σ_L a_ij x_j was stored by the forward sweep."""
+    """Sweep this thread's units of a schedule backward: (D + U) x = keep.
+
+    The forward sweep has stored keep_i = b_i - Σ_L a_ij x_j.
+    """
     table, owner, (sums, terms) = A.table, schedule.owner, _memory(A, tid)
     (lower, upper), (p, q) = sums, terms
     ahead = BYTES_AHEAD // A.values.itemsize
@@ -357,7 +377,7 @@ def sweep_backward(tid, threads, schedule, A, keep, x):
 
 @jit(fastmath={"contract"})
 def multiply(tid, threads, A, x, y):
-    """Compute y = (L + D + U) x."""
+    """Compute y = (L + D + U) x for this thread's chunks."""
     table = A.table
     total, count, ahead = piece(A.scratch, tid * 4 * LANES, LANES), table.shape[0], BYTES_AHEAD // A.values.itemsize
     for c in range(count * tid // threads, count * (tid + 1) // threads):
@@ -370,10 +390,10 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r[targets_i] = b_i - ((L + D + U) x)_i for the rows of some chunks with targets_i >= 0.
+    """Compute the residual b - (L + D + U) x in the rows of the given chunks.
 
-    `at` is the pair (chunks, targets). With L or U alone, r is the residual directly after a sweep, as in
-    `gs_colored.residual`.
+    The residual of row i is stored in r[targets_i] if targets_i >= 0. `at` is the pair (chunks, targets).
+    With L or U alone, r is the residual after a sweep, as in `gs_colored.residual`.
     """
     (chunks, targets), table, total = at, A.table, piece(A.scratch, tid * 4 * LANES, LANES)
     count = chunks.shape[0]

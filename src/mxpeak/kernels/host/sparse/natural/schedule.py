@@ -1,10 +1,10 @@
-"""The schedule of a natural-order sweep over threads, in compiled code.
+"""Schedule a natural-order sweep over threads.
 
 A unit is a sequence of rows and belongs to one thread. Each thread processes its units in the order of the sweep and
 publishes its progress. If a unit has entries in columns of other threads' units, its thread first waits for those
-units. (Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC
-2014.) The pattern must be symmetric, so that no thread overwrites an x that another thread has yet to read. The result
-does not depend on the threads.
+units (Park et al., Sparsifying Synchronization for High-Performance Shared-Memory Sparse Triangular Solver, ISC 2014).
+The pattern must be symmetric, so that no thread overwrites an x that another thread has yet to read. The result does
+not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from mxpeak.kernels.host.engine.vector_ir import SPINS, atomic_load, atomic_stor
 
 #: Distance between the progress counters of two threads, so that each has its own cache line.
 APART = 8
-#: A thread publishes its progress after this many units, because other threads then fetch the progress from its core.
-#: On a Xeon, sweeps over packed values of 64^3 and 104^3 take the same time with 1 and 2. With 1, sweeps over fp32
-#: values of 32^3 take 7 to 11 % longer.
+#: A thread publishes its progress after this many units, because the next read by another thread fetches the progress
+#: from its core. On a Xeon, sweeps over packed values of 64^3 and 104^3 take the same time with 1 and 2. With 1,
+#: sweeps over fp32 values of 32^3 take 7 to 11 % longer.
 EVERY = 2
-#: Cost of reading the x of another thread's unit from the cache of another core, as a share of that unit's time. On a
-#: Xeon, if two threads share every plane instead of taking alternate planes, a sweep takes 29 % less time over packed
-#: bf16 of 192^3, 10 % less over fp32 of 64^3, and 10 % more at 32^3, where a plane has 7 units.
+#: Cost of reading the x of another thread's unit from the cache of another core, as a share of that unit's time. The
+#: comparison is between two threads that share every plane and two threads that process alternate planes. On a Xeon, a
+#: sweep with shared planes takes 29 % less time over packed bf16 of 192^3, 10 % less over fp32 of 64^3, and 10 % more
+#: at 32^3, where a plane has 7 units.
 ELSEWHERE = 1 / 32
 
 
 class Schedule(NamedTuple):
-    """The units first … end-1 of one sweep as compiled code receives them.
+    """The units first … end-1 of one sweep, their threads and their dependences, as compiled code receives them.
 
     progress        for each thread, the number of its next unit, counted in the direction of the sweep
     owner           the thread of each unit
@@ -47,7 +48,10 @@ class Schedule(NamedTuple):
 
 @inner()
 def wait(tid, threads, schedule, u, done):
-    """Wait until every other thread has the progress that unit u needs; publish this thread's progress first."""
+    """Wait until every other thread has reached the progress that unit u needs.
+
+    Before it waits, this thread publishes its own progress, `done`.
+    """
     for s in range(threads):
         need, spins = np.int64(schedule.needs[u, s]), 0
         while s != tid and need > 0 and atomic_load(schedule.progress, s * APART) < need:
@@ -60,22 +64,26 @@ def wait(tid, threads, schedule, u, done):
 
 @inner(inline=True)
 def publish(schedule, tid, done):
-    """Store this thread's progress for the other threads."""
+    """Store this thread's progress where the other threads read it."""
     atomic_store(schedule.progress, tid * APART, done)
 
 
 @inner(inline=True)
 def publish_sometimes(schedule, tid, done, last):
-    """Publish the progress after EVERY units, and after the last unit before a unit of another thread."""
+    """Publish this thread's progress if `last` or if `done` is a multiple of EVERY.
+
+    `last` means that the next unit belongs to another thread or does not exist.
+    """
     if last or done % EVERY == 0:
         publish(schedule, tid, done)
 
 
 @jit(allocates=True)
 def unit_edges(tid, threads, rows, unit_first_row, unit_of, first_edge, count, edges):
-    """Store in count[u] the number of earlier units in whose columns unit u has entries, and these units in `edges`.
+    """Find the earlier units in whose columns each of this thread's units has entries.
 
-    The edges of a thread's units begin at edges[first_edge[tid]].
+    count[u] becomes the number of these units for unit u, and `edges` receives the units. The edges of a thread's
+    units begin at edges[first_edge[tid]].
     """
     n, units = rows.new_to_old.shape[0], count.shape[0]
     seen, at = np.full(units, -1, np.int64), first_edge[tid]
@@ -99,9 +107,10 @@ def unit_edges(tid, threads, rows, unit_first_row, unit_of, first_edge, count, e
 
 @jit(allocates=True)
 def find_needs(first, edges, owner, forward, backward):
-    """Store the progress of every thread that each unit needs in a forward sweep and in a backward sweep.
+    """Compute the progress of every thread that each unit needs, for a forward sweep and for a backward sweep.
 
-    If a thread has already waited for this progress, 0 is stored, because each check moves a cache line between cores.
+    If the unit's thread has already waited for this progress, 0 is stored, because each check moves a cache line
+    between cores.
     """
     count = owner.shape[0]
     for u in range(count):
@@ -118,7 +127,7 @@ def find_needs(first, edges, owner, forward, backward):
 
 @inner()
 def _drop_seen(needs, seen):
-    """Set the needs of a unit to 0 if its thread has already seen that progress."""
+    """Set each need of a unit to 0 if the unit's thread has already waited for it, and update `seen`."""
     for s in range(needs.shape[0]):
         if needs[s] <= seen[s]:
             needs[s] = 0
@@ -127,7 +136,10 @@ def _drop_seen(needs, seen):
 
 @jit(allocates=True)
 def makespan(first, edges, owner, cost, threads):
-    """Estimate the time of a sweep: the units' costs, plus ELSEWHERE times the cost of units read from other cores."""
+    """Return an estimate of the time of a sweep in units of `cost`.
+
+    The estimate includes ELSEWHERE times the cost of each unit whose x is read from another core.
+    """
     count, free, done = owner.shape[0], np.zeros(threads), np.zeros(owner.shape[0])
     for u in range(count):
         begin, extra = free[owner[u]], 0.0
@@ -144,12 +156,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def shares(threads: int, cost: Array, first: Array, edges: Array) -> tuple[Array, Array, Array]:
-    """Return the assignment of units to threads with the smallest makespan, and the needs of both sweeps.
+    """Assign units to threads with the smallest makespan, and return the owners and the needs of both sweeps.
 
     Unit u has a cost and needs the earlier units edges[first[u]:first[u+1]]. The needs are those of `find_needs`. A
     run of units ends before a unit that does not need the previous unit, as at the planes of a mesh. Some candidates
     split every run among the threads, so that most of the data that a thread reads is in its cache. The others
-    distribute blocks of units or whole runs round-robin.
+    distribute blocks of units or entire runs round-robin.
     """
     count = cost.size
     owner = np.zeros(count, np.int32)

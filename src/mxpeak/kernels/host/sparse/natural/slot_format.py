@@ -1,4 +1,4 @@
-"""Pack a sparse matrix into slots over chunks of successive rows, for `gs_simd`, in compiled code.
+"""Pack a sparse matrix into slots over chunks of successive rows, for `gs_simd`.
 
 A chunk is up to LANES successive rows. A slot is one entry of each row of the chunk, with contiguous values, as in
 `chunk_format`:
@@ -31,26 +31,26 @@ from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 
 #: The parts: before the chunk, in the chunk before the row, in the chunk after the row, and after the chunk.
 BEFORE, EARLIER, LATER, AFTER, PARTS = (np.int64(part) for part in range(5))
-#: Columns of the table of chunks: first row, rows, first slot and first slot with columns of L, the same two of U,
-#: then the numbers of runs and of slots with columns by part, then those of overflow entries before and after the
-#: chunk, then `_next_slot` of the two parts inside the chunk.
+#: Columns of the table of chunks: first row, rows, first slot and first slot with columns of L, the same two of U, the
+#: numbers of runs and of slots with columns by part, the numbers of overflow entries before and after the chunk, and
+#: `_next_slot` of the two parts inside the chunk.
 ROW, ROWS, SLOT, FAR, U_SLOT, U_FAR, COUNTS = range(7)
 OVERFLOW, NEXT = 2 * PARTS, 2 * PARTS + 2
 TABLE = COUNTS + NEXT + 2
-#: The largest number of entries of a slot that is converted to overflow entries.
+#: The largest number of entries of a slot that can be converted to overflow entries.
 FEW = LANES // 4
-#: Chunks of a unit, which one thread sweeps without synchronization, and the number of rows from which on a mesh's
-#: plane begins a new unit.
+#: Chunks of a unit, which one thread sweeps without synchronization, and the smallest number of rows of a chunk before
+#: a plane of a mesh begins a new unit.
 UNIT, LEAST = 5, LANES // 4
 #: Columns of the table of row patterns: first key, number of keys, rows with this pattern, first key and number of
 #: keys for all entries of such a row, and the number of its entries without a run.
 FIRST, SIZE, USES, FIRST_OF_ALL, ALL, APART, PATTERN = range(7)
-#: The key of an entry without a slot, on the diagonal or in the halo: no other key is zero.
+#: The key of an entry without a slot, which is on the diagonal or in the halo. No other key is zero.
 NO_SLOT = np.int64(0)
 
 
 class SlotColumns(NamedTuple):
-    """The chunks of each unit, the table of chunks, and the columns of their slots."""
+    """The first chunk of each unit, the table of chunks, and the columns of all slots."""
 
     units: Any
     table: Any
@@ -59,12 +59,12 @@ class SlotColumns(NamedTuple):
 
     @property
     def lower(self) -> int:
-        """Return the number of stored values of L."""
+        """Return the number of stored values of L, including padding zeros."""
         return LANES * self._slots(BEFORE, LATER) + int(self._overflow[:, 0].sum())
 
     @property
     def upper(self) -> int:
-        """Return the number of stored values of U, including the slots that hold the overflow entries of L and U."""
+        """Return the number of stored values of U, including padding zeros and the slots for overflow entries."""
         overflow_slots = int((-(-self._overflow.sum(axis=1) // LANES)).sum())
         return LANES * (self._slots(LATER, PARTS) + overflow_slots) - int(self._overflow[:, 0].sum())
 
@@ -74,12 +74,15 @@ class SlotColumns(NamedTuple):
 
     @property
     def _overflow(self) -> Any:
-        """Return the numbers of overflow entries of each chunk, before it and after it."""
+        """Return the numbers of overflow entries before and after each chunk."""
         return self.table[:, COUNTS + OVERFLOW : COUNTS + NEXT].astype(np.int64)
 
 
 class SlotMatrix(NamedTuple):
-    """A matrix in slots as compiled code receives it: `SlotColumns`, values, diagonal, and memory for 4·LANES sums."""
+    """A matrix in slots, as compiled code receives it.
+
+    The fields are those of `SlotColumns`, the values, the diagonal, and memory for 4·LANES sums per thread.
+    """
 
     units: Any
     table: Any
@@ -99,7 +102,7 @@ class ChunkCuts(NamedTuple):
 
 
 class _Patterns(NamedTuple):
-    """The row patterns of a chunk.
+    """The row patterns of a chunk: rows whose entries have the same differences column - row share a pattern.
 
     table      the columns FIRST … of each pattern
     of_row     the pattern of each row
@@ -115,7 +118,7 @@ class _Patterns(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """The differences column - row of a chunk, the number of entries with each, and the part of each."""
+    """The differences column - row of a chunk, the number of entries with each difference, and the part of each."""
 
     difference: Any
     hits: Any
@@ -123,7 +126,12 @@ class _Runs(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Slots by part: the slots of one row, the rows with an entry in slot s, and columns COUNTS … of the table."""
+    """Numbers of slots by part.
+
+    taken   the number of slots that one row uses
+    rows    the number of rows with an entry in slot s
+    table   the columns COUNTS … of the table of chunks
+    """
 
     taken: Any
     rows: Any
@@ -132,7 +140,7 @@ class _Counts(NamedTuple):
 
 @inner(inline=True)
 def slots_before(table, c, part):
-    """Return the index of a part's first slot, and of its first slot with columns."""
+    """Return the index of the first slot of a part of chunk c, and of the part's first slot with columns."""
     upper = np.int64(part >= LATER)
     slot, far = np.int64(table[c, SLOT + 2 * upper]), np.int64(table[c, FAR + 2 * upper])
     for p in range(LATER * upper, part):
@@ -143,11 +151,12 @@ def slots_before(table, c, part):
 
 @jit()
 def cut_chunks(youngest, chunk_row, units):
-    """Store the first rows of chunks and the first chunks of units; return the numbers of chunks and of units.
+    """Divide rows into chunks and chunks into units, and return the numbers of chunks and of units.
 
-    youngest[r] is the last row before r that row r needs. A row begins a unit if it does not need any row within a
-    unit's length, unless the same is true of the previous row. Units therefore begin at the planes of a mesh, and
-    threads can sweep the planes in parallel.
+    The function stores the first row of each chunk and the first chunk of each unit. youngest[r] is the last row
+    before r that row r needs. A row begins a unit if it does not need any row within a unit's length, unless the same
+    is true of the previous row. Units therefore begin at the planes of a mesh, and threads can sweep the planes in
+    parallel.
     """
     chunks, count, rows, was_alone = 0, 0, 0, True
     for r in range(youngest.shape[0]):
@@ -168,7 +177,7 @@ def cut_chunks(youngest, chunk_row, units):
 
 @inner(allocates=True)
 def _scratch(longest):
-    """Return the work arrays for finding the slots of a chunk with up to `longest` entries."""
+    """Allocate the work arrays for finding the slots of a chunk with up to `longest` entries."""
     table, of_row = np.empty((LANES, PATTERN), np.int64), np.empty(LANES, np.int64)
     key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(NEXT + 2, np.int64)
     patterns = _Patterns(table, of_row, key, slot, np.empty(longest, np.int64))
@@ -178,22 +187,28 @@ def _scratch(longest):
 
 @inner(inline=True)
 def _part(difference, lane, rows):
-    """Return the part, BEFORE = 0 to AFTER = 3, of an entry at a distance from the diagonal, without a branch."""
+    """Return the part, BEFORE = 0 to AFTER = 3, of an entry at `difference` from the diagonal, without a branch.
+
+    `lane` is the index of the row in its chunk of `rows` rows.
+    """
     to, after = lane + difference, np.int64(difference > 0)
     return np.int64(to >= 0) + after + after * np.int64(to >= rows)
 
 
 @inner(inline=True)
 def _key(old_to_new, i, j, r, lane, rows):
-    """Return PARTS·(column - row) + part of an entry in old column j of row r, which is old row i."""
+    """Return the key PARTS·(column - row) + part of an entry in old column j of row r, which is old row i.
+
+    The key is NO_SLOT on the diagonal and in the halo.
+    """
     inside = np.uint32(j) < np.uint32(old_to_new.shape[0])
-    difference = np.int64(old_to_new[np.uint32(j if inside else i)]) - r  # zero in the halo as on the diagonal
+    difference = np.int64(old_to_new[np.uint32(j if inside else i)]) - r  # zero in the halo and on the diagonal
     return PARTS * difference + _part(difference, lane, rows) if difference else NO_SLOT
 
 
 @inner()
 def _has_keys(keys, columns, old_to_new, i, r, lane, rows):
-    """Return whether the entries of a row have these keys; the loop contains no writes, so that it vectorizes."""
+    """Return whether the entries of a row have the keys `keys`. The loop contains no writes, so that it vectorizes."""
     differ = np.int64(0)
     for k in range(columns.shape[0]):
         differ |= _key(old_to_new, i, columns[k], r, lane, rows) ^ keys[k]
@@ -202,7 +217,7 @@ def _has_keys(keys, columns, old_to_new, i, r, lane, rows):
 
 @inner()
 def _find_patterns(row0, height, rows, patterns):
-    """Assign one pattern to all rows of a chunk whose entries have the same keys; return the number of patterns."""
+    """Assign one pattern to all rows of a chunk whose entries have the same keys, and return the number of patterns."""
     new_to_old, old_to_new, indptr, indices = rows
     table, of_row, key, _, all_keys = patterns
     count, used, used_of_all, s = 0, 0, 0, 0
@@ -211,7 +226,7 @@ def _find_patterns(row0, height, rows, patterns):
         i = new_to_old[r]
         columns = piece(indices, indptr[i], indptr[i + 1] - indptr[i])
         size = columns.shape[0]
-        for back in range(count):  # most rows have the pattern of the row before
+        for back in range(count):  # most rows have the pattern of the previous row
             at = s - back if s >= back else s - back + count
             if table[at, ALL] != size:
                 continue
@@ -238,7 +253,7 @@ def _find_patterns(row0, height, rows, patterns):
 
 @inner(inline=True)
 def _move_to_overflow(counts):
-    """Convert slots with few rows to overflow entries if these need less than half of the memory."""
+    """Convert slots with few rows to overflow entries, if overflow entries need less than half of the memory."""
     table, rows = counts.table, counts.rows
     before, after, overflow_before, overflow_after = table[2 * BEFORE + 1], table[2 * AFTER + 1], 0, 0
     while before and rows[BEFORE, before - 1] <= FEW:
@@ -255,7 +270,7 @@ def _move_to_overflow(counts):
 
 @inner(inline=True)
 def rows_of_a_run(rows, packed):
-    """Return the smallest number of rows for which entries with the same difference column - row get their own slot.
+    """Return the smallest number of rows for which entries with the same difference column - row get a slot.
 
     `rows` is the number of rows of the chunk. In packed storage, a padding zero of a run costs less memory than the
     columns of a slot without a run. In the other storages, a padding zero costs as much as an entry.
@@ -265,9 +280,10 @@ def rows_of_a_run(rows, packed):
 
 @inner()
 def _next_slot(p, height, count, run_count, patterns, runs, table):
-    """Return the slot, in a part inside a chunk, whose entries are all next to the diagonal, or -1 if there is none.
+    """Return the slot of part p whose entries are all next to the diagonal, or -1 if there is no such slot.
 
-    All other entries of the part must be in other blocks of RECURRENCE_BLOCK rows.
+    The part is inside the chunk. The result is also -1 unless all other entries of the part connect rows in different
+    blocks of RECURRENCE_BLOCK rows.
     """
     apart, index, slot = -1 if p == EARLIER else 1, 0, -1
     for k in range(run_count):
@@ -296,11 +312,11 @@ def _next_slot(p, height, count, run_count, patterns, runs, table):
 
 @inner()
 def _find_slots(row0, height, rows, columns, packed, scratch):
-    """Find the slots of a chunk; return (number of row patterns, number of runs).
+    """Find the slots of a chunk, and return the number of row patterns and the number of runs.
 
-    counts.table receives the numbers of runs and of slots with columns by part, then the numbers of overflow entries.
-    `runs` lists the runs. A run belongs to the part of its innermost entry, so that no entry is included in a vector
-    sum before its x is known. An entry that is not in a run has the number s among these entries of its row and part.
+    counts.table receives the numbers of runs and of slots with columns by part, and then the numbers of overflow
+    entries. `runs` lists the runs. A run belongs to the part of its innermost entry, so that no entry is included in a
+    vector sum before its x is known. Entries that are not in a run are numbered s = 0, 1, … within their row and part.
 
     patterns.slot[e]        the run of entry e of a pattern, or -1 - s if it is not in a run
     counts.rows[part, s]    the number of rows with an entry of the number s
@@ -352,7 +368,7 @@ def _find_slots(row0, height, rows, columns, packed, scratch):
 
 @jit(allocates=True)
 def count_slots(tid, threads, rows, cuts, columns, packed, table):
-    """Store the rows and the numbers of slots of every chunk in this thread's share."""
+    """Store the rows and the numbers of slots of each of this thread's chunks in `table`."""
     chunks, scratch = cuts.first.shape[0], _scratch(cuts.longest)
     counts = scratch[2].table
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
@@ -367,7 +383,7 @@ def count_slots(tid, threads, rows, cuts, columns, packed, table):
 
 @jit(allocates=True)
 def fill_slots(tid, threads, rows, data, longest, columns, packed, matrix, values):
-    """Store bases, columns and values of every slot in this thread's share of the chunks; values must be zero."""
+    """Store the bases, columns and values of all slots in this thread's chunks. Values must be zero before."""
     table, bases, far, scratch = matrix.table, matrix.bases, matrix.far, _scratch(longest)
     patterns, runs, counts = scratch
     run_slot, far_to = np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
@@ -400,7 +416,7 @@ def _place_patterns(table, c, count, packed, patterns, counts, run_slot, far_to)
     """Replace patterns.slot and all_keys with offsets of values, and store the offsets of columns in far_to.
 
     The offsets are those of the entry's slot. An offset is -1 if the entry has no slot because it is on the diagonal,
-    in the halo, or overflow.
+    in the halo, or an overflow entry.
     """
     for s in range(count):
         first = patterns.table[s, FIRST]
