@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
-from mxpeak.kernels.host.engine.vector_ir import column, row
+from mxpeak.kernels.host.engine.vector_ir import address_of, column, prefetch, prefetch_read, row
 
 #: Columns of a strip: the rows of two panels, restricted to a strip, fit into half a megabyte.
 STRIP = 128
+#: Rows and columns of a tile of a transposing copy: one cache line of fp64 entries.
+TILE = 8
 
 
 @inner()
@@ -68,12 +70,31 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
             _move(row(outgoing, t, 0, c1 - c0), row(A, targets[t], c0, c1))
 
 
+@inner()
+def _prefetch_tile(source, target, i, j):
+    """Prefetch the cache lines of a tile at (i, j), where one matrix is row-major and the other column-major."""
+    by_rows = source.strides[1] == source.itemsize
+    for k in range(TILE):
+        across, down = (i + k, j), (i, j + k)
+        s, t = (across, down) if by_rows else (down, across)
+        prefetch_read(address_of(source, s[0], s[1]))
+        prefetch(address_of(target, t[0], t[1]))
+
+
+@inner()
+def _copy_entries(source, target, r0, r1, c0, c1):
+    """Copy the entries in rows r0:r1 and columns c0:c1."""
+    for j in range(c0, c1):
+        for i in range(r0, r1):
+            target[i, j] = source[i, j]
+
+
 @jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
 def copy_block(tid, threads, source, target):
     """Copy this thread's rows of `source` to `target`, each row-major or column-major.
 
     Matrices of the same order are copied line by line. Otherwise, the copy proceeds tile by tile, so that cache lines
-    are reused.
+    are reused, and prefetches the tile below.
     """
     r0, r1 = part_of(tid, threads, source.shape[0])
     columns, each = source.shape[1], source.itemsize
@@ -85,9 +106,12 @@ def copy_block(tid, threads, source, target):
         for j in range(columns):
             _move(column(source, j, r0, r1), column(target, j, r0, r1))
         return
-    tile = 8
-    for i0 in range(r0, r1, tile):
-        for j0 in range(0, columns, tile):
-            for j in range(j0, min(j0 + tile, columns)):
-                for i in range(i0, min(i0 + tile, r1)):
-                    target[i, j] = source[i, j]
+    inner_rows, inner_columns = r1 - (r1 - r0) % TILE, columns - columns % TILE
+    for i0 in range(r0, inner_rows, TILE):
+        for j0 in range(0, inner_columns, TILE):
+            _prefetch_tile(source, target, min(i0 + TILE, r1 - TILE), j0)
+            for j in range(j0, j0 + TILE):
+                for i in range(TILE):  # a fixed number of passes, which the compiler unrolls
+                    target[i0 + i, j] = source[i0 + i, j]
+        _copy_entries(source, target, i0, i0 + TILE, inner_columns, columns)
+    _copy_entries(source, target, inner_rows, r1, 0, columns)
