@@ -72,9 +72,9 @@ for _verb in (
     Verb("history", "Results", "mxpeak.verbs.compare.history", "list past runs"),
     Verb("compare", "Results", "mxpeak.verbs.compare.command", "compare two runs"),
     Verb("baseline", "Results", "mxpeak.verbs.compare.baseline", "store a run as the reference for compare"),
-    Verb("report", "Results", "mxpeak.cli.report", "write an HTML page or a table of results"),
-    Verb("doctor", "Machine", "mxpeak.cli.doctor", "show hardware, software and missing packages"),
-    Verb("peak", "Machine", "mxpeak.cli.peak", "measure matrix-multiply and memory speed (10 s)"),
+    Verb("report", "Results", "mxpeak.verbs.report", "write an HTML page or a table of results"),
+    Verb("doctor", "Machine", "mxpeak.verbs.doctor", "show hardware, software and missing packages"),
+    Verb("peak", "Machine", "mxpeak.verbs.peak", "measure matrix-multiply and memory speed (10 s)"),
     Verb(
         "scan",
         "Machine",
