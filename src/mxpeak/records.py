@@ -43,7 +43,11 @@ def bytes_rate_text(rate_bytes: float | None) -> str:
 
 
 def _scaled(rate: float | None, unit: str, prefixes: Sequence[tuple[str, float]]) -> str:
-    """Format a rate with the prefix G, or with a larger prefix from 1000 G on."""
+    """Format a rate with three significant digits and an SI prefix, such as 1.23 TFLOP/s.
+
+    `prefixes` contains the prefixes above G and their factors, the largest first. Rates below the smallest of these
+    factors have the prefix G. For None, the text is "no rate".
+    """
     if rate is None:
         return "no rate"
     prefix, size = next((prefix for prefix in prefixes if rate >= 0.9995 * prefix[1]), ("G", 1e9))

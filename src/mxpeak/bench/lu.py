@@ -87,21 +87,34 @@ AnySolve = TypeVar("AnySolve", bound=LuSolve)
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The rates of GEMM before and after the solves of a case, and the rate of its fastest GEMM phase."""
+    """The GEMM rates that determine the limit of a case.
+
+    before, after   readings before and after the solves
+    phase           the rate of the fastest GEMM phase of the solves
+    """
 
     before: Reading | None
     after: Reading | None
     phase: float | None
 
     def limit(self, name: str, rate: float) -> Limit:
-        """Return the limit of a case, including the rates of the run itself and of its fastest GEMM phase."""
+        """Return the limit of a case: the highest of the readings, `rate` and the rate of the fastest GEMM phase.
+
+        The case therefore never exceeds its limit. `name` describes the limit, and `rate` is the rate of the case.
+        """
         limit = Limit(name, "rate_flops", self.before, self.after).including("run", rate)
         return limit if self.phase is None else limit.including("gemm", self.phase)
 
 
 @dataclass(frozen=True, slots=True)
 class CaseSolves(Generic[AnySolve]):
-    """The solves of one case, the readings of its limit, the phases of the fastest solve, and the total memory."""
+    """The solves of one case, and the measurements for its result.
+
+    measured   the GEMM rates that determine the limit
+    phases     the phases of the fastest solve
+    memory     the estimated bytes of the matrix, the buffers and both, over all ranks
+    peak_rss   the sum of the peak resident set sizes of all ranks in bytes
+    """
 
     solves: list[AnySolve]
     measured: Measured
@@ -188,10 +201,10 @@ class LuBench(Bench[LuConfig]):
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
-        """Measure the GEMM rate of all ranks of the grid at the same time, by the time of the slowest rank.
+        """Measure the GEMM rate of all ranks of the grid. Collective over the grid.
 
-        The blocks are not larger than those of the case's order, so a small case is measured with small blocks.
-        Collective over the grid.
+        All ranks multiply at the same time, and the slowest rank determines the time. The blocks are not larger than
+        those of the case's order, so a small case is measured with small blocks.
         """
         P, Q, nb, n, precision = probed
         m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
@@ -404,20 +417,26 @@ def _result(
 
 
 def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
-    """Return the rate of the fastest GEMM phase: the flops of all ranks per second of the slowest rank. Collective."""
+    """Return the rate of the fastest GEMM phase, or None if no phase took any time. Collective.
+
+    The rate of a phase is the flops of all ranks divided by the time of the slowest rank.
+    """
     flops = allreduce_scalars(comm, [phase.flops for phase in own], "sum")
     slowest = allreduce_scalars(comm, [phase.time_s for phase in own], "max")
     return max((total / time_s for total, time_s in zip(flops, slowest) if time_s > 0.0), default=None)
 
 
 def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
-    """Return the solve, with the spans of the fastest solve so far if it was slower, to save memory."""
+    """Return `solve`. If an earlier solve is faster, use the spans of the fastest solve, to save memory."""
     best = min(before, key=lambda other: other.time_s, default=solve)
     return solve if solve.time_s <= best.time_s else cast(AnySolve, replace(cast(Any, solve), spans=best.spans))
 
 
 def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
-    """Return a caution if the LU has non-finite entries, with their block, its rows and columns, and its owner."""
+    """Return a caution if the LU has non-finite entries, otherwise an empty list.
+
+    The caution names the first block with such entries, its rows and columns, and the process that owns it.
+    """
     witness = next((other for other in witnesses if other.not_finite is not None), None)
     if witness is None or witness.not_finite is None:
         return []
@@ -485,8 +504,8 @@ class GemmProbe:
 def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> GemmProbe:
     """Return a product C = C - A B for timing, in which C is a zero m×n matrix and A has k columns.
 
-    A and B are random and stored in `precision`. Products of equal numbers need less power and are faster than those
-    of an LU.
+    A and B are stored in `precision`. Their entries are random, because products of equal numbers need less power and
+    are faster than those of an LU.
     """
     stored = stored_as(precision)
     C = kernels.matrix(m, n, stored)

@@ -40,7 +40,7 @@ from mxpeak.spans import Spans
 
 #: Default measuring time in seconds, and that of --quick.
 DEFAULT_RT, QUICK_RT = 60.0, 1.0
-#: Share of the measuring time for each result next to the official one.
+#: Share of the measuring time that each additional result has, compared with the official one.
 BESIDE = 0.25
 #: Readings per timing on a GPU: a single reading is hardly longer than the timing call.
 GPU_READS = 8
@@ -177,7 +177,10 @@ def memory_violations(used: int, machine: Mapping[str, Any]) -> list[Violation]:
 
 
 def admission_notes(config: SparseConfig, broken: Sequence[Violation]) -> list[str]:
-    """Return a note for each rule that an official run will break."""
+    """Return one note per rule that an official run will break. With --mode explore, return no notes.
+
+    A note states the rule, the violation, and that the result will not be admissible.
+    """
     if config.mode != "official":
         return []
     return [f"the result will not be ADMISSIBLE: {violation.rule}: {violation.text}" for violation in broken]
@@ -260,7 +263,7 @@ class SparseBench(Bench[AnySparse]):
         return progress
 
     def begin(self, case: Any) -> None:
-        """Start a case and let all of its parts record into the same spans."""
+        """Start a case, and let all of its parts record into the same spans."""
         super().begin(case)
         if self._under_way is not None:
             self._under_way.spans = self.spans
@@ -439,7 +442,10 @@ class SparseBench(Bench[AnySparse]):
         return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
     def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
-        """Run `work` and return its spans on all ranks, in seconds after a barrier; complete on rank 0. Collective."""
+        """Run `work` after a barrier, and return its spans on all ranks. Collective.
+
+        Times are in seconds since the barrier. The list is complete on rank 0.
+        """
         self.comm.barrier()
         self.spans.record(events_a_rank(self.comm))
         work()

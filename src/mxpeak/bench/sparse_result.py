@@ -43,7 +43,10 @@ class TimedSolves(Generic[AnySolve]):
         return all(isfinite(solve.residual) for solve in self.solves)  # type: ignore[attr-defined]
 
     def motif(self, name: str) -> dict[str, Any]:
-        """Return the phase of a motif; the phase of multigrid includes the flops and bytes of its parts."""
+        """Return the phase of a motif.
+
+        The phase `mg` records only time. Its flops and bytes are therefore computed as the sums over its parts.
+        """
         phase: dict[str, Any] = self.phases.get(name, NO_PHASE)
         if name != "mg":
             return phase
@@ -55,10 +58,10 @@ class TimedSolves(Generic[AnySolve]):
 class MeasuredStorage(Generic[AnySolve]):
     """All measurements with one storage format.
 
-    timed           the solves that determine the rate
-    readings        read bandwidth before and after the solves
-    setup_s, optimize_s    set-up and optimization time
-    held_bytes, setup_bytes    memory of the solver and of the set-up, over all ranks
+    timed                     the solves that determine the rate
+    readings                  the read bandwidth before and after the solves
+    setup_s, optimize_s       the set-up and optimization times
+    held_bytes, setup_bytes   the memory of the solver and of the set-up, over all ranks
     """
 
     motifs: ClassVar[Sequence[str]]

@@ -66,7 +66,7 @@ class Basis:
 
     @property
     def last(self) -> Vector:
-        """Return q_k."""
+        """Return q_k, the vector that was appended last."""
         return self._Q[self._k - 1]
 
     def append(self, w: Vector, factor: float) -> None:
@@ -75,7 +75,10 @@ class Basis:
         self._k += 1
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w by CGS2 with three reductions and four reads of Q, and return the coefficients and the norm of w."""
+        """Orthogonalize w against the basis by CGS2, append w / ||w||, and return the coefficients and ||w||.
+
+        A zero w is not appended. The orthogonalization takes three reductions and four reads of Q.
+        """
         space, Q = self._space, self._Q[: self._k]
         h = space.project(Q, w)
         space.add_product(w, Q, -h)

@@ -52,7 +52,7 @@ class SparseBasis:
 
     @property
     def last(self) -> Vector:
-        """Return q_k."""
+        """Return q_k, the vector that was appended last."""
         return self._Q[self._k - 1]
 
     @property
@@ -70,9 +70,9 @@ class SparseBasis:
         self._kernels.scale(self._Z[self._k - 1], 1.0, z)
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w, which must be `next`, by CGS2, and return the coefficients and the norm of w.
+        """Orthogonalize w against the basis by CGS2, append w / ||w||, and return the coefficients and ||w||.
 
-        The orthogonalization takes three reductions and three reads of the basis.
+        w must be the vector `next`. The orthogonalization takes three reductions and three reads of the basis.
         """
         kernels, k = self._kernels, self._k
         flops = self._n * (8.0 * k + 3.0)
@@ -86,7 +86,7 @@ class SparseBasis:
         return [a + b for a, b in zip(h.tolist(), correction.tolist())], norm
 
     def combine(self, t: list[Any]) -> Vector:
-        """Return Q t, or M^-1 Q t of a flexible basis, in a vector that the next call overwrites."""
+        """Return Q t, or M^-1 Q t if the basis is flexible, in a vector that the next call overwrites."""
         flops = 2.0 * self._n * len(t)
         with self._spans("update", flops=flops, bytes=float(self._n * self._bytes * (len(t) + 1))):
             self._kernels.combine(self._Z, t, self._combined)
@@ -180,7 +180,7 @@ class MixedSystem(DistributedSystem):
         return self._rho
 
     def basis(self) -> tuple[SparseBasis, float]:
-        """Return the basis with q_1 = r / ||r||, which every cycle overwrites, and ||r||."""
+        """Start a cycle: clear the basis, append q_1 = r / ||r||, and return the basis and ||r||."""
         with self._spans("update", flops=float(self._A.n), bytes=float(self._A.n * (8 + self._bytes))):
             self._basis.clear()
             self._basis.append(self._r, 1.0 / self._rho)
@@ -202,7 +202,7 @@ class MixedSystem(DistributedSystem):
         return w
 
     def update(self, d: Vector) -> None:
-        """Add M^-1 d to x, or d if the basis is flexible."""
+        """Add the correction to x. The correction is M^-1 d, or d itself if the basis is flexible."""
         z = d if self._flexible else self._inner.own(self._precondition(d))
         with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + self._bytes))):
             self._kernels.add_scaled(self.solution, 1.0, z)

@@ -23,7 +23,7 @@ from mxpeak.layout.structure import WHOLE, Band
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TileMatrix:
-    """An m×n matrix in tiles that may be on any rank; sums are completed over all ranks.
+    """An m×n matrix whose tiles may be on any rank. Row and column sums are therefore added over all ranks.
 
     A tile may be at any address: block row I has heights[I] rows, block column J has widths[J] columns, and tiles[I,
     J] is an array of that shape. Only the band `stored` of the matrix may be read.
@@ -59,11 +59,11 @@ class TileMatrix:
         return replace(self, comm=self.comm.with_transport(transport))
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Add the row sums of all ranks, in place. Collective."""
+        """Complete the row sums: overwrite `by_row` with its sum over all ranks. Collective."""
         self.comm.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Add the column sums of all ranks, in place. Collective."""
+        """Complete the column sums: overwrite `by_column` with its sum over all ranks. Collective."""
         self.comm.allreduce(by_column, "sum")
 
 
@@ -103,11 +103,11 @@ class BlockCyclicMatrix:
         return self.grid.all
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Add the row sums of the ranks of a process row, in place. Collective."""
+        """Complete the row sums: overwrite `by_row` with its sum over the process row. Collective."""
         self.grid.row.allreduce(by_row, "sum")
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Add the column sums of the ranks of a process column, in place. Collective."""
+        """Complete the column sums: overwrite `by_column` with its sum over the process column. Collective."""
         self.grid.column.allreduce(by_column, "sum")
 
 

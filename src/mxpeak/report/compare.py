@@ -38,7 +38,7 @@ class Change:
 
     before, after   flop/s or bytes/s
     change          after / before - 1
-    noise           largest spread of repeats, or drift of the machine, in either run; None unless both were repeated
+    noise           largest spread of repeats or drift of the machine in either run; None if a run was timed only once
     verdict         faster, slower, same, failed (it no longer passes), ambiguous (it changed, but noise is unknown), or
                     unknown (a rate is missing)
     why             the reason, from the measured limits, settings and software
@@ -74,12 +74,19 @@ class Skipped:
 
 
 def compared(before: Sequence[Body], after: Sequence[Body], tolerance: float) -> list[Change]:
-    """Return the change of each case in both runs. A change below `tolerance` or noise has the verdict `same`."""
+    """Return the change of each case that is in both runs.
+
+    A change that does not exceed `tolerance` or the noise has the verdict `same`.
+    """
     return [judged(*pair, tolerance, _noise_of(*pair)) for pair in pairs(before, after)]
 
 
 def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body, Body]]:
-    """Yield the pairs of cases with the same problem in two runs, matched by size, then by settings, then by order."""
+    """Yield the pairs of cases of two runs that solve the same problem.
+
+    A case of the second run is paired with a case of the first run whose other settings also agree. If there is none,
+    it is paired with the first unpaired case of the same problem.
+    """
     unpaired = list(before)
     for other in after:
         same_size = [body for body in unpaired if _agree(body, other, CASE)]
@@ -90,7 +97,7 @@ def pairs(before: Sequence[Body], after: Sequence[Body]) -> Iterator[tuple[Body,
 
 
 def alone(before: Sequence[Body], after: Sequence[Body]) -> tuple[list[str], list[str]]:
-    """Return the names of the cases that are only in the first run, and of those that are only in the second run."""
+    """Return two lists of names: cases that are only in the first run, and cases that are only in the second run."""
     paired = list(pairs(before, after))
     return (
         [_name(body) for body in before if not any(body is pair[0] for pair in paired)],
@@ -147,7 +154,11 @@ def _name(body: Body) -> str:
 
 
 def _pair_name(before: Body, after: Body) -> str:
-    """Return the name of a case in both runs. Settings that differ have both values, such as `NB=128->64`."""
+    """Return the name of a case that is in both runs.
+
+    A setting that differs appears with both values, such as `NB=128->64`. If the two runs list different numbers of
+    settings, return the name from the second run.
+    """
     first, second = _name(before).split(), _name(after).split()
     if len(first) != len(second):
         return _name(after)
@@ -211,7 +222,7 @@ def _noise_of(before: Body, after: Body) -> float | None:
 
 
 def _drift(body: Body) -> float:
-    """Return the relative change of the machine's speed during a run; 0 unless the share of the limit is uncertain."""
+    """Return the relative change of the machine's speed during a run, or 0 if `drifted` is false."""
     figures = body.get("result") or {}
     return float(figures["limit"].get("drift") or 0.0) if drifted(figures) else 0.0
 

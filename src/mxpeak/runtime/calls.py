@@ -1,4 +1,4 @@
-"""Manage calls of the library in one process: their lock, their number of threads, and compilation at first use."""
+"""Serialize the library calls of one process, choose their number of threads, and compile kernels at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _ready: set[tuple[object, ...]] = set()
 
 
 def threads_for(asked: Any, *, default: int | None = None) -> int:
-    """Check a requested number of threads and return it; for None, return `default`, or one thread per core."""
+    """Return the requested number of threads. For None, return `default` or the number of physical cores.
+
+    Raise a UsageError if the number is not a positive integer or exceeds the number of cores.
+    """
     if asked is None:
         return default or _cores()
     if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
@@ -50,10 +53,11 @@ def _cores() -> int:
 def compile_once(
     what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE, name: str = ""
 ) -> None:
-    """Compile kernels by running `use` on tiny data, at the first call with this key on one of the ranks.
+    """Run `use` on tiny data to compile the kernels that it calls. Collective over comm.
 
-    `name` is the name of a declared set of entry points, if there is one for these kernels. A line on stderr reports a
-    compilation of more than a second. Collective over comm.
+    If an earlier call with the same key has done so on every rank, do nothing. `what` names the kernels in the line
+    that is printed to stderr if the compilation takes more than a second. `name` identifies a set of declared entry
+    points that several processes can compile in parallel. It is empty if no set is declared for these kernels.
     """
     if not comm.agree(key in _ready):
         _ready.add(key)

@@ -1,5 +1,6 @@
-"""Compile kernels at first use: one rank per cache folder compiles on all its cores, and the other ranks load the
-result.
+"""Compile kernels at first use.
+
+One rank per cache folder compiles on all its cores. The other ranks then load the machine code.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ def compile_in_turn(
 ) -> None:
     """Compile kernels at their first use on one rank per cache folder. The other ranks then load the machine code.
 
-    `use` runs the kernels. `name` is the name of a declared set of entry points, if there is one for these kernels.
-    `cores` are the cores for compilation, if they differ from those of this process. `kernels` is a backend that can
-    compile the kernels of `use` without computing. Rank 0 prints a line if compilation takes more than a second.
-    Collective over comm.
+    `use` runs the kernels. `name` identifies a set of declared entry points that several processes can compile in
+    parallel. It is empty if no set is declared for these kernels. `cores` are the cores on which the kernels are
+    compiled, by default those of this process. `kernels` is a backend that can compile the kernels of `use` without
+    running them. Rank 0 prints a line with the text `what` if the compilation takes more than a second. Collective
+    over comm.
     """
     from mxpeak.kernels.host.engine.cache import token
 
@@ -74,7 +76,7 @@ def compile_in_turn(
 
 @contextmanager
 def _announced(text: str) -> Iterator[threading.Event]:
-    """Print a line after a second if the yielded event is set or the caches contain new machine code.
+    """Yield an event, and print a line after a second if the event is set or the caches contain new machine code.
 
     Loading kernels from a cache prints no line.
     """

@@ -46,7 +46,7 @@ class Basis(Protocol):
 
     @property
     def last(self) -> Vector:
-        """Return q_k."""
+        """Return q_k, the vector that was appended last."""
 
     def append(self, w: Vector, factor: float) -> None:
         """Append q_{k+1} = factor · w."""
@@ -75,7 +75,11 @@ class Space(Protocol):
 
 
 class LeastSquares:
-    """The problem min || rho e_1 - H t ||; each step adds a column of H, and after all rotations R t = g."""
+    """The least-squares problem min || rho e_1 - H t || of a GMRES cycle.
+
+    Each step appends a column to the upper Hessenberg matrix H. Givens rotations reduce H to an upper triangular R and
+    rho e_1 to g, so that the solution is t = R^-1 g.
+    """
 
     def __init__(self, rho: float):
         self.R: list[list[Scalar]] = []  # the columns of R

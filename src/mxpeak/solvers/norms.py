@@ -42,10 +42,10 @@ class NormMatrix(Protocol):
     def comm(self) -> Communicator: ...  # noqa: D102
 
     def sum_rows(self, by_row: Vector) -> None:
-        """Add up row sums in place over all ranks that store parts of the same rows."""
+        """Complete the row sums: add `by_row` in place over all ranks that store parts of the same rows."""
 
     def sum_columns(self, by_column: Vector) -> None:
-        """Add up column sums in place over all ranks that store parts of the same columns."""
+        """Complete the column sums: add `by_column` in place over all ranks that store parts of the same columns."""
 
 
 def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:

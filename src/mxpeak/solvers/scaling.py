@@ -3,7 +3,7 @@
     A_s = R A C,    b_s = R b p,    A_s y = b_s,    x = C y / p
 
 Numbers below the smallest normal number have fewer digits, and their products underflow. Sums of the largest numbers
-overflow. Each right-hand side has its own power of two p.
+overflow. R and C are diagonal matrices of powers of two. Each right-hand side has its own power of two p.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Balance:
 
 
 def balanced(rows: Ends, columns: Ends, spread: float = SPREAD) -> Any:
-    """Return whether the sums of absolute values need no scaling; they need scaling if one is NaN or infinite.
+    """Return whether the sums of absolute values in the rows and columns of A show that A needs no scaling.
 
-    `rows` and `columns` are the smallest and largest sums, as numbers or as arrays; their quotient may be up to
-    `spread`.
+    `rows` and `columns` are the pairs of the smallest and the largest sum, as numbers or arrays. A needs scaling if the
+    quotient of the largest and the smallest sum exceeds `spread`. It also needs scaling if a sum is outside 1/RANGE to
+    RANGE, NaN or infinite.
     """
     suits: Any = True
     for low, high in (rows, columns):
@@ -96,10 +97,10 @@ def _reciprocal_powers(largest: Vector, kernels: Kernels) -> Vector:
 
 
 def equilibration(kernels: DenseKernels, A: Matrix) -> Balance:
-    """Return powers of two for the rows and columns of A, first for the dimension whose largest entries differ more.
+    """Return powers of two that scale the rows and columns of A.
 
-    If rows of different scale were scaled by columns first, the largest row would determine the scale of every column,
-    and the other rows could underflow.
+    The dimension whose largest entries differ more is scaled first. If rows of different scale were scaled by columns
+    first, the largest row would determine the scale of every column, and the other rows could underflow.
     """
     xp = kernels.xp
     R, C = xp.ones(A.shape[0], dtype=xp.float64), xp.ones(A.shape[1], dtype=xp.float64)
@@ -114,7 +115,8 @@ def equilibration(kernels: DenseKernels, A: Matrix) -> Balance:
 def balanced_copy(kernels: DenseKernels, A: Matrix, scales: Balance, W: Matrix) -> tuple[Vector, Vector, float]:
     """Set W = R A C and return the results of `scaled_copy`, even if products of two scales are beyond the range.
 
-    If they are, half of the exponents are applied first; the intermediate values are between those of A and W.
+    If a product is beyond the range, A is scaled twice, each time with half of every exponent. The intermediate values
+    are between those of A and W.
     """
     (R_min, R_max), (C_min, C_max) = ends(scales.R), ends(scales.C)
     if R_max * C_max < FARTHEST and R_min * C_min > 1.0 / FARTHEST:
@@ -133,9 +135,9 @@ def scale_rows(xp: Any, diagonal: Vector, X: Matrix) -> Matrix:
 
 @cache
 def safe_minimum(xp: Any, dtype: Any) -> float:
-    """Return the number below which products with numbers of size u may lose digits.
+    """Return s = m / ε², where m is the smallest normal number of the type and ε its machine epsilon.
 
-    Above its reciprocal, such products may overflow.
+    A number with an absolute value between s and 1/s can be multiplied or divided by ε without underflow or overflow.
     """
     info = xp.finfo(dtype)
     return float(info.smallest_normal) / float(info.eps) ** 2
@@ -197,7 +199,11 @@ def _largest_of_columns(xp: Any, X: Matrix) -> list[float]:
 
 
 def _largest_exponents(xp: Any, B: Matrix, R: Vector) -> list[int]:
-    """Return the largest e with |r_i b_ij| >= 2^(e-1) in each column, for any size of the product; 0 for zeros."""
+    """Return an exponent e for each column j, such that |r_i b_ij| < 2^e for all i.
+
+    The products may be outside the range of fp64, because only their exponents are computed. Real and imaginary parts
+    are examined individually. The exponent of a column of zeros is 0.
+    """
     columns, lowest = [], -(1 << 20)
     for sizes in _absolute_parts(xp, B):
         exponents = xp.frexp(xp.astype(sizes, xp.float64, copy=False))[1] + xp.frexp(R)[1][:, None]

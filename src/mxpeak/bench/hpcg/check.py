@@ -133,7 +133,10 @@ def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str
 
 
 def special_rows(box: Box) -> list[tuple[int, int]]:
-    """Return the pair (local index, global index) of each of the first nine matrix rows that this rank owns."""
+    """Return the rows of this rank that are among the first nine rows of the global matrix.
+
+    Each row is a pair (local index, global index).
+    """
     rows = []
     for number in range(SPECIAL):
         place = (number % box.gnx, number // box.gnx % box.gny, number // (box.gnx * box.gny))

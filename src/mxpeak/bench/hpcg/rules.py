@@ -39,7 +39,11 @@ def form(storage: str, levels: int = LEVELS) -> Form:
 
 
 def forms(storage: str) -> tuple[Form, Form]:
-    """Return the forms that are in memory at the same time: the problem, and the finest matrix of the spectral test."""
+    """Return the two storage forms that are in memory at the same time during a run.
+
+    The first form is the multigrid hierarchy of the problem. The second form is a single level: the finest matrix with
+    the enlarged diagonal of the spectral test.
+    """
     return form(storage), form(storage, 1)
 
 

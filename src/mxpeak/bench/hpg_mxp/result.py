@@ -85,9 +85,11 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         return self.validation.passed and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:
-        """Return the rates in flop/s by the flop counts of the reference code and of ORNL, and the speed-up.
+        """Return the rates of the mixed and the double solver in flop/s, and the speed-up of the mixed solver.
 
-        The speed-up is None if the double solver took no step.
+        Each rate is computed from the flop counts of the reference code and from those of ORNL's code. The rates of
+        the mixed solver include the penalty, except those whose names begin with `raw`. The speed-up is None if the
+        double solver took no step.
         """
         penalty = self.validation.penalty
         rates: dict[str, Any] = {}

@@ -89,10 +89,17 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
 
 
 def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any]]) -> dict[str, Form]:
-    """Return the intermediate storage forms that separate the effect of precision from the effect of compression.
+    """Return storage forms between those of the double and the mixed solver, by name.
 
-    compressed double   fp64 vectors and the stored values of the mixed solver, if these values have fewer bits
-    fp32                fp32 values and vectors, as in ORNL's code: the numbers of the mixed solver in more bits
+    Timing these forms shows how much of the speed-up comes from narrower matrix values (compression), and how much
+    from fp32 arithmetic (precision).
+
+    compressed double   the matrix values as the mixed solver stores them, and fp64 vectors; omitted if these are fp64
+    fp32                matrix values and vectors in fp32, as in ORNL's code; omitted if the mixed solver stores fp32
+
+    `mixed` describes the levels of the mixed solver. The result is empty if matrix values may be rounded, because
+    rounding changes the number of steps. It is also empty if the mixed solver has fp64 vectors, because its form is
+    then compressed double.
     """
     if config.value_tolerance or config.matrix is not None or config.krylov_precision == "fp64":
         return {}  # rounded values change the number of steps; with fp64 vectors, mixed equals compressed double

@@ -41,12 +41,12 @@ class Kernels(LuKernels, GeneratedKernels, Protocol):
 
     @property
     def dense(self) -> DenseKernels:
-        """Return the operations of dense solves, which use the threads of BLAS."""
+        """Return the operations of dense solves. They run on the threads of BLAS."""
 
     @property
     def norms(self) -> NormKernels:
-        """Return the operations of norms, which use the threads of this backend."""
+        """Return the operations that compute norms. They run on the threads of this backend."""
 
     @property
     def sparse(self) -> SparseKernels:
-        """Return the operations of sparse solvers, which use the threads of this backend."""
+        """Return the operations of sparse solvers. They run on the threads of this backend."""

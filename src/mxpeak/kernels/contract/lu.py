@@ -16,7 +16,8 @@ from mxpeak.layout.panel_plan import PanelOp
 class Panel:
     """A panel to be factored, on one rank of its process column.
 
-    A         this rank's rows of the panel from the block row down, overwritten with L21; the block row is unused
+    A         this rank's rows of the panel, from the block row down; L21 overwrites the rows below the block row;
+              the block row contains no result
     L1        jb×jb; overwritten with L11 and U11, the same on every rank of the process column
     pivots    jb + 1 numbers; overwritten with the global row that each column's pivot came from, and 1 + the first
               column without a nonzero pivot (0: none)

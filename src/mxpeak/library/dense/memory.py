@@ -20,10 +20,10 @@ VECTORS = 10
 
 
 def bytes_a_rank(n: int, nb: int, P: int, Q: int, *, held: bool, parts: int = 1) -> int:
-    """Return the bytes on the rank that needs the most memory for the factors, panels, row swaps and vectors.
+    """Return the bytes that the rank with the largest part of the matrix needs for a system of order n.
 
-    If `held`, the bytes include A. `parts` is the number of real values per entry. For complex entries (2), the
-    factors are those of a real matrix of order 2n.
+    The estimate includes the factors, panels, row swaps and vectors, and also A if `held`. `parts` is 1 for a real
+    system and 2 for a complex system, which is factored as a real system of order 2n.
     """
     n, nb = parts * n, parts * nb
     m, k = numroc(n, nb, 0, P), numroc(n, nb, 0, Q)
@@ -85,9 +85,9 @@ def _free_bytes(comm: Communicator, in_use: int) -> tuple[int, int]:
 
 
 def _enough_ranks(n: int, nb: int, ranks: int, free: int, *, held: bool, parts: int) -> int:
-    """Return the smallest number of ranks above `ranks` at which a rank needs at most `free` bytes, or 0.
+    """Return the smallest number of ranks above `ranks` at which a rank needs at most `free` bytes.
 
-    The grids s×s and s×(s+1) are considered.
+    Return 0 if there is none. The grids s×s and s×(s+1) are considered.
     """
     if 8 * VECTORS * parts * n >= free:
         return 0

@@ -1,4 +1,8 @@
-"""Read the right-hand sides of distributed systems: equal on all ranks, a function of row indices, or local rows."""
+"""Read the right-hand side b of a distributed dense system, and return all rows of b on every rank.
+
+Users pass b in one of three ways: the complete b on every rank, a function of the row indices, or the local rows of
+each rank.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from mxpeak.library.types import Array
 
 
 def right_hand_sides(A: DistributedMatrix, b: Any, *, local: bool) -> Array:
-    """Return the complete b on all ranks. If `local`, gather it from the rows that each rank passes. Collective."""
+    """Return the complete b on all ranks. If `local`, gather it from the rows that the ranks pass. Collective."""
     if callable(b):
         return validate_on_all(A.comm, lambda: _numbers(right_hand_side(b(np.arange(A.n)), A.n)), _fingerprint)
     if not local:

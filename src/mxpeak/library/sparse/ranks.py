@@ -1,6 +1,7 @@
-"""Validate the rows of one system that several ranks pass, and compare the ranks before the solve.
+"""Read the rows of a system that are distributed over ranks, and check that all ranks pass matching arguments.
 
-If one rank has an error, or two ranks differ, all ranks raise the same error, which names the rank.
+Each rank validates its own rows. The ranks then compare their arguments before the solve. If the arguments of a rank
+are invalid or do not match, all ranks raise the same error, which names that rank.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ TYPES = ("A.dtype", "b.dtype")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This rank's part of a system: rows of A with global columns, b, x0, and the user's type of A."""
+    """This rank's rows of a system A x = b.
+
+    A            the rows of A, with global column indices
+    A_dtype      the type of the matrix that the user passed
+    right_side   the rows of b as the user passed them
+    b, x0        the rows of b and of the initial guess, in fp64 in the memory of the kernels
+    """
 
     A: Csr
     A_dtype: Any
@@ -54,7 +61,8 @@ def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
 def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> tuple[RankGroup, Csr]:
     """Return the group of ranks, and this rank's rows of A with local column numbers. Collective.
 
-    Raises an error if the ranks pass different arguments.
+    Raise a UsageError on all ranks if the ranks pass different values of an argument in `must_match`, or if their rows
+    do not form a square matrix.
     """
     m, n = share.A.shape
     facts = {"columns of A": str(n), "columns of b": str(share.right_side.shape[1:]), **must_match}
@@ -71,7 +79,10 @@ def joined(comm: Communicator, share: Share, must_match: Mapping[str, str]) -> t
 
 
 def _starts(of_ranks: Sequence[tuple[int, Mapping[str, str]]]) -> list[int]:
-    """Return the first row of each rank, followed by n; raise a UsageError if the ranks differ."""
+    """Return the first row of each rank, followed by n.
+
+    Raise a UsageError if the ranks pass different arguments, or if their numbers of rows do not add up to n.
+    """
     for name in of_ranks[0][1]:
         values = [(rank, facts[name]) for rank, (rows, facts) in enumerate(of_ranks) if rows or name not in TYPES]
         for rank, value in values[1:]:
@@ -95,7 +106,10 @@ _threads: WeakKeyDictionary[Communicator, int] = WeakKeyDictionary()
 
 
 def threads_per_rank(comm: Communicator) -> int:
-    """Return the number of cores per rank on this node, which is determined once per communicator. Collective."""
+    """Return the number of cores per rank on this node. Collective.
+
+    The number is determined at the first call for a communicator.
+    """
     if comm not in _threads:
         _threads[comm] = threads_of(comm)
     return _threads[comm]

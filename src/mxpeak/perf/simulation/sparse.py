@@ -60,7 +60,12 @@ class SparseRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseForecast:
-    """The result of a simulated solve: seconds by motif, and in `exposed_s` the seconds of communication not hidden."""
+    """The result of a simulated solve.
+
+    phases       seconds by motif
+    exposed_s    seconds of communication that is not hidden
+    rate_flops   credited flops per second, with the penalty
+    """
 
     flops: float
     time_s: float
@@ -80,7 +85,7 @@ def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
 
 
 class SparseTimes:
-    """Simulates a solve, and accumulates the seconds by motif and of communication that is not hidden."""
+    """Simulates a solve, and adds up the seconds of each motif and the seconds of communication that is not hidden."""
 
     def __init__(self, run: SparseRun, machine: Machine):
         self.run, self.machine = run, machine
@@ -181,7 +186,10 @@ class SparseTimes:
         self.halo(box, w, motif, hidden_by=seconds)
 
     def stream(self, size_bytes: float, motif: str, kernels: int = 1) -> float:
-        """Add and return the time of `kernels` kernels that together move `size_bytes` bytes of device memory."""
+        """Add the time of `kernels` kernels that move `size_bytes` bytes in total to the time of a motif.
+
+        Return the added time in seconds. The bytes are read from or written to device memory.
+        """
         seconds = size_bytes / self.rate + kernels * self.machine.launch_s
         self.seconds[motif] = self.seconds.get(motif, 0.0) + seconds
         self.alone_s += seconds

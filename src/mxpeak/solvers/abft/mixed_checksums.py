@@ -53,7 +53,10 @@ SIGMAS = 8.0
 
 
 class USums(NamedTuple):
-    """Sums over the rows of U: U_col w, U12 w and U11 w, and the sums of squares in U12 and U11."""
+    """Sums over the rows of U, of which U11 is the diagonal block of a step and U12 is the rest of the row.
+
+    These are the products of U_col = CAST(U12), U12 and U11 with w, and the sums of squares in U12 and U11.
+    """
 
     U_col_w: Vector
     U12_w: Vector
@@ -153,9 +156,10 @@ class MixedChecks(Checks):
         return sums
 
     def _limit(self, size: Vector, variance: Vector | None = None) -> Vector:
-        """Return the largest effect of rounding on row sums, for rows of these sizes.
+        """Return the largest difference that rounding may cause between the predicted and the actual sum of each row.
 
-        `variance` is the variance of the amounts that were subtracted from the sums.
+        `size` is the norm of each row or an estimate of it. `variance` is the rounding variance of the amounts that
+        were subtracted from the sums.
         """
         xp = self.kernels.xp
         squares = xp.multiply(xp.square(size), self._stored_variance)
@@ -165,9 +169,14 @@ class MixedChecks(Checks):
         return xp.add(xp.multiply(xp.sqrt(squares), SIGMAS), format_of(self.A.precision).smallest)
 
     def _subtracted(self, steps: list[LuStep], k: int) -> Matrix:
-        """Return the amounts that the steps subtract from the row sums, the sums of L, and the amounts' variances.
+        """Return three values per local row for the given steps, as three vectors. Collective over the grid.
 
-        For the first weights (k = 0), also record the sums of L and U. Collective over the grid.
+        1. the amount that the steps subtract from the row sum
+        2. Σ_j l_ij w_j over the columns j of the steps
+        3. the rounding variance of the amount
+
+        `k` selects the weights w. For the first weights (k = 0), also record the row sums of L and U for the check at
+        the end.
         """
         A, xp, j0 = self.A, self.kernels.xp, steps[0].j0
         of_U, own_steps = self._u_sums(steps, k), [step for step in steps if A.grid.q == step.q]
@@ -190,7 +199,10 @@ class MixedChecks(Checks):
         return self.A.rows.local_range(step.j0, step.j1)
 
     def _add_own_amounts(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
-        """Add this rank's amounts: L_row (U_col w) + L21 (U11 w) below a step's block, and L11 u in the block.
+        """Add the contributions of this rank's columns to the three vectors of `_subtracted`, the rows of `sums`.
+
+        The amount is L_row (U_col w) + L21 (U11 w) in rows below a step's block, and L11 u in the rows of the block.
+        Here u is U11 w + U12 w.
 
         The columns of all steps are read together, row by row. Reading each step separately takes three times as long,
         because a step has only a short piece of each row, and these pieces are in different memory pages.
@@ -215,11 +227,14 @@ class MixedChecks(Checks):
         kernels.add_operand_sums(sums[:, first:], L[first:], low, vectors)
 
     def _whole(self, U: USums) -> Vector:
-        """Return u = U11 w + U12 w, the weighted sums of whole rows of U."""
+        """Return the weighted sums U w of the complete rows of U, as the sum of U11 w and U12 w."""
         return self.kernels.xp.add(U.U11_w, U.U12_w)
 
     def _variance(self, U: USums, solved: Vector) -> Vector:
-        """Return the rounding variance that an entry of L equal to 1 adds to a row sum, for each row of U."""
+        """Return one value v_k per row of U: a product with l_ik adds l_ik² v_k to the rounding variance of row sum i.
+
+        `solved` contains the sums of squares in the columns that were computed by a solve.
+        """
         xp = self.kernels.xp
         stored = xp.multiply(xp.add(U.U11_squared, U.U12_squared), self._stored_variance)
         return xp.add(stored, xp.multiply(solved, self._solved_variance))

@@ -3,7 +3,7 @@
     CG      Every EVERY steps and at the end, r from the recurrence is compared with b - A x. In every step, the new
             direction p is checked to be conjugate to the previous one. An error in x, r or A p permanently changes
             r - (b - A x). An error in z or p does not, but violates pᵀ(A p of the previous step) = 0, which holds
-            for a symmetric M. If pᵀA p is not positive, which ends the solve, it is computed once more.
+            for a symmetric M. A pᵀA p that is not positive ends the solve and is therefore computed again.
     GMRES   Every cycle predicts its residual, Q (ρ e_1 - H t), and the next cycle begins with b - A x. An error in
             a vector of the basis, a product or a sweep violates A M^-1 Q = Q H or x = x + M^-1 Q t.
 
@@ -98,9 +98,10 @@ class CheckedCg(CgSystem):
         self._checks.end(self._comm, self._steps)
 
     def _look_at_curvature(self) -> None:
-        """Compute pᵀA p again if it was not positive, which ended the solve. Collective.
+        """Compute pᵀA p again after a solve that ended because pᵀA p was not positive. Collective.
 
-        Conjugacy and orthogonality are not checked for this direction, because its step was not taken.
+        If the two values differ by more than rounding, report a fault. No step was taken in the direction p.
+        Therefore, the recorded products of p are discarded, and p is not checked for conjugacy or orthogonality.
         """
         kernels, true, carried = self._kernels, self._true, self._curvatures[-1]
         with self._checks.timed():
@@ -113,7 +114,7 @@ class CheckedCg(CgSystem):
         del self._across[-1:], self._curvatures[-1:]
 
     def _compare(self) -> None:
-        """Check that the residual, the directions and x are consistent. Collective."""
+        """Compare r with b - A x, and check that the directions since the last check are conjugate. Collective."""
         kernels, true = self._kernels, self._true
         with self._checks.timed():
             self._checks.checks += 1
@@ -133,7 +134,7 @@ class CheckedCg(CgSystem):
         return self._checks.judge(self._comm, self._steps, "residual", root(square), limit, share)
 
     def _judge_directions(self, across: list[float], rp: float) -> bool:
-        """Return whether each direction is conjugate to the previous one, and the last direction is orthogonal to r."""
+        """Return whether successive directions are conjugate, and whether the last direction is orthogonal to r."""
         first = self._steps - len(across)
         for k, (value, lengths) in enumerate(zip(across, zip(self._curvatures, self._curvatures[1:]))):
             limit = COSINE * root(lengths[0]) * root(lengths[1])
@@ -157,7 +158,7 @@ class RecordingBasis(SparseBasis):
         self._H, self.t = [], []
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
-        """Append w by CGS2, record its column of H, and return this column's coefficients and the norm of w."""
+        """Orthogonalize and append w as in `SparseBasis`, and record its coefficients and norm as a column of H."""
         h, below = super().orthogonalize(w)
         self._H.append([*h, below])
         return h, below
@@ -209,12 +210,15 @@ class CheckedMixed(MixedSystem):
         return rho
 
     def basis(self) -> tuple[SparseBasis, float]:
-        """Start a cycle: return the basis of q_1 = r / ||r||, and ||r||."""
+        """Start a cycle, and return the basis with q_1 = r / ||r||, and ||r||."""
         self._before, self._squares = self._rho, []
         return super().basis()
 
     def step(self, q: Vector) -> Vector:
-        """Return A M^-1 q, and record ||M^-1 q||, which determines the effect of rounding; see `MixedSystem`."""
+        """Return A M^-1 q as in `MixedSystem`, and record this rank's part of ||M^-1 q||².
+
+        This norm determines the effect of rounding.
+        """
         w = self._basis.next
         z = self._precondition(q)
         with self._checks.timed():

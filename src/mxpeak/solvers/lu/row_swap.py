@@ -23,7 +23,12 @@ TAG = 7200
 
 @dataclass(frozen=True, slots=True)
 class SwapOptions:
-    """HPL's SWAP: binary exchange, spread and roll (long), or binary exchange up to a width (mix)."""
+    """The algorithm of the row swaps, as HPL's SWAP parameter selects it.
+
+    bin    binary exchange
+    long   spread and roll
+    mix    binary exchange for sections of at most `threshold` columns, otherwise spread and roll
+    """
 
     swap: str = "mix"
     threshold: int = 64
@@ -35,9 +40,13 @@ class SwapOptions:
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Buffers of one section: U, the rows that become U by process row, and the rows that leave the block row.
+    """The message tag and the buffers for the row swaps of one section of columns.
 
-    Sections whose rows are in flight at the same time have separate buffers and message tags.
+    U        the new content of the block row
+    into_u   the rows that become U, grouped by the process row that sends them
+    out      the rows that leave the block row, grouped by the process row that receives them
+
+    Two sections whose messages are sent at the same time need separate tags and buffers.
     """
 
     tag: int
@@ -86,7 +95,10 @@ class RowSwap:
         return self._kernels.xp.reshape(buffer[: rows * self.columns], (rows, self.columns))
 
     def gather(self, spans: Spans) -> None:
-        """Copy the rows to be sent out of A; afterwards, other operations may change this section of A."""
+        """Copy the rows that will be sent from A to the buffers, or permute the rows in place without buffers.
+
+        Afterwards, other operations may change this section of A.
+        """
         moves, kernels = self._moves, self._kernels
         with spans("laswp"):
             if self._buffers is None:

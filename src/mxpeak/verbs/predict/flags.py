@@ -1,4 +1,8 @@
-"""Flags that `simulate` and `plan` share for the machine and the run, and the text of a run and its prediction."""
+"""Share code between `mxpeak simulate` and `mxpeak plan`.
+
+The module defines the flags for the machine and the run, and builds both from the flags. It also formats the run and
+its prediction as text and as JSON.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ TUNED = "tuned"
 
 
 def _flags() -> list[Option]:
-    """Return the flags that describe a run. They differ from `mxpeak run` in that each takes a single value."""
+    """Return the flags that describe a run. Unlike the same flags of `mxpeak run`, each accepts only one value."""
     of_run = {o.name: o.single for config in (HpgMxpConfig, HplConfig, HplMxpConfig) for o in options(config)}
 
     def flag(name: str, help: str, **changes: Any) -> Option:
@@ -175,9 +179,9 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
 
 
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
-    """Return the run of an LU benchmark, and choose values for the settings without a flag.
+    """Build the simulated run of an LU benchmark from the flags.
 
-    Raise an error if the matrix does not fit into memory.
+    Settings that the user did not give have default values. Raise an error if the matrix does not fit into memory.
     """
     from mxpeak.layout.grid import ProcessGrid
     from mxpeak.perf.simulation.lu import LuRun
@@ -217,9 +221,10 @@ def _low(machine: Machine) -> str:
 
 
 def sparse_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> SparseRun:
-    """Return the run of a sparse benchmark. Without --nx, choose the largest cube that fits into memory.
+    """Build the simulated run of a sparse benchmark from the flags.
 
-    Raise an error if the box does not fit into memory.
+    Without --nx, the box is the largest cube that fits into memory. Raise an error if the box does not fit into
+    memory.
     """
     from mxpeak.errors import ResourceError
     from mxpeak.layout.stencil import LEVELS, Box, check_box, largest_cube
@@ -321,7 +326,7 @@ def _config(run: AnyRun) -> dict[str, Any]:
 
 
 def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
-    """Return text lines with the share of time of exposed communication and of each phase."""
+    """Return text lines with the shares of the time that exposed communication and each phase take."""
     shares = ", ".join(
         f"{name} {100 * seconds / forecast.time_s:.1f} %"
         for name, seconds in forecast.phases.items()

@@ -108,7 +108,10 @@ def _rows(body: Body) -> list[Body]:
 
 
 def _table(rows: Sequence[Body]) -> str:
-    """Return a table with the median rate of each rank per measure; all ranks have the same unit."""
+    """Return a table with one line per rank and one column per measure.
+
+    The entries are median rates over the rounds. The rates of a measure have the same unit for all ranks.
+    """
     measures = list(rows[0]["rates"])
     medians = {row["rank"]: {name: median(row["rates"][name]) for name in measures} for row in rows}
     scales = {name: _scale(max(rates[name] for rates in medians.values()), UNITS[name]) for name in measures}

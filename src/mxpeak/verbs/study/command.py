@@ -99,7 +99,11 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> Folder:
-    """Create the results folder and return it; raise a UsageError if a file of the studies cannot be written."""
+    """Create the folder for study.json and study.html, and return it.
+
+    Raise a UsageError if a file of this folder or the file of --json exists or cannot be created. If only the default
+    folder is not writable and --json is given, return a `Folder` that stores no files.
+    """
     from mxpeak.cli.output import check_file, results_folder
 
     folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)

@@ -220,9 +220,10 @@ def _pivot_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def residual_norms(A: Array, b: Array, *, pivoting: bool) -> dict[str, Any]:
-    """Solve A x = b by LU with or without partial pivoting, and return three norms of b - A x and HPL's check.
+    """Solve A x = b by LU with or without partial pivoting, and return measures of the residual r = b - A x.
 
-    Norms that are not finite are None.
+    These are three norms of r, HPL's scaled residual, and whether it passes HPL's check. Norms that are not finite are
+    None.
     """
     with np.errstate(all="ignore"):  # without pivoting, entries may overflow
         x = _solve(A, b, pivoting)
@@ -285,7 +286,7 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Krylov:
-    """Outcome of GMRES: number of steps, scaled residual of x, and ||r||_2 / ||b||_2.
+    """The outcome of GMRES: the number of steps, HPL's scaled residual of x, and the reduction ||r||_2 / ||b||_2.
 
     `steps` is None if HPL's check did not pass.
     """
@@ -305,7 +306,11 @@ def gmres(A: Array, b: Array) -> Krylov:
 
 
 class _Check:
-    """HPL's check of the GMRES iterate x = Q t, which is computed in each step."""
+    """The stopping criterion of `gmres`: HPL's scaled residual of the iterate x = Q t, computed after each step.
+
+    scaled      the latest scaled residual that was computed
+    reduction   ||r||_2 / ||b||_2 of the latest step
+    """
 
     def __init__(self, A: Array, b: Array, Q: Basis):
         self._A, self._b, self._Q = A, b, Q
@@ -314,7 +319,10 @@ class _Check:
         self.scaled, self.reduction = float("inf"), 1.0
 
     def scaled_residual(self, H: LeastSquares) -> float:
-        """Compute x and return its scaled residual, or infinity if ||r||_2 proves that the check fails."""
+        """Compute x from the least-squares problem of the latest step, and return HPL's scaled residual of x.
+
+        Return infinity without computing r if A is singular, or if ||r||_2 proves that HPL's check fails.
+        """
         n, k = len(self._b), len(H.R)
         self.reduction = H.residual / self._norm_b
         if H.R[-1][-1] == 0.0:  # A is singular, and the Krylov space cannot grow

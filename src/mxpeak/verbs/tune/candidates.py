@@ -1,7 +1,7 @@
-"""Generate candidates, which are settings of a benchmark on a layout of ranks and threads, the most promising first.
+"""Generate the candidates that `mxpeak tune` tries, the most promising first.
 
-Settings are strings as in flags and contain only values that differ from the defaults. A candidate without settings
-therefore represents the defaults.
+A candidate consists of settings of a benchmark and of a layout of ranks and threads. Settings are strings as in flags
+and contain only values that differ from the defaults. A candidate without settings therefore represents the defaults.
 """
 
 from __future__ import annotations
@@ -107,11 +107,11 @@ def _grids(ranks: int) -> list[tuple[int, int]]:
 def ordered(
     candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], limit: int
 ) -> list[Candidate]:
-    """Return the defaults of each layout, then the other candidates by modeled time.
+    """Return the default candidate of each layout, then the other candidates in order of simulated time.
 
-    The list has at most `limit` candidates, but at least one candidate besides the defaults. Of the candidates that
-    differ only in the broadcast, all but the fastest few are moved to the end. Candidates without a modeled time
-    alternate between the layouts.
+    The list has at most `limit` candidates, but at least one candidate in addition to the defaults. Of the candidates
+    that differ only in the broadcast, all but the ALIKE fastest are moved to the end of the simulated candidates.
+    Candidates without a simulated time follow, and alternate between the layouts.
     """
     defaults = [candidate for candidate in candidates if not candidate.settings]
     rest = [candidate for candidate in candidates if candidate.settings]
@@ -127,9 +127,10 @@ def ordered(
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Move candidates with an already frequent combination of layout and settings other than the broadcast to the end.
+    """Return the candidates in a new order, in which surplus broadcasts are at the end.
 
-    The first ALIKE candidates of each combination keep their place.
+    Of the candidates that differ only in the broadcast, the first ALIKE keep their place, and the others are moved to
+    the end. A limited search then also tries other settings.
     """
     seen: dict[str, int] = {}
     front: list[Candidate] = []
@@ -203,7 +204,7 @@ def _boxes(side: int, grid: Triple) -> Iterator[dict[str, str]]:
 
 
 def _allowed(shape: tuple[int, int, int] | None, grid: tuple[int, int, int]) -> bool:
-    """Return whether the rules of the benchmark allow this box on this process grid; the default box is a cube."""
+    """Return whether the rules of the benchmark allow this box, or a cube if `shape` is None, on this grid."""
     try:
         check_box(Box.of(0, shape or (16, 16, 16), grid))
     except UsageError:

@@ -92,7 +92,11 @@ class HostDense:
                 by_column += sizes.sum(axis=0, dtype=np.float64)
 
     def factor(self, W: Array, precision: str) -> PivotedLU:
-        """Factor W^T in place, because LAPACK works on columns. The `rows` of the result are LAPACK's pivots."""
+        """Factor W^T with partial pivoting, in place.
+
+        The memory of a row-major W is that of the column-major matrix W^T, which LAPACK can factor without a copy. In
+        the result, `rows` contains LAPACK's pivot indices, which count from 1.
+        """
         LU, pivots = W.T, np.empty(W.shape[0], np.int32)
         if precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
@@ -120,7 +124,7 @@ class HostDense:
         return X
 
     def last_row(self, F: PivotedLU) -> int:
-        """Return the index of the row of A that becomes the last row of P A."""
+        """Return the index of the row of the factored matrix that the row interchanges move to the end."""
         at = len(F.rows) - 1
         for k in range(at, -1, -1):
             swapped = int(F.rows[k]) - 1

@@ -169,26 +169,26 @@ def cuts_show(letter: str, threads: int) -> bool:
 
 
 def trsm_unit_lower(L: Array, B: Array) -> None:
-    """Compute B = L^-1 · B in place with the unit lower triangle L of a column-major block; m²·n flops.
+    """Overwrite the row-major m×n matrix B with L^-1 · B; m²·n flops.
 
-    BLAS computes B^T = B^T · L^-T.
+    L is the unit lower triangle of a column-major m×m block. BLAS computes B^T · L^-T for the column-major matrix B^T.
     """
     _trsm((_RIGHT, _LOWER, _TRANSPOSED, _UNIT), L, B)
 
 
 def trsm_right_upper(B: Array, U: Array) -> None:
-    """Compute B = B · U^-1 in place with the upper triangle U of a column-major block; m·n² flops.
+    """Overwrite the row-major m×n matrix B with B · U^-1; m·n² flops.
 
-    BLAS computes B^T = U^-T · B^T.
+    U is the upper triangle of a column-major n×n block. BLAS computes U^-T · B^T for the column-major matrix B^T.
     """
     _trsm((_LEFT, _UPPER, _TRANSPOSED, _PLAIN), U, B)
 
 
 def solve_triangle(T: Array, B: Array, *, lower: bool, transposed: bool) -> None:
-    """Compute B = T^-1 · B or B = T^-T · B in place; m²·n flops.
+    """Overwrite the row-major m×n matrix B with T^-1 · B, or with T^-T · B if `transposed`; m²·n flops.
 
-    T is the unit lower or the upper triangle of a row-major block. BLAS computes B^T = B^T · T^-T and reads the block
-    as T^T, so it uses the opposite triangle.
+    T is the unit lower triangle of a row-major m×m block if `lower`, otherwise the upper triangle. BLAS receives the
+    transposes of B and of the block, which are column-major, so its flags name the opposite triangle.
     """
     triangle, diagonal = (_UPPER, _UNIT) if lower else (_LOWER, _PLAIN)
     _trsm((_RIGHT, triangle, _TRANSPOSED if transposed else _PLAIN, diagonal), T, B, by_rows=True)

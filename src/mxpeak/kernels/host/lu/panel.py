@@ -231,7 +231,7 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
 def _update(tid, threads, A, L1, op, top, work):
     """Compute A[r0:, c0:c1] -= A[r0:, k0:k1] · L1[k0:k1, c0:c1] in this thread's tiles.
 
-    With one thread, all rows are updated in one call of GEMM.
+    The indices are those of the `PanelOp` `op`. With one thread, all rows are updated in one call of GEMM.
     """
     rows, tile = A.shape[0], work.geometry[4]
     first = op[1] if top > 0 else 0
@@ -248,10 +248,15 @@ def _update(tid, threads, A, L1, op, top, work):
 
 @jit(INT, INT, MATRIX, MATRIX, *_WORK, also=(INT, INT, MATRIX32, MATRIX32, *_WORK))
 def factor_panel(tid, threads, A, L1, plan, variant, top, work):
-    """Execute the panel plan as thread `tid`. All other arguments are the same on every thread.
+    """Perform this thread's part of a panel factorization. All threads receive the same arguments, except `tid`.
 
-    A       this rank's m×jb active rows from the block row down, overwritten with L21; row j of the block row is unused
-    top     rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
+    A         this rank's m×jb rows of the panel, from the block row down; L21 overwrites the rows below the block row
+    L1        the jb×jb block that is overwritten with L11 and U11
+    plan      the operations in order of execution, one `PanelOp` per row
+    variant   RIGHT, LEFT or CROUT, for the columns of a leaf
+    top       the number of rows of A that belong to the block row: jb on the process row that owns it, otherwise 0
+
+    The first `top` rows of A contain no results afterwards, because L1 contains the finished rows.
     """
     state, yield_address = work.state, work.calls[YIELD]
     one, minus_one = L1.dtype.type(1), L1.dtype.type(-1)

@@ -133,7 +133,7 @@ def _sum_four(a, b, c, d, across):
 
 @inner(fastmath=_FAST)
 def _all_four(a, b, c, d, across):
-    """Return the sums along four segments, the largest entry and the sum of squares, and update `across`."""
+    """Return the four sums Σ |x| along segments, max |x| and Σ |x|² over all four, and add |x| to `across`."""
     s0 = s1 = s2 = s3 = q0 = q1 = 0.0
     top = least_key(a[0])
     for j in range(a.shape[0]):
@@ -172,9 +172,10 @@ def _safe(a, across):
 
 @inner()
 def _add_squares(a, total, squares):
-    """Add the squares of a segment to the three sums of squares, with scaling if necessary.
+    """Add Σ |a_j|² of a segment to Blue's three accumulators, `squares`.
 
-    `total` is the sum of the unscaled squares of the segment.
+    `total` is Σ |a_j|² without scaling. If it may have lost accuracy by overflow or underflow, the sum is computed
+    again with scaling and added to the accumulator for its size.
     """
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
         squares[0] += total
@@ -198,7 +199,7 @@ def _add_squares(a, total, squares):
 
 @inner()
 def _raise_to(tops, x):
-    """Raise tops[0] to x if it is smaller. Both are compared as the bits of fp64 numbers."""
+    """Set tops[0] to the larger of tops[0] and x. Both are compared as the bits of fp64 numbers."""
     tops[0] = max(tops[0], ordered(x))
 
 
@@ -225,9 +226,9 @@ def one_line(want, a, results):
 
 @inner()
 def _four_apart(want, a, b, c, d, results):
-    """Return the sums along four segments, and update `results`, without computing sums across lines.
+    """Return the sums along four segments, and update the maximum and the squares in `results`.
 
-    Without ALONG in `want`, the function returns zeros.
+    Sums across lines are not computed. Without ALONG in `want`, the function returns zeros.
     """
     if want & MAX:
         top = _largest_four(a, b, c, d)
@@ -249,9 +250,10 @@ def _four_apart(want, a, b, c, d, results):
 
 @inner()
 def _add_squares_of_four(total, a, b, c, d, squares):
-    """Add the squares of four segments to the three sums of squares, with scaling if necessary.
+    """Add the sum of |x|² over four segments to Blue's three accumulators, `squares`.
 
-    `total` is the sum of the unscaled squares of all four segments.
+    `total` is this sum without scaling. If it may have lost accuracy by overflow or underflow, `_add_squares` adds
+    each segment individually with scaling.
     """
     if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
         squares[0] += total

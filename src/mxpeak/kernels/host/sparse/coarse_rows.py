@@ -41,9 +41,9 @@ def coarse_rows(A: HostMatrix, rows: Array) -> CoarseRows:
 
 
 def copied_rows(run: Run, A: HostMatrix, coarse: CoarseRows, parts: int) -> RowCopies | ChunkCopies:
-    """Return a copy of the coarse rows' entries in L, U or both, for a matrix that is swept in natural order.
+    """Return a copy of the entries of the coarse rows, for a matrix that is swept in natural order.
 
-    The copy is made at the first call.
+    `parts` selects entries of L, of U or of both. The copy is made at the first call.
     """
     if parts not in coarse.copies:
         columns = A.pattern.columns
@@ -55,7 +55,10 @@ def copied_rows(run: Run, A: HostMatrix, coarse: CoarseRows, parts: int) -> RowC
 
 
 def _copies_of_rows(A: HostMatrix, columns: CsrColumns, coarse: CoarseRows, parts: int) -> RowCopies:
-    """Return a copy of the coarse rows' entries in L, U or both, for a matrix in compressed rows."""
+    """Copy the entries of the coarse rows from a matrix in compressed rows.
+
+    `parts` selects entries of L, of U or of both.
+    """
     _, *starts = coarse.at
     counts = (columns.in_lower if parts & LOWER else None, columns.in_upper if parts & UPPER else None)
     chosen = [(begins, count[coarse.rows]) for begins, count in zip(starts, counts) if count is not None]
@@ -67,7 +70,10 @@ def _copies_of_rows(A: HostMatrix, columns: CsrColumns, coarse: CoarseRows, part
 
 
 def _copies_of_chunks(run: Run, A: HostMatrix, columns: SlotColumns, rows: Array, parts: int) -> ChunkCopies:
-    """Return a copy of the coarse rows' entries in L, U or both, in new slots, for a matrix in slots."""
+    """Copy the entries of `rows` from a matrix in slots, and store them in new slots that contain only these rows.
+
+    `parts` selects entries of L, of U or of both.
+    """
     packed, last, nnz = A.storage == "packed", A.n + A.halo, 27 * rows.size
     begins = np.empty(rows.size, np.int64)
     in_lines = np.count_nonzero(np.diff(rows) == coarse_residual.STEP) > rows.size // 2

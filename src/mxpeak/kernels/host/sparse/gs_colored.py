@@ -69,9 +69,9 @@ def _add_upper(A, c, wanted, x, out):
 def sweep(tid, threads, synchronization, steps, A, b, x, keep, parts):
     """Compute x_i = (b_i - Σ_L a_ij x_j - Σ_U a_ij x_j) / a_ii step by step, and store keep_i = b_i - Σ_L a_ij x_j.
 
-    `parts` is BOTH for a forward sweep, LOWER for a forward sweep from zero, and UPPER for a backward sweep, which
-    receives `keep` as b. An empty `keep` is not written. `synchronization` is the array of a barrier and the address
-    of sched_yield.
+    `parts` selects the sweep. BOTH is a forward sweep, LOWER a forward sweep from x = 0, and UPPER a backward sweep. A
+    backward sweep receives the vector `keep` of a forward sweep as b. An empty `keep` is not written.
+    `synchronization` is the pair (array of a barrier, address of sched_yield).
     """
     sync, yield_address = synchronization
     out, count, backward = piece(A.scratch, tid * LANES, LANES), steps.first.shape[0] - 1, parts == UPPER
@@ -109,11 +109,13 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute the residual b - (L + D + U) x in the rows of the given chunks.
+    """Compute the residual r of this thread's share of the given chunks. `at` is the pair (chunks, targets).
 
-    The residual of row i is stored in r[targets_i] if targets_i >= 0. `at` is the pair (chunks, targets). With UPPER
-    alone, r is -U x, which is the residual after a sweep from zero, x = (D + L)^-1 b. With LOWER alone, r is b - keep
-    - L x, which is the residual after a backward sweep, (D + U) x = keep.
+    The residual of row i is stored in r[targets_i]. Rows with targets_i < 0 are omitted. `parts` selects the formula:
+
+    BOTH    r = b - (L + D + U) x
+    UPPER   r = -U x              after a sweep from zero, (D + L) x = b
+    LOWER   r = b - keep - L x    after a backward sweep, (D + U) x = keep
     """
     (chunks, targets), out = at, piece(A.scratch, tid * LANES, LANES)
     for k in range(chunks.shape[0] * tid // threads, chunks.shape[0] * (tid + 1) // threads):

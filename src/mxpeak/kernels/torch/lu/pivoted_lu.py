@@ -31,8 +31,8 @@ STRIP = 16384
 def factor_whole(A: Tensor) -> tuple[Tensor, Tensor]:
     """Factor P A = L U in place, for a contiguous column-major A.
 
-    Returns `rows` (row i of L U is row rows[i] of A) and 1 + the first column with a zero pivot, or 0; both stay on
-    the device.
+    Return two tensors that stay on the device. The vector `rows` describes P: row i of L U is row rows[i] of A. The
+    scalar `singular` is 1 + the index of the first column with a zero pivot, or 0 if all pivots are nonzero.
     """
     n = A.shape[0]
     pivots = torch.empty(n, dtype=torch.int32, device=A.device)
@@ -65,11 +65,14 @@ def work_per_row(precision: str, is_complex: bool, width: int = WIDTH) -> int:
 
 
 def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
-    """Combine the swaps of row k with row p_k >= k (k = 0, 1, ...) into one move: A[targets] = A[sources].
+    """Combine row swaps into one move, A[targets] = A[sources], and return targets and sources.
 
-    Returns targets and sources. The pivots p count from 1. If an earlier swap k' has p_k' = k, then row k contains,
-    before its own swap, the content that row k' had before swap k'. The same argument applies to row k'. The swaps
-    form a forest, whose roots are found by doubling. Targets may be repeated, always with the same source.
+    Swap k (k = 0, 1, ...) exchanges row k with row p_k >= k. `pivots` contains p_k + 1, and A has `height` rows.
+
+    Only an earlier swap k' with p_k' = k can change row k before swap k. After the last such swap, row k has the
+    entries that row k' had before swap k'. The same holds for row k', so the links from k to k' form a forest. Pointer
+    doubling finds the root of each k, which is the original row of its entries. A target may occur several times,
+    always with the same source.
     """
     count = len(pivots)
     k = torch.arange(count, device=pivots.device)
@@ -88,7 +91,7 @@ def moves(pivots: Tensor, height: int) -> tuple[Tensor, Tensor]:
 
 
 def _last_before(p: Tensor, k: Tensor) -> Tensor:
-    """Return for each k the last k' < k with p_k' = k, or k if there is no such k'."""
+    """Return, for each k, the last k' < k with p_k' = k. If there is no such k', return k itself."""
     count = len(p)
     target = torch.where((p < count) & (p != k), p, count)  # one extra slot for the others
     last = torch.full((count + 1,), -1, device=p.device).scatter_reduce(0, target, k, "amax")[:count]
@@ -166,7 +169,11 @@ class _Lu:
         device.join()
 
     def _rounded(self, L21: Tensor, U12: Tensor) -> tuple[Tensor, Tensor]:
-        """Return L21 and U12 rounded to the low precision; products read a row-major L21 and a column-major U12."""
+        """Return L21 and U12 rounded to the low precision.
+
+        Real matrices are stored in the order that GEMM reads: L21 row-major and U12 column-major. Complex matrices are
+        new tensors, whose real and imaginary parts are rounded and stored in fp32.
+        """
         if self._operands is None:
             return _rounded_parts(L21, self.precision), _rounded_parts(U12, self.precision)
         (m, k), columns = L21.shape, U12.shape[1]
@@ -186,6 +193,6 @@ class _Lu:
 
 
 def _rounded_parts(x: Tensor, precision: str) -> Tensor:
-    """Return complex numbers whose real and imaginary parts are rounded to a precision and stored in fp32."""
+    """Return a copy of a complex tensor with real and imaginary parts rounded to `precision` and stored in fp32."""
     parts = cast.rounded(torch.view_as_real(x), precision).to(torch.float32)
     return torch.view_as_complex(parts.contiguous())

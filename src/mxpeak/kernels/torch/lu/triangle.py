@@ -1,4 +1,4 @@
-"""Apply fp32 or fp64 matrices and triangles to fp64 vectors in fp64, and compute their sums and maxima.
+"""Compute products with fp64 vectors, sums and maxima of fp32 or fp64 matrices and triangles, in fp64.
 
 torch operations widen one strip of rows at a time, because the matrix may fill the memory.
 """
@@ -24,7 +24,10 @@ STRIP = 1 << 22
 
 
 class TorchProducts:
-    """Products with vectors, sums and maxima in fp64, as methods of `TorchLu`."""
+    """The operations of `TorchLu` in fp64: products and triangular solves with vectors, sums, maxima and scaling.
+
+    `TorchLu` inherits these methods.
+    """
 
     device: Device
 
@@ -71,7 +74,7 @@ class TorchProducts:
         x.copy_(torch.linalg.solve_triangular(U.to(torch.float64), x[:, None], upper=True)[:, 0])
 
     def block_solver(self, T: Tensor, part: str) -> BlockSolver:
-        """Return a solver that multiplies by the inverse of T.
+        """Invert the triangle T, and return a function that solves T x = b by a product with the inverse.
 
         A product needs one launch, but a triangular solve needs one step per row.
         """

@@ -25,10 +25,11 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A strip of a tile: its entries in fp64, and the rows and columns to whose sums the entries contribute.
+    """A strip of a tile, with entries in fp64.
 
-    im       imaginary parts; None if the entries are real
-    inside   mask of the entries in the band; None if all entries are in the band
+    re, im          real and imaginary parts of the entries; `im` is None if the entries are real
+    inside          mask of the entries in the band; None if all entries are in the band
+    rows, columns   indices of the row sums and column sums to which the entries contribute
     """
 
     re: torch.Tensor
@@ -39,7 +40,11 @@ class Strip:
 
 
 def strips(tiles: Sequence[Tile], band: Band, entries: int) -> Iterator[Strip]:
-    """Yield strips of rows of the tiles; each strip has only the columns that are in the band in some of its rows."""
+    """Divide the rows of each tile into strips of at most `entries` entries, and yield the strips.
+
+    A strip contains only the range of columns in which at least one of its rows has entries in the band. Strips
+    outside the band are omitted.
+    """
     for tile in tiles:
         for rows in row_strips(tile.A.shape, entries):
             begin, stop = _reach(tile, band, rows.start, rows.stop)
@@ -130,7 +135,7 @@ def _strip(tile: Tile, band: Band, rows: slice, columns: slice) -> Strip:
 
 
 def _reach(tile: Tile, band: Band, a: int, end: int) -> tuple[int, int]:
-    """Return the first and the end column of the range that is in the band in some of the rows a … end-1."""
+    """Return the range of columns (first, end) in which the rows a … end-1 have entries in the band."""
     first, last = tile.rows.to_global(a), tile.rows.to_global(end - 1)
     return tile.cols.before(first - band.below), tile.cols.before(last + band.above + 1)
 

@@ -31,7 +31,12 @@ SPAN = 2**32
 
 @dataclass(frozen=True, slots=True)
 class PackedChunks:
-    """A matrix in chunks: the table of the chunks in row order, the group of each chunk, and the slots of L and U."""
+    """A matrix in chunks.
+
+    table                        one line per chunk in row order, with the columns of `kernels.host.sparse.chunk_format`
+    group                        the group of each chunk
+    bases, near, far, entries    the columns and the values of all slots of L and U
+    """
 
     table: Tensor
     group: Tensor
@@ -214,9 +219,12 @@ def _rank(part: Tensor, place: Tensor, parts: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class RunSlots:
-    """Runs, which are differences column - row with their own slots.
+    """The slots for runs in the chunks of a piece. A run is a difference column - row that many rows of a part have.
 
-    Each run has a part and a number in this part; `counts` contains the number of runs in each part.
+    part         the part of each run: 2c for L of chunk c, 2c + 1 for U
+    number       the index of each run among the runs of its part
+    difference   column - row
+    counts       the number of runs in each part
     """
 
     part: Tensor
@@ -227,7 +235,17 @@ class RunSlots:
 
 @dataclass(frozen=True, slots=True)
 class OtherSlots:
-    """Slots that are not runs: their parts, least columns, and numbers after the runs; `near` marks near slots."""
+    """The slots for entries that belong to no run.
+
+    Near slots store 16-bit offsets of columns, and far slots store 32-bit columns.
+
+    part     the part of each slot: 2c for L of chunk c, 2c + 1 for U
+    low      the smallest column in each slot, from which near slots store offsets
+    near     whether each slot is near
+    number   the index of each slot among these slots of its part; near slots come first
+    counts   the number of these slots in each part
+    nears    the number of near slots in each part
+    """
 
     part: Tensor
     low: Tensor
@@ -275,8 +293,8 @@ def _piece(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Pack successive chunks: return slot counts of L and U, bases, near and far columns, and values in fp64.
 
-    Part 2c is L of chunk c, and part 2c + 1 is U. A part has runs, then near slots, then far slots; `slots` may fix
-    the number of far slots.
+    Part 2c is L of chunk c, and part 2c + 1 is U. Within a part, runs precede near slots, and near slots precede far
+    slots. If `slots` is given, it is the number of far slots in each part.
     """
     r, chunk = ranges(begins, ends - begins)
     e, column, k = rows.off_diagonal(r)
@@ -332,7 +350,7 @@ def _runs(
 
 
 def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: bool) -> tuple[Tensor, OtherSlots]:
-    """Assign the entries outside of runs to slots, and return the slot of each entry and the slots.
+    """Assign the entries outside of runs to slots. Return the slot of each entry, and a description of the slots.
 
     Slot s of a part contains the s-th of these entries of every row.
     """

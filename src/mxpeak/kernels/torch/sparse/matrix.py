@@ -1,4 +1,7 @@
-"""Store a sparse matrix on a device in the chunks of the host, and convert its values to other formats."""
+"""Define the data structures of a sparse matrix on a device, and round its values to narrower formats.
+
+The entries are in the same chunks and slots as on the host; see `kernels.host.sparse.chunk_format`.
+"""
 
 from __future__ import annotations
 
@@ -138,9 +141,10 @@ class SweepTask(NamedTuple):
 
 
 class ResidualTask(NamedTuple):
-    """A residual r = b - (L + D + U) x at selected rows.
+    """A residual r = b - (L + D + U) x at selected rows. Directly after a sweep, `parts` selects a shorter formula.
 
-    If `parts` is UPPER, the residual is -U x. If `parts` is LOWER, the residual is b - keep - L x.
+    UPPER   r = -U x              after a sweep from zero, (D + L) x = b
+    LOWER   r = b - keep - L x    after a backward sweep, (D + U) x = keep
     """
 
     coarse: Coarse

@@ -18,7 +18,7 @@ from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
 
 Tensor = Any
 
-#: A tile; 16 entries per thread, or 8 if an entry needs many registers.
+#: Rows, columns and warps of a tile: 16 entries per thread, or 8 if an entry needs many registers.
 ROWS, COLUMNS, WARPS, MANY_WARPS = 16, 128, 4, 8
 BM, BN = tl.constexpr(ROWS), tl.constexpr(COLUMNS)
 #: Programs that keep a device busy; short matrices are also divided by columns.
@@ -42,7 +42,10 @@ class Tables(NamedTuple):
 
 @triton.jit
 def _logarithm(odd):
-    """Return ln(odd / 2^33) for integers below 2^33: e·ln 2 + 2·artanh((m-1)/(m+1)), m in [sqrt(1/2), sqrt(2))."""
+    """Return ln(odd / 2^33) for positive integers below 2^33.
+
+    With odd / 2^33 = m·2^e and m between sqrt(1/2) and sqrt(2), the result is e·ln 2 + 2·artanh((m-1)/(m+1)).
+    """
     bits = odd.to(tl.int64, bitcast=True)
     e = ((bits >> 52) - (1023 + 33)).to(tl.float64)
     m = ((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).to(tl.float64, bitcast=True)
@@ -73,7 +76,11 @@ def _cosine(v):
 
 @triton.jit
 def _normal(x):
-    """Return the standard normal number for a generator state x, as `layout.entries.normal` does for the mixed x."""
+    """Return the standard normal number that belongs to each generator state x.
+
+    The bits of x are mixed as in `layout.entries.mixed` and converted to a normal number as in
+    `layout.entries.normal`.
+    """
     z = (x ^ (x >> 32)) * 0x94D049BB133111EB
     z = z ^ (z >> 29)
     radius = -2.0 * _logarithm((((z >> 32) << 1) | 1).to(tl.float64))
@@ -152,7 +159,11 @@ def launch_row_sums(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tens
 
 
 def _fold(device: Device, sums: Tensor, lcg: LcgTables, diagonal: Tensor | None, x: Tensor, task: Any) -> None:
-    """Compute A x or row sums: sum each part of the columns, then add the parts in a fixed, reproducible order."""
+    """Compute A x or row sums.
+
+    Each part of the columns is summed individually. The sums of the parts are then added in a fixed order, so that the
+    result is reproducible.
+    """
     m, n = len(lcg.starts), len(lcg.a)
     blocks, tiles = triton.cdiv(m, ROWS), triton.cdiv(n, COLUMNS)
     span = triton.cdiv(tiles, min(tiles, triton.cdiv(PROGRAMS, blocks))) * COLUMNS

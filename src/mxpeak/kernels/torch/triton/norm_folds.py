@@ -38,7 +38,14 @@ FOLDS = 4
 
 
 class FoldWants(NamedTuple):
-    """The sums that a launch computes: along or across lines, of magnitudes or squares, and the range of its folds."""
+    """The compile-time options of a launch of `fold_kernel`.
+
+    ALONG     compute the sums along lines
+    ACROSS    compute the sums across lines
+    SQUARED   add squares of magnitudes instead of magnitudes
+    SKIP      the number of folds that earlier launches stored
+    FOLDED    the number of folds that this launch stores
+    """
 
     ALONG: bool
     ACROSS: bool
@@ -71,12 +78,11 @@ def fold_kernel(
     ENTRIES: tl.constexpr,
     WANTS: tl.constexpr,
 ):
-    """Compute folds SKIP … SKIP+FOLDED-1 of the sums along and across lines: q = (σ + x) - σ, x -= q.
+    """Compute folds SKIP … SKIP+FOLDED-1 of the sums along and across lines.
 
-    factors   the factors of lines and of positions
-
-    Each fold has its own σ, and the sum of the q of all entries x is the fold. The kernel is launched without FMA
-    contraction, so that every operation is rounded.
+    `factors` contains the factors of lines and of positions that scale the magnitudes x. Fold k has the constant σ_k
+    and is the sum of q = (σ_k + x) - σ_k over all x. The remainder x - q is passed to fold k+1. The kernel is launched
+    without FMA contraction, so that every operation is rounded.
     """
     COMPLEX: tl.constexpr = ENTRIES.COMPLEX
     SQUARED: tl.constexpr = WANTS.SQUARED

@@ -140,7 +140,10 @@ def _prefetch_entries(A, first, end):
 
 @jit(fastmath={"contract"})
 def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
-    """Sweep this thread's units of a schedule forward, and store keep_i = b_i - Σ_L a_ij x_j unless `keep` is empty."""
+    """Solve (D + L) x = b - U x by a forward sweep over this thread's units of a schedule.
+
+    If `from_zero`, U x is omitted. Unless `keep` is empty, the function stores keep_i = b_i - Σ_L a_ij x_j.
+    """
     owner = schedule.owner
     for u in range(schedule.first, schedule.end):
         if threads > 1:
@@ -161,7 +164,7 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
 
 @jit(fastmath={"contract"})
 def sweep_backward(tid, threads, schedule, A, keep, x):
-    """Sweep this thread's units of a schedule backward: (D + U) x = keep.
+    """Solve (D + U) x = keep by a backward sweep over this thread's units of a schedule.
 
     The forward sweep has stored keep_i = b_i - Σ_L a_ij x_j.
     """
@@ -200,9 +203,13 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute r_k = (b - (L + D + U) x)[rows_k] for this thread's rows.
+    """Compute the residual r at this thread's share of the rows `at.rows`.
 
-    With L or U alone, r is the residual after a sweep, as in `gs_colored.residual`.
+    The residual of row at.rows[k] is stored in r[k]. `parts` selects the formula:
+
+    BOTH    r = b - (L + D + U) x
+    UPPER   r = -U x              after a sweep from zero, (D + L) x = b
+    LOWER   r = b - keep - L x    after a backward sweep, (D + U) x = keep
     """
     count = at.rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):

@@ -110,7 +110,7 @@ def _prefetch_recurrence(A, c, part, b):
 def _row_sum(A, c, part, slots, lane, x):
     """Return Σ a_ij x_j over the entries of one row of chunk c in one part.
 
-    `slots` are the part's first slot and first slot with columns.
+    `slots` is the pair of the part's first slot and its first slot with stored columns.
     """
     slot, far0 = slots
     runs, columns = np.int64(A.table[c, COUNTS + 2 * part]), np.int64(A.table[c, COUNTS + 2 * part + 1])
@@ -157,8 +157,8 @@ def _running(back):
     def run(typingctx, p, q, young, x):
         """Compute x_k = p_k - q_k x_{k-1}, or x_k = p_k - q_k x_{k+1} for the backward form, and return True.
 
-        `young` is the x before the first computed x. If some |q_k| exceeds 1, the function computes nothing and
-        returns False.
+        `young` is the known value of x from which the recurrence starts. If some |q_k| exceeds 1, the function
+        computes nothing and returns False.
         """
 
         def codegen(context, builder, signature, args):
@@ -275,7 +275,10 @@ def _memory(A, tid):
 
 @jit(fastmath={"contract"})
 def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
-    """Sweep this thread's units of a schedule forward, and store keep_i = b_i - Σ_L a_ij x_j unless `keep` is empty."""
+    """Solve (D + L) x = b - U x by a forward sweep over this thread's units of a schedule.
+
+    If `from_zero`, U x is omitted. Unless `keep` is empty, the function stores keep_i = b_i - Σ_L a_ij x_j.
+    """
     table, owner, (sums, terms) = A.table, schedule.owner, _memory(A, tid)
     (lower, upper), (p, q) = sums, terms
     ahead = BYTES_AHEAD // A.values.itemsize
@@ -326,7 +329,7 @@ def sweep_forward(tid, threads, schedule, A, b, x, keep, from_zero):
 
 @jit(fastmath={"contract"})
 def sweep_backward(tid, threads, schedule, A, keep, x):
-    """Sweep this thread's units of a schedule backward: (D + U) x = keep.
+    """Solve (D + U) x = keep by a backward sweep over this thread's units of a schedule.
 
     The forward sweep has stored keep_i = b_i - Σ_L a_ij x_j.
     """
@@ -390,10 +393,13 @@ def multiply(tid, threads, A, x, y):
 
 @jit(fastmath={"contract"})
 def residual(tid, threads, at, A, b, x, keep, r, parts):
-    """Compute the residual b - (L + D + U) x in the rows of the given chunks.
+    """Compute the residual r of this thread's share of the given chunks. `at` is the pair (chunks, targets).
 
-    The residual of row i is stored in r[targets_i] if targets_i >= 0. `at` is the pair (chunks, targets).
-    With L or U alone, r is the residual after a sweep, as in `gs_colored.residual`.
+    The residual of row i is stored in r[targets_i]. Rows with targets_i < 0 are omitted. `parts` selects the formula:
+
+    BOTH    r = b - (L + D + U) x
+    UPPER   r = -U x              after a sweep from zero, (D + L) x = b
+    LOWER   r = b - keep - L x    after a backward sweep, (D + U) x = keep
     """
     (chunks, targets), table, total = at, A.table, piece(A.scratch, tid * 4 * LANES, LANES)
     count = chunks.shape[0]
