@@ -57,6 +57,7 @@ def settled(flags: dict[str, str], file: dict[str, Any]) -> SparseConfig:
     [
         ("nx", "64", 64),
         ("npz", "3", 3),
+        ("box", "64x32x16", (64, 32, 16)),
         ("rt", "0", 0.0),
         ("rt", "1800", 1800.0),
         ("storage", "sell", "sell"),
@@ -84,6 +85,8 @@ def test_texts_become_values(name: str, text: str, value: Any):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
+        ("box", "64x64", "--box: '64x64' is not a box; use three sides, such as 104x104x96"),
+        ("box", "64x0x64", "--box: 0 is out of range; use an integer from 1 to "),
         ("nx", "0", "--nx: 0 is out of range; use an integer from 1 to "),
         ("nx", "64,128", "--nx: '64,128' is not an integer"),
         ("rt", "-1", "--rt: -1 is out of range; use a number of at least 0"),
@@ -163,6 +166,17 @@ def test_a_typed_nx_displaces_the_other_sides_of_a_file():
     assert settled({"nx": "48"}, file).shape == (48, 48, 48)
     assert settled({"nz": "48"}, file).shape == (32, 32, 48)
     assert settled({"nx": "48", "nz": "96"}, file).shape == (48, 48, 96)
+    assert settled({"box": "48x96x16"}, file).shape == (48, 96, 16)
+    assert settled({"nz": "96"}, {"box": "48x48x16"}).shape == (48, 48, 96)
+    assert settled({"nx": "96"}, {"box": "48x48x16"}).shape == (96, 96, 96)
+    assert settled({"box": "48x96x16"}, {}).box is None, "one representation: nx, ny and nz"
+
+
+@pytest.mark.parametrize("side", ["nx", "ny", "nz"])
+def test_a_box_and_a_side_from_the_same_source_conflict(side: str):
+    with pytest.raises(UsageError) as caught:
+        settled({"box": "48x48x48", side: "16"}, {})
+    assert f"--box 48x48x48 conflicts with --{side} 16" in str(caught.value)
 
 
 def test_a_typed_side_of_the_grid_displaces_the_grid_of_a_file():

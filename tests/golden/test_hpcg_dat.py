@@ -1,4 +1,4 @@
-"""hpcg.dat: HPCG's four lines, and the fifth with the process grid; what is wrong is said with its line."""
+"""hpcg.dat and hpgmp.dat: four lines, and a fifth line with the process grid; errors name the line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.input import read_dat, write_dat
+from mxpeak.bench.hpg_mxp import dat as hpgmp
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.errors import UsageError
 
 DAT = "HPCG benchmark input file\nSandia National Laboratories; University of Tennessee, Knoxville\n104 96 88\n60\n"
@@ -68,4 +70,21 @@ def test_seconds_are_written_as_hpcg_reads_them(rt: float, line: str):
 def test_what_is_wrong_is_said_with_its_line(text: str, said: str):
     with pytest.raises(UsageError) as found:
         read_dat(text, "hpcg.dat")
+    assert said in str(found.value)
+
+
+@pytest.mark.parametrize("seconds", ["-1", "-0.5", "1800"])
+def test_hpgmp_dat_with_negative_seconds_selects_the_official_time(seconds: str):
+    text = f"HPGMP benchmark input file\nORNL\n320 320 160\n{seconds}\n2 2 2\n"
+    found = hpgmp.read_dat(text, "hpgmp.dat")
+    assert found == {"nx": 320, "ny": 320, "nz": 160, "rt": 1800.0, "npx": 2, "npy": 2, "npz": 2}
+    assert hpgmp.read_dat(hpgmp.write_dat(HpgMxpConfig(**found)), "hpgmp.dat") == found
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [("0", "0 seconds is too short"), ("nan", "'nan' is not a finite number")]
+)
+def test_hpgmp_dat_needs_a_time_that_can_be_measured(seconds: str, said: str):
+    with pytest.raises(UsageError) as found:
+        hpgmp.read_dat(f"\n\n104 104 104\n{seconds}\n", "hpgmp.dat")
     assert said in str(found.value)

@@ -367,6 +367,7 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
     "HPL.dat": (_golden("lists.dat"), dat("hpl")),
     "HPL-MxP.dat": (_golden("mxp.dat"), dat("hpl-mxp")),
     "hpcg.dat": (lambda: "HPCG benchmark input file\nSandia National Laboratories\n104 104 104\n60\n", dat("hpcg")),
+    "hpgmp.dat": (lambda: "HPGMP benchmark input file\nORNL\n104 104 104\n-1\n1 1 1\n", dat("hpg-mxp")),
     "Matrix Market": (
         lambda: (
             "%%MatrixMarket matrix coordinate real general\n% a comment\n\n3 3 5\n"

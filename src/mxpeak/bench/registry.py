@@ -160,6 +160,7 @@ register(
         title="HPG-MxP",
         kind="sparse",
         lines="mxpeak.report.sparse_text:HpgMxpLines",
+        input=InputFile.of("hpgmp.dat", "mxpeak.bench.hpg_mxp.dat"),
         report=ReportFormat(
             format="hpcg",
             file="HPGMP-Benchmark_0.1_{:%Y-%m-%d_%H-%M-%S}.txt",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -9,10 +10,19 @@ from typing import ClassVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Setting, boolean, integer, one_of, option, seconds
+from mxpeak.options import Setting, ValueParser, boolean, integer, one_of, option, quoted, seconds
 
 #: Measuring time in seconds that the rules of both benchmarks require.
 OFFICIAL_S = 1800
+
+
+def box_sides(text: str) -> tuple[int, int, int]:
+    """Parse the sides of a box such as 104x104x96."""
+    sides = re.split("[xX×,]", text)
+    if len(sides) != 3:
+        raise UsageError(f"{quoted(text)} is not a box; use three sides, such as 104x104x96")
+    nx, ny, nz = map(integer(1), sides)
+    return nx, ny, nz
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +37,13 @@ class SparseConfig(RunConfig):
     nx: int | None = option(None, integer(1), "grid points per rank in each direction (default: 104)", "problem")
     ny: int | None = option(None, integer(1), "grid points per rank in the y direction (default: as in x)", "problem")
     nz: int | None = option(None, integer(1), "grid points per rank in the z direction (default: as in x)", "problem")
+    box: tuple[int, int, int] | None = option(
+        None,
+        ValueParser(box_sides),
+        "grid points per rank, as an alternative to --nx, --ny and --nz",
+        "problem",
+        "NXxNYxNZ",
+    )
     npx: int | None = option(
         None, integer(1), "number of ranks in the x direction (default: a grid close to a cube)", "grid", "PX"
     )
@@ -74,8 +91,11 @@ class SparseConfig(RunConfig):
 
     @staticmethod
     def settle(settings: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Reset values that a stronger setting replaces: --nx replaces ny and nz, and --npx replaces npy and npz."""
-        settled = dict(settings)
+        """Reset values that a stronger setting replaces: --nx replaces ny and nz, and --npx replaces npy and npz.
+
+        The sides of --box become nx, ny and nz with the origin of --box.
+        """
+        settled = _with_sides(dict(settings))
         x, grid = settled["nx"].strength, max(settled[name].strength for name in ("npx", "npy", "npz"))
         for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
             if settled[name].strength < least:
@@ -99,3 +119,17 @@ class SparseConfig(RunConfig):
             if n is not None:
                 raise UsageError(f"{flag} {n} needs --nx; add --nx {n}")
         return None
+
+
+def _with_sides(settings: dict[str, Setting]) -> dict[str, Setting]:
+    """Return the settings with --box replaced by nx, ny and nz, except for sides from a source of higher precedence."""
+    box = settings.pop("box")
+    for name, side in zip(("nx", "ny", "nz"), box.value or ()):
+        if settings[name].strength == box.strength:
+            raise UsageError(
+                f"--box {'x'.join(map(str, box.value))} conflicts with --{name} {settings[name].value}, because both "
+                "set the points per rank; use only one of the two flags"
+            )
+        if settings[name].strength < box.strength:
+            settings[name] = Setting(side, box.origin)
+    return settings | {"box": Setting(None, "default")}

@@ -1,17 +1,11 @@
-"""Read and write hpcg.dat: two title lines, the box per rank, the run time in seconds, and an optional process grid."""
+"""Read and write hpcg.dat."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mxpeak.bench.dat import Dat
 from mxpeak.bench.hpcg.config import HpcgConfig
-from mxpeak.errors import UsageError
-from mxpeak.options import integer, real
-
-LINES = 4
-#: The box side and the run time in seconds of the hpcg.dat in HPCG's source.
-SAMPLE_NX, SAMPLE_S = 104, 60
+from mxpeak.bench.stencil_dat import dat_text, measurable_seconds, read_values
 
 
 def read_dat(text: str, source: str) -> dict[str, Any]:
@@ -19,28 +13,9 @@ def read_dat(text: str, source: str) -> dict[str, Any]:
 
     Errors name the file `source`.
     """
-    dat = Dat.of(text, source, LINES)
-    box = dat.row(3, "nx ny nz", 3, integer(1))
-    values = dict(zip(("nx", "ny", "nz"), box)) | {"rt": dat.value(4, "seconds", _seconds)}
-    if len(dat.lines) > LINES and dat.lines[LINES].split():
-        grid = zip(("npx", "npy", "npz"), dat.row(5, "npx npy npz", 3, integer(0)))
-        values |= {name: ranks for name, ranks in grid if ranks}  # 0: HPCG chooses
-    return values
-
-
-def _seconds(text: str) -> float:
-    if (value := real()(text)) > 0.0:
-        return value
-    raise UsageError(f"{value:g} seconds is too short to measure; use 1800 for an official run, or 60 for a test")
+    return read_values(text, source, measurable_seconds)
 
 
 def write_dat(config: HpcgConfig) -> str:
-    """Return the text of an hpcg.dat with which HPCG runs this configuration.
-
-    Options that are not set have the values of HPCG's own file. The run time is rounded to whole seconds.
-    """
-    box = config.shape or (SAMPLE_NX,) * 3
-    seconds, grid = max(1, round(config.rt or SAMPLE_S)), (config.npx, config.npy, config.npz)
-    lines = ["HPCG benchmark input file", "written by mxpeak", " ".join(map(str, box)), str(seconds)]
-    lines += [" ".join(map(str, grid))] if all(grid) else []
-    return "\n".join(lines) + "\n"
+    """Return the text of an hpcg.dat with which HPCG runs this configuration."""
+    return dat_text("HPCG benchmark input file", config)
