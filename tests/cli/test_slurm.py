@@ -67,10 +67,10 @@ def test_a_shell_reads_the_script(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["slurm", "hpl", "--", "--threds", "2"], "does not accept --threds; did you mean --threads?"),
+        (["slurm", "hpl", "--", "--threds", "2"], "does not accept --threds 2; did you mean --threads?"),
         (["slurm", "hpl", "--gpus-per-node", "4", "--ranks-per-node", "3"], "use --ranks-per-node 4"),
         (["slurm", "hpl", "20000"], "does not accept 20000"),
-        (["slurm", "scan", "--", "--threds", "2"], "mxpeak scan does not accept --threds; did you mean --threads?"),
+        (["slurm", "scan", "--", "--threds", "2"], "mxpeak scan does not accept --threds 2; did you mean --threads?"),
         (["slurm", "peak", "--", "-x3"], "mxpeak peak does not accept -x3"),
         (["run", "hpl", "--", "--nb", "3"], "does not accept --nb 3"),
     ],

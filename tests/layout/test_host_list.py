@@ -7,7 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from mxpeak.layout.host_list import host_list
+from mxpeak.errors import UsageError
+from mxpeak.layout.host_list import host_list, hosts_of
 
 
 def expanded(text: str) -> list[str]:
@@ -48,3 +49,23 @@ def test_every_set_of_names_is_read_back(form: str) -> None:
         for chosen in combinations(numbers, count):
             names = [form.format(number) for number in chosen]
             assert sorted(expanded(host_list(names))) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("login", ["login"]),
+        ("n[1-3,5],gpu-[09-10].org", ["n1", "n2", "n3", "n5", "gpu-09.org", "gpu-10.org"]),
+        ("n1,n2.cluster", ["n1", "n2.cluster"]),
+    ],
+)
+def test_a_list_becomes_names(text: str, names: list[str]) -> None:
+    assert hosts_of(text) == names
+    assert set(hosts_of(host_list(names))) == {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("text", ["n[3-1]", "n[a]", "n 1", "n[1", "n]1", "n[1]x[2]", "n[-1]", "n[1-]", "n[0-999999]"])
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="use"):
+        hosts_of(text)

@@ -1,9 +1,14 @@
-"""Format host names in Slurm's syntax: node[003,007-009]."""
+"""Format and parse host names in Slurm's syntax: node[003,007-009]."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+
+from mxpeak.errors import UsageError
+
+#: The largest number of hosts in one range.
+MOST = 100_000
 
 
 def host_list(names: Iterable[str]) -> str:
@@ -33,3 +38,30 @@ def _bracketed(prefix: str, numbers: list[str]) -> str:
             runs.append([text])
     parts = [run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     return prefix + (parts[0] if len(numbers) == 1 else f"[{','.join(parts)}]")
+
+
+def hosts_of(text: str) -> list[str]:
+    """Return the host names of a list in Slurm's syntax.
+
+    >>> hosts_of("login,node[003,007-009]")
+    ['login', 'node003', 'node007', 'node008', 'node009']
+    """
+    names: list[str] = []
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
+    for part in parts:
+        match = re.fullmatch(r"([\w.-]*)(?:\[([\d,-]+)\])?([\w.-]*)", part)
+        if match is None or ",".join(parts) != text.strip(","):
+            raise UsageError(f"{text!r} is not a list of hosts; use names such as node1,node2 or node[003,007-009]")
+        prefix, numbers, suffix = match.groups()
+        middles = [""] if numbers is None else [number for run in numbers.split(",") for number in _numbers(run, text)]
+        names += [f"{prefix}{middle}{suffix}" for middle in middles]
+    return names
+
+
+def _numbers(run: str, text: str) -> list[str]:
+    """Return the numbers of a range such as 007-009, each with the zero padding of the first."""
+    first, dash, last = run.partition("-")
+    last = last if dash else first
+    if not (first.isdecimal() and last.isdecimal()) or not 0 <= int(last) - int(first) < MOST:
+        raise UsageError(f"{run!r} in {text!r} is not a range of hosts; use an increasing range such as 007-009")
+    return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]

@@ -1,1 +1,1 @@
-"""`mxpeak slurm`: write job scripts."""
+"""`mxpeak job`: write job scripts for Slurm, PBS and Flux, and manifests for Kubernetes."""

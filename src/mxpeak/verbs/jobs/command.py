@@ -1,188 +1,296 @@
-"""`mxpeak slurm`: print a Slurm job script with comments that explain its settings. The job is not submitted."""
+"""`mxpeak job`: print a job script with comments that explain its settings. The job is not submitted."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
-import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.did_you_mean import flags_after, of_flags
 from mxpeak.errors import ExitCode, UsageError
+from mxpeak.layout.host_list import hosts_of
 from mxpeak.options import integer
+from mxpeak.verbs.jobs.job import OTHERS, Job, scheduler_name, time_limit
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
+    from mxpeak.configs.run import PlaceConfig
 
 EXAMPLES = """\
 examples:
-  mxpeak slurm hpl --nodes 4 --ranks-per-node 2 > job.sh
-  mxpeak slurm hpl-mxp --nodes 128 --ranks-per-node 8 --gpus-per-node 8 --partition gpu
-  mxpeak slurm hpg-mxp --nodes 2 --launcher torchrun --gpus-per-node 4 -- --nx 256 --rt 30m
+  mxpeak job hpl --for slurm --nodes 4 --ranks-per-node 2 > job.sh
+  mxpeak job hpl-mxp --for flux --nodes 128 --gpus-per-node 4 --partition pbatch > job.sh
+  mxpeak job scan --for pbs --nodes 2 --ranks-per-node 8 --cpus-per-node 64 > scan.sh
+  mxpeak job hpcg --for kubernetes --nodes 2 --gpus-per-node 8 --image IMAGE -- --rt 30m
 
-Arguments after -- go to mxpeak run. The command prints the script but does not submit it.
+Arguments after -- go to mxpeak run. Variables such as $SLURM_JOB_ID are replaced when the job runs.
 """
-LAUNCHERS = ("srun", "mpiexec", "torchrun")
-#: Verbs that a job can run instead of a benchmark.
-OTHERS = ("scan", "peak")
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmJob:
-    """The resources and the command of a Slurm job."""
-
-    benchmark: str
-    nodes: int
-    ranks_per_node: int
-    cores_per_rank: int | None
-    gpus_per_node: int | None
-    time: str
-    partition: str | None
-    account: str | None
-    launcher: str
-    flags: tuple[str, ...]
-
-    @property
-    def ranks(self) -> int:
-        """Return the number of ranks of the job."""
-        return self.nodes * self.ranks_per_node
+#: The launchers of each scheduler, the default first.
+LAUNCHERS = {
+    "slurm": ("srun", "mpiexec", "torchrun"),
+    "pbs": ("mpiexec",),
+    "flux": ("flux",),
+    "kubernetes": ("mpirun",),
+}
+#: The resource of a GPU in Kubernetes by default.
+GPU = "nvidia.com/gpu"
+#: Flags that a scheduler does not have, each with a replacement.
+MISSING = {
+    "slurm": {"image": "remove --image", "claim": "remove --claim"},
+    "pbs": {
+        "qos": "use --partition QUEUE, because a queue of PBS sets the quality of service",
+        "exclude": "use --nodelist with the other hosts",
+        "image": "remove --image",
+        "claim": "remove --claim",
+    },
+    "flux": {
+        "qos": "use --partition QUEUE",
+        "reservation": "use --partition QUEUE",
+        "array": "submit the script several times, or use flux bulksubmit",
+        "cpus_per_rank": "use -- --threads C, because mxpeak divides the cores of the whole nodes of the job",
+        "image": "remove --image",
+        "claim": "remove --claim",
+    },
+    "kubernetes": {
+        "qos": "use --partition QUEUE, the queue of Kueue",
+        "account": "use --partition QUEUE, the queue of Kueue",
+        "reservation": "use --nodelist",
+        "array": "submit the manifest several times under different names",
+    },
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of `slurm`."""
-    parser.description = "Print a commented Slurm job script. mxpeak does not submit it."
+    """Add the flags of `job`."""
+    add_job_flags(parser)
+
+
+def add_job_flags(parser: argparse.ArgumentParser, scheduler: str | None = None) -> None:
+    """Add the flags of a job, and --for if no scheduler is given."""
+    parser.description = "Print a commented job script, or a manifest for Kubernetes. mxpeak does not submit it."
     parser.epilog = EXAMPLES
     names = [*BENCHMARKS, *OTHERS]
     parser.add_argument(
         "benchmark", choices=names, metavar="BENCHMARK", help=f"benchmark or command: {', '.join(names)}"
     )
-    parser.add_argument("--nodes", type=integer(1), default=1, metavar="K", help="number of nodes (default: 1)")
-    parser.add_argument(
-        "--ranks-per-node",
-        type=integer(1, 4096),
-        metavar="R",
-        help="ranks per node (default: one per GPU, or 1 without GPUs)",
+    if scheduler is None:
+        parser.add_argument(
+            "--for",
+            dest="scheduler",
+            choices=tuple(LAUNCHERS),
+            required=True,
+            metavar="{" + ",".join(LAUNCHERS) + "}",
+            help="scheduler that runs the job",
+        )
+    else:
+        parser.set_defaults(scheduler=scheduler)
+    resources, queue = parser.add_argument_group("resources"), parser.add_argument_group("queue")
+    whole = partial(resources.add_argument, metavar="K")
+    whole("--nodes", type=integer(1), default=1, help="number of nodes (default: 1)")
+    whole("--ranks-per-node", type=integer(1, 4096), help="ranks per node (default: one per GPU, or 1 without GPUs)")
+    whole("--cpus-per-node", type=integer(1, 65536), help="cores of a node that jobs may use")
+    whole("--cpus-per-rank", type=integer(1, 65536), help="cores per rank (default: an equal share of the node)")
+    whole("--gpus-per-node", type=integer(1, 64), help="GPUs per node (default: none)")
+    resources.add_argument(
+        "--time", type=time_limit, default=3600, metavar="HH:MM:SS", help="time limit of the job (default: 01:00:00)"
     )
-    parser.add_argument(
-        "--cpus-per-rank",
-        type=integer(1, 4096),
-        metavar="C",
-        help="cores per rank (default: an equal share of the node)",
-    )
-    parser.add_argument("--gpus-per-node", type=integer(1, 64), metavar="G", help="GPUs per node (default: none)")
-    parser.add_argument(
-        "--time", default="01:00:00", metavar="HH:MM:SS", help="time limit of the job (default: 01:00:00)"
-    )
-    parser.add_argument("--partition", metavar="NAME", help="partition of the job")
-    parser.add_argument("--account", metavar="NAME", help="account to charge")
-    parser.add_argument(
+    launchers = sorted({name for names in LAUNCHERS.values() for name in names})
+    resources.add_argument(
         "--launcher",
-        choices=LAUNCHERS,
-        default="srun",
+        choices=launchers,
         metavar="NAME",
-        help="launcher: srun, mpiexec or torchrun (default: srun)",
+        help="launcher for Slurm: srun, mpiexec or torchrun (default: srun)",
     )
+    named = partial(queue.add_argument, type=scheduler_name)
+    named("--partition", metavar="NAME", help="partition or queue of the job")
+    named("--account", metavar="NAME", help="account to charge")
+    named("--qos", metavar="NAME", help="quality of service, for Slurm")
+    named("--constraint", metavar="EXPR", help="features of the nodes; KEY=VALUE for Kubernetes")
+    named("--reservation", metavar="NAME", help="reservation to use, for Slurm and PBS")
+    hosts = partial(queue.add_argument, type=hosts_of, metavar="HOSTS")
+    hosts("--nodelist", default=[], help="hosts to use, such as n[03,07-09]")
+    hosts("--exclude", default=[], help="hosts to avoid, such as those of mxpeak scan")
+    queue.add_argument("--array", type=_array, metavar="0-3", help="run the job once per index, for Slurm and PBS")
+    if scheduler is None:
+        pods = parser.add_argument_group("Kubernetes")
+        pods.add_argument("--image", metavar="IMAGE", help="container image with mxpeak, an MPI and sshd")
+        pods.add_argument("--claim", metavar="NAME", help="persistent volume claim for results (default: print JSON)")
+        pods.add_argument("--gpu-resource", default=GPU, metavar="NAME", help=f"resource of a GPU (default: {GPU})")
     parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="arguments for mxpeak run")
-    parser.set_defaults(action=slurm)
+    parser.set_defaults(action=job)
 
 
-def slurm(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Print the Slurm job script on rank 0."""
+def _array(text: str) -> str:
+    """Check the indices of a job array, such as 0-3 or 0-7%2, and return them."""
+    if not re.fullmatch(r"\d+(-\d+)?(:\d+)?(,\d+(-\d+)?)*(%\d+)?", text):
+        raise UsageError(f"{text!r} is not a list of indices; use, for example, 0-3 or 0-7%2")
+    return text
+
+
+def job(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Print the job script on rank 0, and the warnings about it on stderr."""
+    described = _job(args)
+    config = _checked_config(described)
+    notes = _cautions(described, config, args.cpus_per_node)
+    described = replace(described, notes=tuple(notes))
+    if session.rank == 0:
+        print(_text(described, args), end="")
+        for note in notes:
+            session.log(f"warning: {note}")
+    return ExitCode.VALID
+
+
+def _text(described: Job, args: argparse.Namespace) -> str:
+    """Return the script or the manifest for the scheduler."""
+    if args.scheduler == "kubernetes":
+        from mxpeak.verbs.jobs.kubernetes import Cluster, kubernetes
+
+        return kubernetes(described, Cluster(args.image, args.claim, args.gpu_resource))
+    from mxpeak.verbs.jobs import batch_scripts
+
+    scripts = {"slurm": batch_scripts.slurm, "pbs": batch_scripts.pbs, "flux": batch_scripts.flux}
+    return scripts[args.scheduler](described)
+
+
+def _job(args: argparse.Namespace) -> Job:
+    """Return the job that the flags describe; raise a UsageError for flags that contradict each other."""
+    for name, instead in MISSING[args.scheduler].items():
+        if getattr(args, name, None):
+            raise UsageError(f"--{name.replace('_', '-')} does not apply to {args.scheduler}; {instead}")
+    if args.scheduler == "kubernetes" and not args.image:
+        raise UsageError("--for kubernetes needs a container image with mxpeak, an MPI and sshd; use --image IMAGE")
+    launchers = LAUNCHERS[args.scheduler]
+    launcher = args.launcher or launchers[0]
+    if launcher not in launchers:
+        raise UsageError(f"--launcher {launcher} does not apply to {args.scheduler}; use {' or '.join(launchers)}")
+    if args.scheduler == "pbs" and args.partition and args.reservation:
+        raise UsageError("a reservation of PBS is a queue, but --partition names another queue; use only --reservation")
+    if args.nodelist and len(args.nodelist) != args.nodes and args.scheduler != "kubernetes":
+        raise UsageError(
+            f"--nodelist contains {len(args.nodelist)} hosts, but the job has {args.nodes} nodes; use "
+            f"--nodes {len(args.nodelist)}"
+        )
     ranks = args.ranks_per_node or args.gpus_per_node or 1
     if args.gpus_per_node and ranks % args.gpus_per_node:
         raise UsageError(
             f"--ranks-per-node {ranks} is not a multiple of --gpus-per-node {args.gpus_per_node}, but each "
             f"GPU needs the same number of ranks; use --ranks-per-node {args.gpus_per_node}"
         )
-    _check(args.full_parser(), args.benchmark, args.flags)
-    job = SlurmJob(
-        args.benchmark, args.nodes, ranks, args.cpus_per_rank, args.gpus_per_node, args.time, args.partition,
-        args.account, args.launcher, tuple(args.flags),
-    )  # fmt: skip
-    if session.rank == 0:
-        print(script(job), end="")
-    return ExitCode.VALID
+    return Job(
+        benchmark=args.benchmark,
+        nodes=args.nodes,
+        ranks_per_node=ranks,
+        cpus_per_rank=_cpus_per_rank(args, ranks),
+        gpus_per_node=args.gpus_per_node,
+        time_s=args.time,
+        queue=args.partition,
+        account=args.account,
+        qos=args.qos,
+        constraint=args.constraint,
+        reservation=args.reservation,
+        array=args.array,
+        hosts=tuple(args.nodelist),
+        exclude=tuple(args.exclude),
+        launcher=launcher,
+        flags=tuple(args.flags),
+    )
 
 
-def _check(top: argparse.ArgumentParser, benchmark: str, flags: list[str]) -> None:
-    """Raise a UsageError for flags that the command of the job does not accept, before the job waits in a queue."""
-    verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
-    accepted = flags_after(top, verb)
-    named = {word: word.split("=")[0] if word.startswith("--") else word[:2] for word in flags}  # --nb=64, -N1000
-    unknown = [word for word in flags if re.match(r"-[^\d.]", word) and named[word] not in accepted]
-    if unknown:
-        raise UsageError(f"mxpeak {' '.join(verb)} does not accept {' '.join(unknown)}{of_flags(unknown, accepted)}")
+def _cpus_per_rank(args: Any, ranks: int) -> int | None:
+    """Return the cores of each rank: --cpus-per-rank, or an equal share of --cpus-per-node."""
+    node: int | None = args.cpus_per_node
+    each: int | None = args.cpus_per_rank
+    if node is None:
+        if each is None and args.scheduler == "pbs":
+            raise UsageError("PBS assigns one core by default; use --cpus-per-node C with the cores of a node")
+        return each
+    needed = ranks * (each or 1)
+    if needed > node:
+        raise UsageError(
+            f"{ranks} ranks per node with {each or 1} cores each need {ranks}*{each or 1} = {needed} cores, but "
+            f"--cpus-per-node is {node}; use "
+            + (f"--cpus-per-rank {node // ranks}" if ranks <= node else f"--ranks-per-node {node}")
+        )
+    return each or node // ranks
 
 
-#: Template of the job script. An #SBATCH line without a value is omitted.
-SCRIPT = """\
-#!/bin/bash
-#SBATCH --job-name=mxpeak-{job.benchmark}
-#SBATCH --nodes={job.nodes}
-#SBATCH --ntasks-per-node={job.ranks_per_node}
-#SBATCH --cpus-per-task={job.cores_per_rank}
-#SBATCH --gpus-per-node={job.gpus_per_node}
-#SBATCH --time={job.time}
-#SBATCH --partition={job.partition}
-#SBATCH --account={job.account}
-# Exclude other jobs from these nodes, because a rate is that of whole nodes.
-#SBATCH --exclusive
-# SIGTERM two minutes before the end, so that mxpeak can write its results so far.
-#SBATCH --signal=TERM@120
-
-set -euo pipefail
-# Load the site's MPI and activate the environment that has mxpeak, for example:
-#   module load openmpi && source "$HOME/mxpeak/bin/activate"
-
-# Store compiled kernels on each node's own disk, not on a file system that thousands of ranks share.
-export MXPEAK_CACHE_DIR="${{TMPDIR:-/tmp}}/mxpeak-cache-$USER"
-
-{launch}
-"""
-MPIEXEC = """\
-# mpiexec finds the nodes of the job; it must belong to the MPI that MPI for Python uses.
-# mxpeak binds each rank, so Open MPI must not.
-mpiexec -n {job.ranks} --bind-to none mxpeak {command}"""
-TORCHRUN = """\
-# One torchrun per node starts its ranks, which connect to the first node.  mxpeak binds them to cores:
-# srun would bind torchrun, and so all ranks of a node, to the cores of one task.
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun --nodes={job.nodes} --ntasks={job.nodes} --ntasks-per-node=1{cores} --cpu-bind=none \\
-  torchrun --nnodes={job.nodes} --nproc-per-node={job.ranks_per_node} \\
-  --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:29500" \\
-  -m mxpeak {command} --comm torch"""
+def _cautions(described: Job, config: PlaceConfig, cpus_per_node: int | None) -> list[str]:
+    """Return warnings about cores that no rank uses."""
+    ranks, each = described.ranks_per_node, described.cpus_per_rank
+    notes = []
+    if cpus_per_node and each and ranks * each < cpus_per_node:
+        idle = cpus_per_node - ranks * each
+        notes.append(
+            f"{ranks} ranks with {each} cores each leave {idle} of the {cpus_per_node} cores of a node idle; use "
+            f"another --ranks-per-node or --cpus-per-rank"
+        )
+    if each and config.threads is not None and config.threads != each and not described.gpus_per_node:
+        kind = "leave" if config.threads < each else "oversubscribe"
+        count = each - config.threads if config.threads < each else each
+        rest = f"{count} of the {each} cores of each rank idle" if kind == "leave" else f"the {each} cores of each rank"
+        notes.append(f"--threads {config.threads} {kind} {rest}; use --threads {each}, or remove --threads")
+    return notes
 
 
-def script(job: SlurmJob) -> str:
-    """Return the text of the job script; #SBATCH lines without a value are omitted."""
-    lines = SCRIPT.format(job=job, launch=_launch(job)).splitlines(keepends=True)
-    return "".join(line for line in lines if not re.fullmatch(r"#SBATCH --[\w-]+=(None)?\n", line))
+def _checked_config(described: Job) -> PlaceConfig:
+    """Return the settings of the command that the job runs.
+
+    Raise the errors of this command now, before the job waits in a queue.
+    """
+    from mxpeak.cli.main import parsed
+
+    verb = [described.benchmark] if described.benchmark in OTHERS else ["run", described.benchmark]
+    words = [os.path.expandvars(word) for word in described.flags]
+    if any(word in ("-h", "--help") for word in words):
+        raise UsageError(f"a job cannot run --help; use mxpeak {' '.join(verb)} --help")
+    args = parsed([*verb, *words])
+    config = _config(described.benchmark, args)
+    if config.ranks not in (None, described.ranks):
+        raise UsageError(
+            f"--ranks {config.ranks} contradicts the job, which starts {described.nodes}*{described.ranks_per_node} = "
+            f"{described.ranks} ranks; remove --ranks"
+        )
+    _check_grid(config, described)
+    return config
 
 
-def _launch(job: SlurmJob) -> str:
-    """Return the lines of the job script that start the ranks with srun, mpiexec or torchrun."""
-    words, own = [job.benchmark] if job.benchmark in OTHERS else ["run", job.benchmark], list(job.flags)
-    given = {word.split("=")[0] for word in own}
-    own += ["--device", "cuda"] if job.gpus_per_node and "--device" not in given else []
-    command = " ".join([*words, *map(shlex.quote, own)])
-    if job.benchmark not in OTHERS and "--out" not in given:
-        command += f' --out "mxpeak-out/$SLURM_JOB_ID-{job.benchmark}"'
-    if job.launcher == "mpiexec":
-        return MPIEXEC.format(job=job, command=command)
-    if job.launcher == "torchrun":
-        cores = f" --cpus-per-task={job.ranks_per_node * job.cores_per_rank}" if job.cores_per_rank else ""
-        return TORCHRUN.format(job=job, command=command, cores=cores)
-    flags = [f"--nodes={job.nodes}", f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"]
-    lines = []
-    if job.cores_per_rank:
-        lines.append("# Since Slurm 22.05 srun does not inherit --cpus-per-task, so repeat it.")
-        flags.append(f"--cpus-per-task={job.cores_per_rank}")
-    lines.append("# mxpeak binds each rank to its cores, but keeps a binding by srun.  --dry-run on a node shows them.")
-    flags.append("--cpu-bind=none")
-    if job.gpus_per_node:
-        rule = "rank r of a node uses GPU r, and cores near that GPU if Linux lists them."
-        lines.append(f"# Each rank sees all GPUs: {rule}")
-        flags.append("--gpu-bind=none")
-    return "\n".join([*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"])
+def _config(benchmark: str, args: argparse.Namespace) -> PlaceConfig:
+    """Return the settings from the flags of `run`, `scan` or `peak`, without the variables and files of this host."""
+    if benchmark == "scan":
+        from mxpeak.verbs.scan.command import scan_settings
+
+        return scan_settings(args, {}).config
+    if benchmark == "peak":
+        from mxpeak.configs.run import PlaceConfig
+        from mxpeak.options import resolve
+
+        return PlaceConfig(**{name: each.value for name, each in resolve(PlaceConfig, vars(args), {}, {}).items()})
+    from mxpeak.cli.request import requests
+
+    args.tuned = getattr(args, "tuned", "no")
+    return requests(args, {})[0].config
+
+
+def _check_grid(config: Any, described: Job) -> None:
+    """Raise a UsageError if the process grid or the node grid does not match the ranks of the job."""
+    from mxpeak.configs.grid import GridConfig
+    from mxpeak.layout.grid import ProcessGrid
+
+    if not isinstance(config, GridConfig):
+        if described.ranks % config.least_ranks:
+            raise UsageError(
+                f"--npx, --npy and --npz need a multiple of {config.least_ranks} ranks, but the job starts "
+                f"{described.ranks}; use other values"
+            )
+        return
+    for P, Q in config.grids(described.ranks):
+        ProcessGrid(P, Q, config.order, config.node_grid)
+    p, q = config.node_grid or (1, 1)
+    if described.ranks_per_node % (p * q):
+        raise UsageError(
+            f"--node-grid {p}x{q} needs {p}*{q} = {p * q} ranks per node, but the job has "
+            f"{described.ranks_per_node}; use --ranks-per-node {p * q}"
+        )
