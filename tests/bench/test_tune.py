@@ -38,7 +38,7 @@ from mxpeak.verbs.tune.operands import near_one
 from mxpeak.verbs.tune.plan import TunePlan
 from mxpeak.verbs.tune.probe import _usual, probes
 from mxpeak.verbs.tune.run import Tuner
-from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS
+from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, most_runs
 
 ONE, TWO = RankLayout(1, 2), RankLayout(2, 1)
 
@@ -212,10 +212,50 @@ def test_a_size_at_which_nothing_else_can_be_tried_says_so(store: Store) -> None
     assert "larger -N" in body["notes"][-1]
 
 
-def test_a_budget_that_ends_stores_nothing_and_says_so(store: Store) -> None:
+def two_layouts(task: dict[str, Any]) -> float:
+    """Two ranks are 2.5 times as fast as one; the runs of each differ by 2 %."""
+    two_layouts.runs += 1  # type: ignore[attr-defined]
+    return 1e9 * (2.5 if task["ranks"] == 2 else 1.0) * (1.0 + 0.02 * (two_layouts.runs % 2))  # type: ignore[attr-defined]
+
+
+two_layouts.runs = 0  # type: ignore[attr-defined]
+
+
+def test_a_budget_that_ends_in_the_check_stores_a_clear_winner(store: Store) -> None:
+    group = Invented(two_layouts)
+    whole = tuned(Store(store.folder / "whole", store.facts), group, layouts=(ONE, TWO))
+    assert "remaining" in whole
+    assert whole["remaining"] == {}
+    first = next(k for k, each in enumerate(group.done) if each.get("phase") == "check")
+    body = tuned(store, Invented(two_layouts, most=first + 2), layouts=(ONE, TWO))  # one pair of the check
+    (winner,) = store.book()[0].winners.values()
+    assert (winner.ranks, winner.verdict) == (2, "faster")
+    check = body["check"]["hpl"]
+    assert check["complete"] is False
+    assert len(check["defaults"]["rates_flops"]) >= 2
+    assert check["gain"] == pytest.approx(1.5, rel=0.05)
+    left = body["remaining"]["hpl"]
+    assert left["runs_left"] == 2 * (LEAST_PAIRS - 1)
+    assert f"the other {left['runs_left']} need about" in body["notes"][-1]
+    later = tuned(store, Invented(two_layouts), layouts=(ONE, TWO))  # continues and decides with all pairs
+    assert later["check"]["hpl"]["complete"] is True
+    assert later["remaining"] == {}
+
+
+def test_a_budget_that_ends_in_the_search_stores_nothing_without_a_second_run(store: Store) -> None:
     body = tuned(store, Invented(by_block, most=4))
     assert store.book()[0].winners == {}
-    assert "run mxpeak tune again" in body["notes"][-1]
+    left = body["remaining"]["hpl"]
+    assert left["runs_done"] + left["runs_left"] >= most_runs(4) + 2 * LEAST_PAIRS
+    assert f"the budget ended after {left['runs_done']} of " in body["notes"][-1]
+    assert body["notes"][-1].endswith("repeat the command to continue")
+
+
+def test_the_defaults_of_all_layouts_run_before_the_other_candidates(store: Store) -> None:
+    group = Invented(by_block)
+    tuned(store, group, layouts=(ONE, TWO))
+    searched = [each for each in group.done if each.get("phase") == "search"]
+    assert [(each["ranks"], each["settings"]) for each in searched[:2]] == [(1, {}), (2, {})]
 
 
 def test_a_benchmark_for_which_no_time_is_left_waits_for_the_next_call(store: Store) -> None:
@@ -299,6 +339,13 @@ def test_the_model_orders_and_the_defaults_of_each_layout_stay() -> None:
     chosen = ordered(found, lambda one: -float(one.settings["nb"]), 4)
     assert [dict(one.settings) for one in chosen] == [{}, {}, {"nb": "8"}, {"nb": "7"}]
     assert [dict(one.settings) for one in ordered(found, lambda one: None, 3)] == [{}, {}, {"nb": "1"}]
+
+
+def test_the_default_block_of_a_gpu_stays_the_first_candidate() -> None:
+    found = lu_candidates("hpl-mxp", ONE, 65536, 1024, on_gpu=True)
+    assert {int(one.settings["nb"]) for one in found} >= {1024, 3072, 4096}
+    chosen = ordered(found, lambda one: 1.0 / float(one.settings["nb"]), 4)  # the model prefers the largest block
+    assert [dict(one.settings) for one in chosen] == [{"nb": nb} for nb in ("1024", "4096", "3072", "2048")]
 
 
 def test_boxes_have_about_as_many_points_and_keep_the_rules() -> None:

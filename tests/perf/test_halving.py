@@ -108,6 +108,28 @@ def test_one_disturbed_run_of_three_does_not_decide() -> None:
         assert WinnerCheck((100.0, 101.0, 99.0), order).taken
 
 
+@pytest.mark.parametrize(
+    ("defaults", "tuned", "verdict"),
+    [
+        ([100, 101], [250, 260], "faster"),
+        ([100, 101], [110, 102], "undecided"),  # the gap of 1 is smaller than the range of 8
+        ([100, 110], [121, 122], "faster"),
+        ([100, 110], [119, 122], "undecided"),
+        ([100], [250, 260], "undecided"),  # one run has no range
+        ([100, 101], [250], "undecided"),
+        ([250, 260], [100, 101], "undecided"),
+        ([100, 101], [250, 0.0], "failed"),
+        ([200, 0.0], [250, 260], "undecided"),
+    ],
+)
+def test_an_incomplete_check_takes_only_a_clear_difference(
+    defaults: list[float], tuned: list[float], verdict: str
+) -> None:
+    check = WinnerCheck(tuple(defaults), tuple(tuned), complete=False)
+    assert (check.verdict, check.taken) == (verdict, verdict == "faster")
+    assert check.section()["complete"] is False
+
+
 def test_a_section_has_no_infinity() -> None:
     section = WinnerCheck((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).section()
     assert section["gain"] is None

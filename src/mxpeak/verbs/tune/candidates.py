@@ -21,7 +21,8 @@ from mxpeak.perf.simulation.machines import Machine
 from mxpeak.runtime.placement import gpu_defaults
 
 #: Values of NB on CPUs and on GPUs, and values of --split.
-BLOCKS, GPU_BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768), (128, 256, 384, 512, 768, 1024, 1536, 2048)
+BLOCKS = (64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
+GPU_BLOCKS = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 SPLITS = ("0", "0.3", "0.5")
 #: Broadcasts for process rows of two ranks, in which all rings are the same, and for longer rows.
 SHORT, ALL = ("1ringM", "long", "lib", "ilib"), ("1ringM", "1ring", "2ringM", "2ring", "longM", "long", "lib", "ilib")
@@ -109,12 +110,16 @@ def ordered(
 ) -> list[Candidate]:
     """Return the default candidate of each layout, then the other candidates in order of simulated time.
 
-    The list has at most `limit` candidates, but at least one candidate in addition to the defaults. Of the candidates
-    that differ only in the broadcast, all but the ALIKE fastest are moved to the end of the simulated candidates.
-    Candidates without a simulated time follow, and alternate between the layouts.
+    The default candidate of a layout is its first one, which sets NB on a GPU (see `lu_candidates`). The list has at
+    most `limit` candidates, but at least one candidate in addition to the defaults. Of the candidates that differ only
+    in the broadcast, all but the ALIKE fastest are moved to the end of the simulated candidates. Candidates without a
+    simulated time follow, and alternate between the layouts.
     """
-    defaults = [candidate for candidate in candidates if not candidate.settings]
-    rest = [candidate for candidate in candidates if candidate.settings]
+    firsts = dict[RankLayout, Candidate]()
+    for candidate in candidates:
+        firsts.setdefault(candidate.layout, candidate)
+    defaults = list(firsts.values())
+    rest = [candidate for candidate in candidates if candidate not in defaults]
     seconds = {candidate.key: seconds_of(candidate) for candidate in rest}
     turns, seen = dict[str, int](), dict[RankLayout, int]()
     for candidate in rest:

@@ -13,6 +13,7 @@ VERDICTS = {
     "equal": "no slower than the defaults, within the noise",
     "slower": "no faster than the defaults, which stay in use",
     "failed": "a run failed, so the defaults stay in use",
+    "undecided": "no clear difference so far",
 }
 NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 
@@ -116,7 +117,8 @@ def _check(name: str, check: Mapping[str, Any]) -> str:
     candidate = check.get("candidate_text", "the winner")
     size = check["size"]
     problem = f"N = {size['n']}" if "n" in size else "x".join(map(str, size.values())) + " per rank"
-    lines = [f"check of {name}, {problem}: the defaults and {candidate}, alternately"]
+    runs = "alternately" if check.get("complete", True) else "all runs until the budget ended"
+    lines = [f"check of {name}, {problem}: the defaults and {candidate}, {runs}"]
     for name in ("defaults", "tuned"):
         rates_of = check[name]
         rates = " ".join(three_digits(rate / 1e9) for rate in rates_of["rates_flops"])
@@ -124,7 +126,8 @@ def _check(name: str, check: Mapping[str, Any]) -> str:
         lines.append(f"  {name:<8}  {rates}  median {rate_text(rates_of['median'])}, spread {spread}")
     gain = check["gain"]
     change = "" if gain is None else f"{100 * gain:+.1f} %, noise {100 * (check['noise'] or 0):.1f} %: "
-    lines.append(f"  {change}{VERDICTS[check['verdict']]}; stored: {check['stored']}")
+    kept = f"stored: {check['stored']}" if check["stored"] else "nothing is stored"
+    lines.append(f"  {change}{VERDICTS[check['verdict']]}; {kept}")
     return "\n".join(lines) + "\n"
 
 

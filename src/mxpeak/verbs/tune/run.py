@@ -6,6 +6,9 @@ search      short runs of the candidates that the model ranks first, with fewer 
 check       alternating runs of the defaults and the fastest candidate; the candidate is stored if its median is not
             lower, otherwise the defaults
 
+If the budget ends before the check, the candidate is stored if all runs so far show that it is clearly faster. A note
+states how long the other runs need.
+
 Each measurement is immediately appended to the journal. The next step depends only on the journal, so a second call
 continues after the last measurement of the first call.
 """
@@ -13,7 +16,7 @@ continues after the last measurement of the first call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mxpeak.bench.registry import kind_of
@@ -27,8 +30,9 @@ from mxpeak.verbs.tune.candidates import Candidate, RankLayout
 from mxpeak.verbs.tune.groups import RankPool
 from mxpeak.verbs.tune.job import Record, Task, kernels_of, probe_of, typed
 from mxpeak.verbs.tune.plan import TunePlan, plan_search
-from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, WinnerCheck, next_turn
+from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, WinnerCheck, most_runs, next_turn
 from mxpeak.verbs.tune.trials import Trials, has
+from mxpeak.watch.progress import duration
 
 #: Share of the budget for kernels, and share of a benchmark's time for its search.
 KERNELS, SEARCH = 0.2, 0.55
@@ -38,6 +42,8 @@ LEAST_SLICE_S = 45.0
 MOST_PAIRS = 7
 #: If the budget is larger than an earlier one by this factor, a new search with larger trials replaces the old search.
 LARGER = 2.0
+#: Advice after a budget that ended early.
+AGAIN = "repeat the command to continue"
 
 
 class Tuner:
@@ -48,6 +54,7 @@ class Tuner:
         self.begin = time.time()
         self.notes: list[str] = []
         self.checks: dict[str, dict[str, Any]] = {}
+        self.remaining: dict[str, dict[str, float]] = {}
         self.layouts = list(plan.layouts)
         self.machines: dict[RankLayout, Machine] = {}
         self.trials = Trials(plan, store, group)
@@ -164,15 +171,56 @@ class Tuner:
         search_until = time.time() + SEARCH * (until - time.time())
         plan = self.planned(benchmark) or self.new_plan(benchmark, search_until - time.time())
         challenger, over = self.search(benchmark, plan, search_until)
-        if challenger is None:
-            why = "no settings except the defaults could be tried, or passed; try a larger -N, --nx or --budget"
-            self.note(f"{benchmark}: {why if over else 'the budget ended before the search; run mxpeak tune again'}")
+        if challenger is None and over:
+            self.note(
+                f"{benchmark}: no settings except the defaults could be tried, or passed; try a larger -N, --nx or "
+                "--budget"
+            )
             return
-        check = self.check(benchmark, plan, challenger, until)
-        if len(check.tuned) < LEAST_PAIRS:
-            self.note(f"{benchmark}: the budget ended before the check; run mxpeak tune again")
+        check = None if challenger is None else self.check(benchmark, plan, challenger, until)
+        if challenger is None or check is None or len(check.tuned) < LEAST_PAIRS:
+            self.end_early(benchmark, plan, challenger)
             return
         self.keep(benchmark, plan, challenger, check)
+
+    def end_early(self, benchmark: str, plan: Record, challenger: Candidate | None) -> None:
+        """Store the candidate if it is clearly faster in all runs so far, and note how long the other runs need."""
+        check = self.evidence(benchmark, plan, challenger) if challenger is not None else None
+        if challenger is not None and check is not None:
+            if check.verdict == "faster":
+                self.keep(benchmark, plan, challenger, check)
+            else:
+                self.show(benchmark, plan, challenger, check, "")
+        done, left = self.progress(benchmark, plan, challenger)
+        left_s = left * self.trials.seconds_per_run
+        self.remaining[benchmark] = {"runs_done": done, "runs_left": left, "seconds_left": left_s}
+        need = f"the other {left} need {'about ' if done else 'at least '}{duration(left_s)}"
+        self.note(f"{benchmark}: the budget ended after {done} of {done + left} runs; {need}; {AGAIN}")
+
+    def evidence(self, benchmark: str, plan: Record, challenger: Candidate) -> WinnerCheck | None:
+        """Return the rates of the defaults and of the candidate in the search and in the check so far.
+
+        The result is None if one of them has not run.
+        """
+        default = self.candidates(plan)[0]
+        defaults, tuned = (
+            tuple(rate for phase in ("search", "check") for rate in self.trials.rates(benchmark, plan, each, phase))
+            for each in (default, challenger)
+        )
+        return WinnerCheck(defaults, tuned, complete=False) if defaults and tuned else None
+
+    def progress(self, benchmark: str, plan: Record, challenger: Candidate | None) -> tuple[int, int]:
+        """Return the number of runs of a search and its check that have been recorded, and the number still missing."""
+        candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
+        samples = {
+            key: self.trials.rates(benchmark, plan, candidate, "search") for key, candidate in candidates.items()
+        }
+        searched = sum(map(len, samples.values()))
+        missing = len(next_turn(list(candidates), samples).batch)
+        if missing:  # later rounds have fewer candidates
+            missing = max(missing, most_runs(len(candidates)) - searched)
+        pairs = 0 if challenger is None else len(self.check_of(benchmark, plan, challenger).tuned)
+        return searched + 2 * pairs, missing + 2 * max(0, LEAST_PAIRS - pairs)
 
     def new_plan(self, benchmark: str, seconds: float) -> Record:
         """Plan a search, and record the plan so that a later call continues with the same candidates."""
@@ -199,7 +247,7 @@ class Tuner:
         The defaults do not count as a candidate. The candidate is None if no other candidate has passed.
         """
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
-        default = next(iter(candidates))
+        default, defaults = next(iter(candidates)), self.defaults(list(candidates.values()))
         while True:
             samples = {
                 key: self.trials.rates(benchmark, plan, candidate, "search") for key, candidate in candidates.items()
@@ -207,7 +255,9 @@ class Tuner:
             turn = next_turn(list(candidates), samples)
             if not turn.batch or time.time() >= until:
                 break
-            if not self.trials.run(benchmark, plan, [candidates[key] for key in turn.batch], "search", until):
+            # the defaults of all layouts run first: a budget that ends early has then compared the layouts
+            first = [key for key in turn.batch if key in defaults and not samples[key]]
+            if not self.trials.run(benchmark, plan, [candidates[key] for key in first or turn.batch], "search", until):
                 break
         alive = [candidates[key] for key in turn.alive if key != default and samples[key]]
         return (alive[0] if alive else None), not turn.batch
@@ -217,6 +267,14 @@ class Tuner:
         layouts = {(layout.ranks, layout.threads): layout for layout in self.layouts}
         recorded = [((each["ranks"], each["threads"]), each["settings"]) for each in plan["candidates"]]
         return [Candidate(layouts[layout], settings) for layout, settings in recorded if layout in layouts]
+
+    @staticmethod
+    def defaults(candidates: Sequence[Candidate]) -> set[str]:
+        """Return the keys of the defaults of each layout, which come first (see `ordered`)."""
+        firsts = dict[RankLayout, str]()
+        for candidate in candidates:
+            firsts.setdefault(candidate.layout, candidate.key)
+        return set(firsts.values())
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
         """Run the defaults and the candidate alternately, in at most MOST_PAIRS pairs before the time `until`.
@@ -262,9 +320,13 @@ class Tuner:
         )
         self.book.add(winner)
         self.store.write_book(self.book)
+        self.show(benchmark, plan, challenger, check, stored(winner))
+
+    def show(self, benchmark: str, plan: Record, challenger: Candidate, check: WinnerCheck, kept: str) -> None:
+        """Add the check of a benchmark to the result, with the stored settings `kept` if there are any; print it."""
         text = f"{typed(challenger.settings)} on {challenger.layout}"
         tried = {"candidate": dict(challenger.settings), "layout": str(challenger.layout), "candidate_text": text}
-        self.checks[benchmark] = {**check.section(), **tried, "size": plan["size"], "stored": stored(winner)}
+        self.checks[benchmark] = {**check.section(), **tried, "size": plan["size"], "stored": kept}
         self.say(f"{benchmark}: {check.verdict}, {rate_text(check.medians[1])} against {rate_text(check.medians[0])}")
 
     def section(self) -> dict[str, Any]:
@@ -275,6 +337,7 @@ class Tuner:
             "trials": [r for r in self.trials.records if r["kind"] == "trial"],
             "winners": winners,
             "check": self.checks,
+            "remaining": self.remaining,
             "notes": self.notes,
             "elapsed_s": time.time() - self.begin,
         }

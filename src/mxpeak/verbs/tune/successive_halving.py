@@ -63,8 +63,8 @@ def most_runs(candidates: int) -> int:
     return runs
 
 
-#: Smallest number of pairs of runs in a check.
-LEAST_PAIRS = 3
+#: Smallest number of pairs of runs in a check, and of runs of each side if the budget ends before the check.
+LEAST_PAIRS, LEAST_RUNS = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,14 @@ class WinnerCheck:
 
     spread     (largest - smallest rate) / median, for the defaults and for the candidate
     noise      half of the larger spread; a gain must exceed the noise
-    verdict    faster | equal: no slower, within the noise | slower | failed: a run of the candidate did not pass
+    complete   whether all pairs have run; otherwise the rates include those of the search
+    verdict    faster | equal: no slower, within the noise | slower | failed: a run of the candidate did not pass |
+               undecided: the check is not complete, and the difference is not clear
     """
 
     defaults: tuple[float, ...]
     tuned: tuple[float, ...]
+    complete: bool = True
 
     @property
     def medians(self) -> tuple[float, float]:
@@ -106,12 +109,27 @@ class WinnerCheck:
 
     @property
     def verdict(self) -> str:
-        """Return `faster`, `equal`, `slower` or `failed`."""
+        """Return `faster`, `equal`, `slower`, `failed` or `undecided`."""
         if 0.0 in self.tuned:
             return "failed"
+        if not self.complete:
+            return "faster" if self.is_clear else "undecided"
         if 0.0 in self.defaults or self.gain > self.noise:
             return "faster"
         return "equal" if self.gain >= 0.0 else "slower"
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether the runs of the candidate and of the defaults form two separate groups, the candidate faster.
+
+        Each group needs LEAST_RUNS runs. The gap between the groups must be larger than the range of each group. If
+        both had the same distribution, two runs of each would pass this test in one of 18 cases: the right two of the
+        four are the faster ones in one of six, and the middle of the three gaps is the largest in one of three.
+        """
+        groups = self.defaults, self.tuned
+        if min(map(len, groups)) < LEAST_RUNS:
+            return False
+        return min(self.tuned) - max(self.defaults) > max(max(rates) - min(rates) for rates in groups)
 
     @property
     def taken(self) -> bool:
@@ -128,4 +146,5 @@ class WinnerCheck:
             "gain": finite[2],
             "noise": finite[3],
             "verdict": self.verdict,
+            "complete": self.complete,
         }

@@ -23,6 +23,7 @@ class Trials:
     def __init__(self, plan: TunePlan, store: Store, group: RankPool):
         self.plan, self.store, self.group = plan, store, group
         self.records, self.problem = store.journal()
+        self._spent_s, self._runs = 0.0, 0
 
     def mode(self, benchmark: str) -> str:
         """Return the mode of a benchmark, `official` or `explore`; HPL has only the official mode."""
@@ -66,9 +67,21 @@ class Trials:
             batch = batch[count:]
         return any(r.get("phase") == phase for r in self.records[before:])
 
+    @property
+    def seconds_per_run(self) -> float:
+        """Return the mean time of a run in this call, including the start of its ranks; if no run ended, all the time.
+
+        Runs that only warm up count as well, because each later search needs them again.
+        """
+        return self._spent_s / max(1, self._runs)
+
     def do(self, layout: RankLayout, tasks: list[Task], until: float) -> None:
         """Perform tasks on the ranks of a layout, and reload the records from the journal."""
         place = {name: getattr(self.plan, name) for name in ("device", "kernels", "comm", "quiet")}
         journal, ranks, threads = str(self.store.journal_file), layout.ranks, layout.threads
+        begin, before = time.time(), len(self.records)
         self.group.do(TuneJob(ranks=ranks, threads=threads, tasks=tasks, journal=journal, until_unix=until, **place))
         self.records, _ = self.store.journal()
+        if tasks[0]["do"] == "trial":
+            self._spent_s += time.time() - begin
+            self._runs += len(self.records) - before
