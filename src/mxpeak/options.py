@@ -153,6 +153,14 @@ def share(text: str) -> float:
     return value
 
 
+def byte_rate(text: str) -> float:
+    """Parse a rate such as 20GB/s or 800MB/s, and return it in bytes per second."""
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([kMGT])B/s", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UsageError(f"{quoted(text)} is not a rate; use a number with a unit, such as 20GB/s or 800MB/s")
+    return float(match[1]) * {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2]]
+
+
 def positive(text: str) -> float:
     """Parse a finite number above 0."""
     value = real()(text)

@@ -20,7 +20,7 @@ from mxpeak.options import Option, Run, Setting, options, resolve, run_of, sugge
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
 #: Variables that do not set an option, such as MXPEAK_CONFIG.
 OTHER_VARIABLES = (
-    *("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT"),
+    *("CONFIG", "DAT", "CACHE_DIR", "GPU_AWARE_MPI", "IMPORT", "NODE"),
     *("STARTED_BY", "EXIT_CODE_FILE", "SIGNAL_FILE", "COLUMNS"),
 )
 

@@ -31,8 +31,11 @@ class Nodes(Generic[T]):
 
 
 def node_name() -> str:
-    """Return the name of the node on which this rank runs."""
-    return os.uname().nodename
+    """Return the name of the node on which this rank runs: MXPEAK_NODE, or the host name.
+
+    Containers with equal host names on several hosts need the variable.
+    """
+    return os.environ.get("MXPEAK_NODE") or os.uname().nodename
 
 
 def nodes_of(comm: Communicator, value: T) -> Nodes[T]:

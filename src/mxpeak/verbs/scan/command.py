@@ -28,6 +28,7 @@ examples:
   mxpeak scan --ranks 8 --rounds 9 --tolerance 3%
   srun mxpeak scan --json scan.json --write-exclude exclude.txt
   mpiexec -n 64 mxpeak scan --write-exclude slow.txt --exclude-format hostfile
+  srun --ntasks-per-node 8 mxpeak scan --links --min-link 20GB/s
 
 The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results differ, or the scan cannot decide.
 """
@@ -37,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `scan`."""
     parser.description = (
         "Run a small LU, matrix products and memory reads on all devices or groups of cores. Report slow "
-        "ranks and ranks with different results."
+        "ranks and ranks with different results. With --links, also measure the links between them."
     )
     parser.epilog = EXAMPLES
     add_options(parser, ScanConfig)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.run import PlaceConfig, ShowConfig
-from mxpeak.options import count, integer, name_in, one_of, option, share, users_file
+from mxpeak.options import boolean, byte_rate, count, integer, name_in, one_of, option, share, users_file
 from mxpeak.precision import PRECISIONS
 
 
@@ -38,6 +38,13 @@ class ScanConfig(PlaceConfig):
         "full", one_of("none", "gemm", "full"), "warm-up before the first round: none, gemm or full", "measuring"
     )
     tolerance: float = option(0.05, share, "largest slowdown that is not reported (default: 5%%)", "measuring", "5%")
+    links: bool = option(False, boolean, "also measure the links between all ranks and nodes", "links")
+    min_link: float | None = option(
+        None, byte_rate, "report links with a lower bandwidth, such as 20GB/s (default: none)", "links", "RATE"
+    )
+    link_tolerance: float = option(
+        0.3, share, "largest slowdown of a link that is not reported (default: 30%%)", "links", "30%"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,69 @@ def scan_text(body: Body) -> str:
     if len(named) > MOST_SHOWN:
         parts.append(f"and {len(named) - MOST_SHOWN} more; use --json FILE for all of them")
     parts += [_undecided(body, item) for item in body["undecided"]]
+    parts += _links(body)
     return "\n".join([*parts, verdict(body)])
+
+
+def _links(body: Body) -> list[str]:
+    """Return the table of the links, and a line for each slow or wrong link and each adapter with errors."""
+    if "links" not in body:
+        return []
+    lines = [f"{_count(body['link_count'], 'link')}, each with {_count(body['problem']['rounds'], 'meeting')}"]
+    lines.append(f"{'':28}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'limit':>10}")
+    for kind, measures in body["link_spreads"].items():
+        lines += [_link_spread(body, kind, name, values) for name, values in measures.items()]
+    if "latency" not in body["link_measures"]:
+        lines.append("the latencies are not compared, because ranks share cores")
+    findings = [_slow_link(body, link) for link in body["slow_links"]]
+    findings += [_wrong_link(body, link) for link in body["wrong_links"]]
+    lines += ["", *findings[:MOST_SHOWN]] if findings else []
+    if len(findings) > MOST_SHOWN:
+        lines.append(f"and {len(findings) - MOST_SHOWN} more; use --json FILE for all of them")
+    for adapter in body["adapters"]:
+        if adapter["errors"]:
+            counts = ", ".join(f"{name} +{change}" for name, change in adapter["errors"].items())
+            lines.append(_wrapped(f"ADAPTER  {adapter['host']} {adapter['port']}: {counts}", "    "))
+    return ["\n".join([*lines, ""])]
+
+
+def _link_spread(body: Body, kind: str, measure: str, values: Body) -> str:
+    """Return the line of a measure: bandwidths in GB/s, or latencies in microseconds."""
+
+    def text(rate: float | None) -> str:
+        if rate is None:
+            return "-"
+        return three_digits(rate / 1e9 if measure == "bandwidth" else 1e6 / rate)
+
+    unit = "GB/s" if measure == "bandwidth" else "us"
+    least = values["least"] if measure in body["link_measures"] else None
+    if measure == "bandwidth" and body["problem"]["min_link"]:
+        least = max(least or 0.0, body["problem"]["min_link"])
+    figures = "".join(f"{text(rate):>10}" for rate in (values["best"], values["median"], values["worst"]))
+    spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / values[values['against']]:.1f} %"
+    return f"{f'{measure} {kind}':28}{figures}{spread:>10}{text(least or None):>10}  {unit}"
+
+
+def _ends(body: Body, link: Body) -> str:
+    """Return the ranks and the hosts of a link."""
+    source, dest = (body["ranks"][link[name]]["host"] for name in ("source", "dest"))
+    return f"rank {link['source']} ({source}) to rank {link['dest']} ({dest})"
+
+
+def _slow_link(body: Body, link: Body) -> str:
+    """Return a text about a slow link: its ends, and its bandwidth or its latency."""
+    if link["measure"] == "bandwidth":
+        value = f"{three_digits(link['value'] / 1e9)} GB/s, {100 * link['share']:.0f} % of the reference"
+    else:
+        value = f"a latency of {three_digits(1e6 * link['value'])} us, {1 / link['share']:.1f} times the reference"
+    return _wrapped(f"SLOW LINK  {_ends(body, link)}: {value}", "    ")
+
+
+def _wrong_link(body: Body, link: Body) -> str:
+    """Return a text about a link whose messages arrived with other content."""
+    rounds = body["problem"]["rounds"]
+    text = f"messages arrived with wrong content in {link['wrong_rounds']} of {rounds} rounds"
+    return _wrapped(f"WRONG LINK  {_ends(body, link)}: {text}", "    ")
 
 
 def outliers(body: Body) -> list[int]:
@@ -46,12 +108,23 @@ def verdict(body: Body) -> str:
         if ranks == 1:
             return "one rank: bitwise identical in all rounds, and no other rank to compare it with\n"
         note = f"not compared, because no other rank is of the same kind: {_count(alone, 'rank')}\n" if alone else ""
-        return f"all {ranks} ranks agree: none is slow, and all of one kind compute identical results\n{note}"
+        links = f"all {_count(body['link_count'], 'link')} agree\n" if body.get("link_count") else ""
+        return f"all {ranks} ranks agree: none is slow, and all of one kind compute identical results\n{links}{note}"
     counts = {"slow": len(slow), "wrong": len(wrong)}
     parts = [f"{count} {'is' if count == 1 else 'are'} {defect}" for defect, count in counts.items() if count]
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
     named = f"of {_count(ranks, 'rank')}, {' and '.join(parts)}\n" if parts else ""
-    return f"{named}{_open_questions(body)}{exclude}"
+    return f"{named}{_link_verdict(body)}{_open_questions(body)}{exclude}"
+
+
+def _link_verdict(body: Body) -> str:
+    """Return a sentence with the numbers of slow and wrong links, or an empty text if there are none."""
+    ends = {
+        defect: {(link["source"], link["dest"]) for link in body.get(f"{defect}_links", ())}
+        for defect in ("slow", "wrong")
+    }
+    parts = [f"{len(links)} {'is' if len(links) == 1 else 'are'} {defect}" for defect, links in ends.items() if links]
+    return f"of {_count(body['link_count'], 'link')}, {' and '.join(parts)}\n" if parts else ""
 
 
 def _open_questions(body: Body) -> str:

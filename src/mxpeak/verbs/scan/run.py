@@ -6,6 +6,7 @@ rounds         --rounds, after a warm-up that is not counted
 rates          flops or bytes divided by the rank's own seconds
 bits           digests of the factors and of the product in every round
 slow, wrong    as defined in `decide`
+links          with --links: see `links`
 """
 
 from __future__ import annotations
@@ -26,14 +27,27 @@ from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
+from mxpeak.perf.adapters import adapter_changes, adapter_counters
 from mxpeak.perf.health import Sensors, sensors, summary
 from mxpeak.perf.host import core_groups, host_facts
 from mxpeak.precision import precision as format_of
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.compile import compile_in_turn
+from mxpeak.runtime.nodes import node_name
 from mxpeak.spans import Spans
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.decide import RankRates, decide
+from mxpeak.verbs.scan.links import (
+    BANDWIDTH,
+    LATENCY,
+    LinkRates,
+    Meeting,
+    decide_links,
+    link_sections,
+    links_of,
+    measure_links,
+    positions,
+)
 from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
 
 SCHEMA = "mxpeak.scan/1"
@@ -41,17 +55,24 @@ SCHEMA = "mxpeak.scan/1"
 DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
 #: Order and block size of the problem that compiles and loads all kernels before the measurements.
 TINY = 48, 16
+#: Largest number of links in a result; of more links, only the slow and wrong ones are stored.
+MOST_LINKS = 4096
 
 
 @dataclass(slots=True)
 class Record:
-    """The measurements of a rank, which it sends to rank 0: location, rates and bits by round, and health."""
+    """The measurements of a rank, which it sends to rank 0: location, rates and bits by round, health and links.
+
+    adapters    changes of the counters of the node's network adapters, on one rank per node
+    """
 
     where: dict[str, Any]
     kind: str
     rates: dict[str, list[float]] = field(default_factory=dict)
     bits: dict[str, list[str]] = field(default_factory=dict)
     health: dict[str, Any] = field(default_factory=dict)
+    links: dict[int, LinkRates] = field(default_factory=dict)
+    adapters: list[dict[str, object]] = field(default_factory=list)
 
 
 def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> dict[str, Any] | None:
@@ -64,6 +85,8 @@ def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> di
         _make_ready(bench, size.precision)
         measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch)
         record.where["uuid"] = watch.uuid
+        if bench.config.links:
+            _measure_links(record, bench)
         records = bench.comm.gather_objects(record)
         if records is None:
             return None
@@ -117,11 +140,12 @@ def _start_record(bench: Bench[ScanConfig]) -> Record:
     model = device.get("device_name") or host_facts()["cpu_model"] or machine()
     where = {
         "rank": bench.comm.rank,
-        "host": os.uname().nodename,
+        "host": node_name(),
         "cores": short_list(placement.cores),
         "threads": placement.threads,
         "device": device.get("device", "cpu"),
         "model": model,
+        "shares_cores": placement.crowded,
     }
     return Record(where, kind(model, placement.threads, bench.kernels.facts()))
 
@@ -174,6 +198,25 @@ def measure(
     record.health = summary(looks)
 
 
+def _measure_links(record: Record, bench: Bench[ScanConfig]) -> None:
+    """Measure the links of this rank in all rounds, and store them in `record`. Collective."""
+    comm, spans = bench.comm, bench.new_spans()
+    places = positions(comm.bcast_object(comm.gather_objects(node_name())))
+    before = adapter_counters()
+    meeting = Meeting(bench.kernels, comm, on_gpu=bench.config.on_gpu)
+
+    def step(done: int, count: int) -> None:
+        if done == 1:
+            spans.start(f"links of {comm.size} ranks", float(count))
+        spans.step(done, count, float(done))
+
+    record.links = measure_links(meeting, places, comm, bench.config.rounds, step)
+    if record.links:
+        spans.finish()
+    if places[comm.rank].local == 0:
+        record.adapters = adapter_changes(before, adapter_counters())
+
+
 def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
     """Run a measure on all ranks at the same time, and return this rank's rate in flop/s or byte/s. Collective.
 
@@ -195,20 +238,27 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
     """Compute the result of the scan from the records of all ranks."""
     measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
     verdict = decide(measured, config.tolerance)
-    hosts = sorted({records[rank].where["host"] for rank in verdict.outliers})
+    hosts = {records[rank].where["host"] for rank in verdict.outliers}
+    status = verdict.status
+    links: dict[str, Any] = {}
+    if config.links:
+        links = _of_links(records, config)
+        hosts |= set(links["link_hosts"])
+        status = "different" if links["slow_links"] or links["wrong_links"] else status
     place = {rank: {key: r.where[key] for key in ("host", "cores", "device", "uuid")} for rank, r in enumerate(records)}
     return {
         "schema": SCHEMA,
-        "status": verdict.status,
+        "status": status,
         "slow": [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow],
         "wrong": [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong],
         "undecided": [asdict(finding) for finding in verdict.undecided],
         "median": {name: median(median(record.rates[name]) for record in records) for name in records[0].rates},
         "groups": [asdict(group) for group in verdict.groups],
-        "exclude": {"hosts": hosts, "slurm": host_list(hosts)},
+        "exclude": {"hosts": sorted(hosts), "slurm": host_list(sorted(hosts))},
+        **links,
         "problem": {
             **asdict(size),
-            **{name: getattr(config, name) for name in ("rounds", "warmup", "tolerance")},
+            **{name: getattr(config, name) for name in ("rounds", "warmup", "tolerance", "link_tolerance", "min_link")},
             "product": {"m": size.side, "n": size.side, "k": size.nb, "times": size.products},
             "read_bytes": size.read_bytes,
         },
@@ -220,3 +270,19 @@ def _of_rank(record: Record) -> dict[str, Any]:
     """Return the JSON section of a rank. Bits that are equal in all rounds are listed once."""
     bits = {name: sorted(set(values)) for name, values in record.bits.items()}
     return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}
+
+
+def _of_links(records: list[Record], config: ScanConfig) -> dict[str, Any]:
+    """Return the JSON sections of the links and of the network adapters."""
+    places = positions([record.where["host"] for record in records])
+    links = links_of([record.links for record in records], places)
+    # A message between two ranks on one core waits for the scheduler.
+    measures = (BANDWIDTH,) if any(record.where["shares_cores"] for record in records) else (BANDWIDTH, LATENCY)
+    verdict = decide_links(links, places, config.link_tolerance, config.min_link, measures)
+    adapters = [{"host": record.where["host"], **adapter} for record in records for adapter in record.adapters]
+    return {
+        **link_sections(links, verdict, most=MOST_LINKS),
+        "link_measures": measures,
+        "link_hosts": verdict.hosts,
+        "adapters": adapters,
+    }
