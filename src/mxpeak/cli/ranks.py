@@ -34,7 +34,10 @@ def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], 
 
     if not launched():
         return read()
-    session.comm = start(getattr(args, "comm", os.environ.get("MXPEAK_COMM", "auto")))
+    comm, device = (
+        getattr(args, name, os.environ.get(f"MXPEAK_{name.upper()}", "auto")) for name in ("comm", "device")
+    )
+    session.comm = start(comm, device)
     return session.on_root(read)
 
 
@@ -64,7 +67,7 @@ def join_ranks(
         elif ranks > 1:
             return _start(ranks, argv, place, session)
         else:
-            session.comm = start(place.comm)
+            session.comm = start(place.comm, place.device)
     confirm(place.comm, place.ranks, session.comm)
     return None
 

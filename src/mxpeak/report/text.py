@@ -216,7 +216,9 @@ def placement(result: Result) -> str:
     lines = str(result.launch.get("grid") or "").splitlines()
     for rank in result.launch.get("binding") or ():
         threads = f"{rank['threads']} thread{'s' if rank['threads'] > 1 else ''}"
-        lines.append(f"rank {rank['rank']:>4} on {rank['host']}: {threads} on cores {rank['cores']}")
+        gpu = f", GPU {rank['device_bus']}" if rank.get("device_bus") else ""
+        adapter = f", adapter {rank['adapter']}" if rank.get("adapter") else ""
+        lines.append(f"rank {rank['rank']:>4} on {rank['host']}: {threads} on cores {rank['cores']}{gpu}{adapter}")
     return "".join(f"  {line}\n" for line in lines)
 
 

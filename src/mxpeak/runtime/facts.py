@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mxpeak.comm.base import Communicator
@@ -14,10 +15,11 @@ from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.options import Run
-from mxpeak.perf.devices import adapter_advice, cross_socket, map_lines, rank_location
+from mxpeak.perf.devices import adapter_advice, bus_address, cross_socket, map_lines, rank_location
 from mxpeak.perf.host import environment, host_facts, software_facts
+from mxpeak.perf.nearest_adapter import adapter_of_each, gpus_in
 from mxpeak.records import Caution
-from mxpeak.runtime.launch import launcher, library_name
+from mxpeak.runtime.launch import ADAPTER_VARIABLES, launcher, library_name
 from mxpeak.runtime.nodes import node_name, nodes_of
 from mxpeak.runtime.placement import Placement
 
@@ -100,6 +102,7 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
             "cores": short_list(placement.cores),
             "threads": placement.threads,
             **kernels.device_facts(),
+            **adapter_facts(kernels.device_facts()),
         }
     )
     return {
@@ -108,6 +111,14 @@ def launch_facts(comm: Communicator, placement: Placement, kernels: Kernels) -> 
         "comm": comm.name,
         "binding": ranks,
     }
+
+
+def adapter_facts(device: Mapping[str, Any], root: str | Path = "/") -> dict[str, Any]:
+    """Return the network adapter nearest to this rank's GPU, and the variables with which mxpeak selected it."""
+    buses = gpus_in(root)
+    chosen = dict(zip(buses, adapter_of_each(buses, root)))
+    adapter = chosen.get(bus_address(str(device.get("device_bus", ""))))
+    return {"adapter": adapter.name, "adapter_variables": dict(ADAPTER_VARIABLES)} if adapter else {}
 
 
 def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, Any]) -> list[Caution]:
@@ -119,7 +130,7 @@ def gpu_cautions(comm: Communicator, placement: Placement, device: Mapping[str, 
     ranks = comm.gather_objects(location) or []
     if len(ranks) > 1:
         print("\n".join(map_lines(ranks)), file=sys.stderr, flush=True)
-    if len({rank.host for rank in ranks}) > 1 and (advice := adapter_advice(ranks)):
+    if len({rank.host for rank in ranks}) > 1 and not ADAPTER_VARIABLES and (advice := adapter_advice(ranks)):
         print(advice, file=sys.stderr, flush=True)
     crossed = list(filter(None, map(cross_socket, ranks)))
     return [

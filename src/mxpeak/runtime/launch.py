@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.installation import install_command
-from mxpeak.perf.host import available_memory_bytes
+from mxpeak.perf.host import allowed_cores, available_memory_bytes
 from mxpeak.records import size_text
 from mxpeak.runtime.parent_watch import (
     EXIT_CODE_FILE,
@@ -50,6 +51,16 @@ LOCAL_RANKS = {
     "mpiexec (Open MPI)": "OMPI_COMM_WORLD_LOCAL_RANK",
     "srun": "SLURM_LOCALID",
 }
+
+#: Variables in which launchers store the number of ranks of the node.
+LOCAL_SIZES = {
+    TORCHRUN: "LOCAL_WORLD_SIZE",
+    "mpiexec (PMI)": "MPI_LOCALNRANKS",
+    "mpiexec (Open MPI)": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "srun": "SLURM_STEP_TASKS_PER_NODE",
+}
+#: The variables with which mxpeak selected the network adapters of this rank.
+ADAPTER_VARIABLES: dict[str, str] = {}
 
 #: Minimum memory of each rank without a matrix: the part of Python, NumPy and MPI that is not shared.
 RANK_BYTES = 25 * 2**20
@@ -226,7 +237,38 @@ def confirm(comm: str, ranks: int | None, group: Communicator) -> None:
         )
 
 
-def start(comm: str = "auto") -> Communicator:
+def local_place(environ: Mapping[str, str] = os.environ) -> tuple[int, int | None] | None:
+    """Return this rank's number on its node and the number of ranks of the node, as the launcher reports them.
+
+    Return None if the number of the rank is unknown; the number of ranks alone may be None. With Cray's MPI, srun sets
+    the variables of PMI, and those of Slurm contain the numbers on the node.
+    """
+    launch = launcher(environ)
+    if launch is None:
+        return None
+    name, rank, size = launch
+    if not environ.get(LOCAL_RANKS.get(name, ""), "").isdecimal():
+        slurm = (environ.get("SLURM_PROCID"), environ.get("SLURM_STEP_NUM_TASKS"))
+        name = "srun" if slurm == (str(rank), str(size)) else name
+    number = environ.get(LOCAL_RANKS.get(name, ""), "")
+    count = re.fullmatch(r"(\d+)(\(x\d+\))?", environ.get(LOCAL_SIZES.get(name, ""), ""))  # Slurm: 8(x4)
+    return (int(number), int(count[1]) if count else None) if number.isdecimal() else None
+
+
+def select_adapters(device: str, root: str | Path = "/") -> None:
+    """Set the variables with which MPI and NCCL use the network adapter nearest to the GPU of this rank.
+
+    Call this function before MPI starts. Without a GPU, or if the user has set these variables, nothing changes.
+    """
+    place = local_place() if device != "cpu" else None
+    if place is not None:
+        from mxpeak.perf.nearest_adapter import adapter_variables
+
+        ADAPTER_VARIABLES.update(adapter_variables(*place, allowed_cores(), os.environ, root))
+        os.environ.update(ADAPTER_VARIABLES)
+
+
+def start(comm: str = "auto", device: str = "auto") -> Communicator:
     """Return the communicator of all ranks.
 
     The communicator is of the type that `comm` requests, otherwise torch.distributed under torchrun or MPI under other
@@ -236,6 +278,8 @@ def start(comm: str = "auto") -> Communicator:
     launch = launcher()
     if not launched() and comm not in COMMANDS:
         return Solo()
+    if launched():
+        select_adapters(device)
     if comm == "torch" or (comm != "mpi" and launch is not None and launch[0] == TORCHRUN):
         return _start_torch(launch)
     return _start_mpi(launch)

@@ -21,6 +21,7 @@ from mxpeak.layout.cores import devices_near, oversubscribed, short_list, split_
 from mxpeak.options import AnyRun, Run
 from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
+from mxpeak.perf.nearest_adapter import Adapter, adapter_of_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
 from mxpeak.runtime.compile import compile_side_by_side
@@ -129,27 +130,31 @@ def _too_many(ranks: int) -> Caution:
 def map_of_a_node(
     config: PlaceConfig, comm: Communicator, row: int | None = None, root: str | Path = "/"
 ) -> tuple[list[str], list[Caution]]:
-    """Return lines with the GPU and the cores of each rank of a node, and cautions about them. Collective over comm.
+    """Return lines with the GPU, the cores and the network adapter of each rank of a node, and cautions about them.
 
-    The function binds no rank and reads only the addresses of GPUs. The device in `config` must be resolved.
+    The function binds no rank and reads only the addresses of GPUs. The device in `config` must be resolved. Collective
+    over comm.
     """
     nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device)), row))
     bound, shown = [cores for cores, _, _ in nodes.values], {buses for _, buses, _ in nodes.values}
     near: list[list[int]] = [[] for _ in bound]
-    gpus = ["-"] * len(bound)
+    gpus, devices = ["-"] * len(bound), [0] * len(bound)
+    adapters: list[Adapter] = []
     if config.on_gpu and config.device == GPUS and len(shown) == 1 and (buses := shown.pop()):
         beside = [gpu_location(bus, root).cores for bus in buses]
         devices = devices_near(bound, beside)
         near, gpus = [beside[device] for device in devices], [f"{device} ({buses[device]})" for device in devices]
+        adapters = adapter_of_each(buses, root)
     elif config.on_gpu:
         gpus = ["as the launcher shows" if config.device == GPUS else config.device.removeprefix(f"{GPUS}:")] * len(
             bound
         )
     masks = split_masks(bound, near, [of for _, _, of in nodes.values])
-    rows = [("rank", "GPU", "cores")]
-    rows += [(str(rank), gpu, short_list(mask)) for rank, (gpu, mask) in enumerate(zip(gpus, masks))]
-    widths = [max(len(line[column]) for line in rows) for column in range(2)]
-    lines = [f"{rank:<{widths[0]}}  {gpu:<{widths[1]}}  {cores}" for rank, gpu, cores in rows]
+    rows = [("rank", "GPU", "cores", "adapter" if adapters else "")]
+    for rank, (gpu, mask) in enumerate(zip(gpus, masks)):
+        rows.append((str(rank), gpu, short_list(mask), adapters[devices[rank]].name if adapters else ""))
+    widths = [max(len(line[column]) for line in rows) for column in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     crowded = oversubscribed({core for mask in masks for core in mask}, len(masks))
     return lines, [_too_many(len(masks))] if crowded else []
 
