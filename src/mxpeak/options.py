@@ -354,7 +354,7 @@ def recordable(config: type) -> set[str]:
 
 
 #: The sources of a value, in ascending order of precedence.
-ORIGINS = ("default", "tuned", "HPL.dat", "file", "variable", "flag")
+ORIGINS = ("default", "profile", "tuned", "HPL.dat", "file", "variable", "flag")
 
 
 @dataclass(frozen=True, slots=True)

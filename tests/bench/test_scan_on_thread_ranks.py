@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mxpeak.comm.base import ARRAYS, Communicator
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.kernels import HostKernels
@@ -19,6 +20,7 @@ from mxpeak.spans import Spans
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size, footprint, probes
 from mxpeak.verbs.scan.run import Record, measure, result
+from mxpeak.verbs.scan.units import unit_of
 from tests.support.scans import open_bits
 
 SIZE = Size(61, 8, "fp32")
@@ -54,8 +56,11 @@ def scan(ranks: int, make: Make, size: Size = SIZE, kinds: str = "") -> dict[str
 
     def body(comm: Communicator) -> Any:
         where = {"rank": comm.rank, "host": f"node{comm.rank:03}", "cores": "0", "device": "cpu", "uuid": None}
+        where |= {"shares_cores": False, "unit_ranks": str(comm.rank), "leads_unit": True}
         record = Record(where, kinds[comm.rank] if kinds else "k")
-        measure(record, size, CONFIG, make(comm.rank), comm, Spans(), CoreSensors([0], "/nowhere"))
+        measure(
+            record, size, CONFIG, make(comm.rank), comm, Spans(), CoreSensors([0], "/nowhere"), unit_of("rank", comm)
+        )
         return comm.gather_objects(record)
 
     return result(run_ranks(ranks, body)[0], size, CONFIG)
@@ -132,7 +137,7 @@ def test_ranks_that_are_named_are_told_with_their_hosts() -> None:
 @pytest.mark.parametrize(("n", "nb"), [(1, 1), (2, 4), (48, 16), (100, 320)])
 def test_every_size_has_work_for_the_clock_and_leaves_its_bits(n: int, nb: int) -> None:
     size = Size(n, nb, "fp32")
-    for probe in probes(HostKernels(1, poison=True), ARRAYS, size):
+    for probe in probes(HostKernels(1, poison=True), Solo(ARRAYS), size):
         probe.prepare()
         probe.work()
         first = probe.bits() if probe.bits else None

@@ -176,3 +176,16 @@ def test_without_mpi_a_scan_says_what_one_rank_would_take(
         "mxpeak selected 2 ranks for this host, but could not start them: --ranks 2 needs MPI for Python, "
         "or use --ranks 1"
     ) in (capsys.readouterr().err)
+
+
+def test_a_profile_sets_what_the_user_does_not_set() -> None:
+    def settings(*flags: str) -> Any:
+        return scan_settings(parsed(["scan", *flags]), {})
+
+    deep = settings("--profile", "deep", "--rounds", "4")
+    assert (deep.config.rounds, deep.config.links) == (4, True)
+    assert (deep.origins["rounds"], deep.origins["links"]) == ("flag", "profile")
+    assert settings("--profile", "quick").config.warmup == "gemm"
+    assert settings().config.links is False
+    with pytest.raises(UsageError, match="nightly"):
+        settings("--profile", "nightly")

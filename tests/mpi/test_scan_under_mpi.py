@@ -1,4 +1,4 @@
-"""mxpeak scan under real mpiexec: structure, bits and codes on all ranks.  Rates are never looked at."""
+"""Scans of invented nodes under mpiexec: nodes, groups of nodes and links are compared."""
 
 from __future__ import annotations
 
@@ -7,77 +7,86 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import pytest
-
-from tests.support.ranks import Ended, StandingRanks, mpiexec, needs_mpi
-from tests.support.scans import open_bits
+from mxpeak.verbs.scan.units import AGREES
+from tests.support.ranks import MPIEXEC, needs_mpi
 
 pytestmark = needs_mpi
 
-#: So tolerant that no rank is slow, whatever else the machine does.
-SMALL = ["scan", "-N", "96", "--nb", "16", "--rounds", "2", "--tolerance", "0.999", "--json", "-"]
+
+def scan(tmp_path: Path, nodes: str, *flags: str) -> tuple[int, dict[str, Any], str]:
+    """Run a scan of one rank per letter of `nodes`; equal letters are ranks of one invented node."""
+    file = tmp_path / "scan.json"
+    command: list[str] = []
+    for node in nodes:
+        each = ["-n", "1", "env", f"MXPEAK_NODE=node{node}", sys.executable, "-m", "mxpeak", "scan", "--threads", "1"]
+        command += [":"] * bool(command) + [*each, "-N", "96", "--nb", "16", "--json", str(file), *flags]
+    done = subprocess.run(
+        [str(MPIEXEC), *command], capture_output=True, text=True, timeout=300, env={**os.environ}, check=False
+    )
+    body = json.loads(file.read_text()) if file.exists() else {}
+    return done.returncode, body, done.stdout + done.stderr
 
 
-@pytest.fixture(scope="module")
-def on_ranks(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[int, Ended]:
-    """A scan of two and one of four ranks."""
-    return {
-        ranks: standing[ranks].run({"scan": SMALL}, tmp_path_factory.mktemp(f"scan{ranks}"))["scan"] for ranks in (2, 4)
-    }
+def test_nodes_are_compared_under_mpi(tmp_path: Path) -> None:
+    code, body, text = scan(tmp_path, "aabb", "--unit", "node", "--rounds", "2", "--tolerance", "99%")
+    assert code == 0, text
+    assert body["unit"] == "node"
+    assert [(rank["host"], rank["unit_ranks"], rank["leads_unit"]) for rank in body["ranks"]] == [
+        ("nodea", "0-1", True), ("nodea", "0-1", False), ("nodeb", "2-3", True), ("nodeb", "2-3", False)
+    ]  # fmt: skip
+    assert [group["ranks"] for group in body["groups"]] == [[0, 2]]
+    assert "all 2 nodes agree" in text
+    assert body["ranks"][0]["bits"] == body["ranks"][2]["bits"], "both nodes factor the same matrix"
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_all_ranks_compute_the_same_bits_and_end_with_one_code(ranks: int, on_ranks: dict[int, Ended]) -> None:
-    ended = on_ranks[ranks]
-    body = ended.body
-    ended.check(0 if body["status"] == "alike" else 3)
-    assert body["wrong"] == open_bits(body) == []
-    assert [one["rank"] for one in body["ranks"]] == list(range(ranks))
-    bits = [one["bits"] for one in body["ranks"]]
-    assert bits == [bits[0]] * ranks
-    assert all(len(found) == 1 for found in bits[0].values())
-    assert [group["ranks"] for group in body["groups"]] == [list(range(ranks))]
-    assert "binding" not in body["launch"]
+def test_groups_are_compared_under_mpi(tmp_path: Path) -> None:
+    code, body, text = scan(tmp_path, "abcd", "--unit", "group", "--rounds", "3", "--tolerance", "99%")
+    assert code == 0, text
+    assert all(rank["bits"]["LU of 2 nodes"] == [AGREES] for rank in body["ranks"])
+    assert all(len(rank["rates"]["LU of 2 nodes"]) == 1 for rank in body["ranks"])
+    assert "LU of 2 nodes" in text
 
 
-def test_mistakes_are_said_by_one_rank(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
-    commands = {"rounds": ["scan", "--rounds", "0"], "memory": ["scan", "-N", "9000000"]}
-    ended = standing[2].run(commands, tmp_path)
-    for name, code in (("rounds", 2), ("memory", 5)):
-        ended[name].check(code)
-        assert ended[name].stderr.count("error:") == 1
+def test_too_few_nodes_for_groups(tmp_path: Path) -> None:
+    code, body, text = scan(tmp_path, "ab", "--unit", "group", "--rounds", "1")
+    assert (code, body) == (2, {})
+    assert "--group 2 needs at least 4 nodes" in text
 
 
-def test_one_command_starts_the_ranks_of_a_host_itself(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mxpeak", *SMALL, "--ranks", "2"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    body = json.loads(run.stdout)
-    assert run.returncode == (0 if body["status"] == "alike" else 3), run.stderr
-    assert len(body["ranks"]) == 2
-    assert body["wrong"] == open_bits(body) == []
+def test_links_between_nodes_under_mpi(tmp_path: Path) -> None:
+    code, body, text = scan(
+        tmp_path, "aabb", "--links", "--rounds", "2", "--tolerance", "99%", "--link-tolerance", "99%"
+    )
+    assert code == 0, text
+    ends = {(link["source"], link["dest"]): link["kind"] for link in body["links"]}
+    inside, between = "within a node", "between nodes"
+    assert ends == {
+        (0, 1): inside, (1, 0): inside, (2, 3): inside, (3, 2): inside,
+        (0, 2): between, (2, 0): between, (1, 3): between, (3, 1): between,
+    }  # fmt: skip
+    assert (body["slow_links"], body["wrong_links"]) == ([], [])
+    assert "all 8 links agree" in text
 
 
-def test_more_ranks_than_cores_come_to_an_end(on_ranks: dict[int, Ended], tmp_path: Path) -> None:
-    """The four that have run where they are more."""
-    ranks = min(8, max(4, (os.cpu_count() or 1) + 1))
-    if ranks in on_ranks:
-        ended = on_ranks[ranks]
-        body = ended.body
-        ended.check(0 if body["status"] == "alike" else 3)
-    else:
-        run = mpiexec(ranks, *SMALL, cwd=tmp_path)
-        body = json.loads(run.stdout)
-        assert run.returncode == (0 if body["status"] == "alike" else 3), run.stderr
-    assert len(body["ranks"]) == ranks
-    assert body["wrong"] == open_bits(body) == []
-
-
-def test_a_rank_whose_products_are_off_by_a_bit_is_named(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
-    commands = {"scan": [*SMALL, "--write-exclude", "exclude.txt"]}
-    ended = standing[4].run(commands, tmp_path, "tests.support.wrong_products", "off_by_a_bit")["scan"]
-    ended.check(3)
-    body = ended.body
-    found = [(one["rank"], one["result"], one["reason"]) for one in body["wrong"]]
-    assert found == [(1, "lu", "differ"), (1, "gemm", "differ")]
-    assert (ended.folder / "exclude.txt").read_text() == body["machine"]["hostname"].split(".")[0] + "\n"
+def test_links_below_an_absolute_limit(tmp_path: Path) -> None:
+    code, body, text = scan(
+        tmp_path,
+        "ab",
+        "--links",
+        "--rounds",
+        "1",
+        "--tolerance",
+        "99%",
+        "--link-tolerance",
+        "99%",
+        "--min-link",
+        "900TB/s",
+    )
+    assert code == 3, text
+    assert {(link["source"], link["dest"], link["measure"]) for link in body["slow_links"]} == {
+        (0, 1, "bandwidth"), (1, 0, "bandwidth")
+    }  # fmt: skip
+    assert body["exclude"]["hosts"] == [], "with two nodes, either may be the slow one"
+    assert "of 2 links, 2 are slow" in text

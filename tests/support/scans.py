@@ -44,6 +44,9 @@ def scan_body(
             "device": device,
             "model": "Invented 9000",
             "uuid": uuid,
+            "shares_cores": False,
+            "unit_ranks": str(rank),
+            "leads_unit": True,
         }
         share, bits = (slow or {}).get(rank, 1.0), (wrong or {}).get(rank, "aaa")
         rates = {"lu": 2.5e11, "gemm": 1.25e12, "read": 1.1e10}

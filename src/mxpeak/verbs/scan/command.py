@@ -15,9 +15,9 @@ from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
 from mxpeak.errors import ExitCode
-from mxpeak.options import Run, options, resolve, run_of
+from mxpeak.options import Run, Setting, options, resolve, run_of
 from mxpeak.records import to_json
-from mxpeak.verbs.scan.config import ScanConfig, ScanOutput
+from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -29,6 +29,7 @@ examples:
   srun mxpeak scan --json scan.json --write-exclude exclude.txt
   mpiexec -n 64 mxpeak scan --write-exclude slow.txt --exclude-format hostfile
   srun --ntasks-per-node 8 mxpeak scan --links --min-link 20GB/s
+  srun --ntasks-per-node 8 mxpeak scan --unit group --group 2,4
 
 The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results differ, or the scan cannot decide.
 """
@@ -62,6 +63,10 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
     shown = {o.name for o in options(ScanOutput)}
     settings = resolve(ScanConfig, vars(args), environ, {k: v for k, v in values.items() if k not in shown})
     output = resolve(ScanOutput, vars(args), environ, {k: v for k, v in values.items() if k in shown})
+    profile = PROFILES.get(settings["profile"].value or "", {})
+    settings |= {
+        name: Setting(value, "profile") for name, value in profile.items() if settings[name].origin == "default"
+    }
     run = run_of(ScanConfig, settings)
     return ScanRun(config=run.config, origins=run.origins, output=run_of(ScanOutput, output).config)
 

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.run import PlaceConfig, ShowConfig
-from mxpeak.options import boolean, byte_rate, count, integer, name_in, one_of, option, share, users_file
+from mxpeak.options import boolean, byte_rate, count, integer, listed, name_in, one_of, option, share, users_file
 from mxpeak.precision import PRECISIONS
+
+#: Values of each profile for options that are not set.
+PROFILES: dict[str, dict[str, Any]] = {
+    "quick": {"rounds": 3, "warmup": "gemm"},
+    "standard": {"rounds": 9, "links": True},
+    "deep": {"rounds": 500, "links": True},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +39,21 @@ class ScanConfig(PlaceConfig):
     nb: int = option(320, integer(1), "block size (default: 320; 512 with 16-bit products; 1024 on a GPU)", "problem")
     precision: str | None = option(
         None, name_in(PRECISIONS), f"operand precision: {', '.join(PRECISIONS)} (default: as in hpl-mxp)", "problem"
+    )
+    unit: str = option(
+        "rank",
+        one_of("rank", "device", "node", "group"),
+        "what is compared: ranks (devices), nodes, or nodes by groups of nodes with changing partners",
+        "measuring",
+    )
+    group: tuple[int, ...] = option(
+        (2,), listed(integer(2)), "numbers of nodes per group, with --unit group (default: 2)", "measuring", "2,4,8"
+    )
+    profile: str | None = option(
+        None,
+        one_of(*PROFILES),
+        "quick: 3 rounds after a short warm-up; standard: 9 rounds and links; deep: 500 rounds and links",
+        "measuring",
     )
     rounds: int = option(5, integer(1, 1000), "number of rounds in which all ranks measure", "measuring", "K")
     warmup: str = option(

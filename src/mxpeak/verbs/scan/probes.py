@@ -1,4 +1,8 @@
-"""The measures of a scan round: an LU, matrix products and memory reads, with the same inputs on each rank."""
+"""The measures of a scan round: an LU, matrix products and memory reads, with the same inputs in each unit.
+
+A unit is one rank, or all ranks of a node. The ranks of a unit factor one matrix together, and each of them multiplies
+and reads its own data.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mxpeak.bench.lu import gemm_probe
-from mxpeak.comm.base import Transport
+from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import make_grid
-from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.dense import dist_matrix
 from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.generators import generator
-from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.grid import ProcessGrid, divisors
 from mxpeak.layout.index_map import consecutive
 from mxpeak.perf.counts import Footprint, lu_flops, mxp_memory_bytes
 from mxpeak.precision import precision as format_of
@@ -32,30 +35,31 @@ LOOKAHEAD = 0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Order, block size and precision of a scan. They are equal on all ranks."""
+    """Order, block size and precision of a scan, and the number of ranks of a unit. They are equal on all ranks."""
 
     n: int
     nb: int
     precision: str
+    ranks: int = 1
 
     @property
     def side(self) -> int:
-        """Return the order of the products: half of A's order, so that C has a quarter of A's entries."""
-        return max(1, self.n // 2)
+        """Return the order of a rank's products, so that C has a quarter of the entries of the rank's share of A."""
+        return max(1, math.isqrt(self.n**2 // self.ranks) // 2)
 
     @property
     def products(self) -> int:
-        """Return the number of products per round. They have about as many flops as the LU."""
-        return max(1, math.ceil(lu_flops(self.n) / (2.0 * self.side**2 * self.nb)))
+        """Return the number of products per rank and round. They have about as many flops as the LU."""
+        return max(1, math.ceil(lu_flops(self.n) / (self.ranks * 2.0 * self.side**2 * self.nb)))
 
     @property
     def product_flops(self) -> float:
-        """Return the flops of all products in a round."""
-        return self.products * 2.0 * self.side**2 * self.nb
+        """Return the flops of all products of a unit in a round."""
+        return self.ranks * self.products * 2.0 * self.side**2 * self.nb
 
     @property
     def read_bytes(self) -> int:
-        """Return the number of bytes that are read in a round."""
+        """Return the number of bytes that a unit reads in a round."""
         return READS * self.n**2 * format_of(stored_as(self.precision)).bytes
 
 
@@ -66,7 +70,7 @@ class Probe:
     prepare   function that is called before the timed part
     work      function that is timed
     bits      function that returns a digest of the result's bits, or None if the measure has no result
-    amount    flops or bytes of the work
+    amount    flops or bytes of the work of all ranks of the unit
     """
 
     name: str
@@ -76,15 +80,20 @@ class Probe:
     bits: Callable[[], str] | None = None
 
 
-def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
-    """Return the measures of a rank in the order of execution: LU, products, and reads of the LU factors."""
-    alone = make_grid(ProcessGrid(1, 1), Solo(transport))
-    assert alone is not None
-    A = dist_matrix(alone, size.n, size.n, size.nb, kernels, stored_as(size.precision))
-    system = GeneratedSystem(alone, size.n, size.nb, generator("sqrt-n", size.n, seed=SEED), kernels)
-    options = MixedLuOptions(size.precision, lookahead=LOOKAHEAD, forwards=False)
+def probes(kernels: Kernels, unit: Communicator, size: Size) -> list[Probe]:
+    """Return the measures of a unit in the order of execution: LU, products, and reads of the LU factors.
+
+    `unit` is the communicator of the unit's ranks. Collective over unit.
+    """
+    P = max(p for p in divisors(unit.size) if p * p <= unit.size)
+    grid = make_grid(ProcessGrid(P, unit.size // P), unit)
+    assert grid is not None
+    A = dist_matrix(grid, size.n, size.n, size.nb, kernels, stored_as(size.precision))
+    system = GeneratedSystem(grid, size.n, size.nb, generator("sqrt-n", size.n, seed=SEED), kernels)
+    options = MixedLuOptions(size.precision, lookahead=LOOKAHEAD, forwards=unit.size > 1)
     product = gemm_probe(kernels, size.side, size.side, size.nb, size.precision)
-    tile = Tile(A.local, consecutive(size.n), consecutive(size.n), 0, 0)
+    rows, columns = A.local.shape
+    tile = Tile(A.local, consecutive(rows), consecutive(columns), 0, 0)
 
     def factor() -> None:
         factorize(A, options, kernels, Spans())
@@ -107,18 +116,19 @@ def probes(kernels: Kernels, transport: Transport, size: Size) -> list[Probe]:
     ]
 
 
-def footprint(precision: str, *, on_gpu: bool) -> Footprint:
-    """Return a function that computes the bytes of a scan on P×Q ranks.
+def footprint(precision: str, unit_ranks: int = 1, *, on_gpu: bool) -> Footprint:
+    """Return a function that computes the bytes of a scan on P×Q ranks, in units of `unit_ranks` ranks.
 
-    Each rank stores the matrix of a complete LU, and the matrices C, A and B of the products.
+    Each unit stores the matrix of a complete LU, and each rank the matrices C, A and B of the products.
     """
     stored = format_of(stored_as(precision)).bytes
 
     def count(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
-        own = mxp_memory_bytes(n, nb, 1, 1, stored, stored, inverses=on_gpu, background=on_gpu)
-        side = Size(n, nb, precision).side
-        products = stored * (side**2 + 4 * side * nb)  # A and B as generated and rounded
-        matrix, buffers = P * Q * own["matrix"], P * Q * (own["buffers"] + products)
+        own = mxp_memory_bytes(n, nb, 1, unit_ranks, stored, stored, inverses=on_gpu, background=on_gpu)
+        side = Size(n, nb, precision, unit_ranks).side
+        products = unit_ranks * stored * (side**2 + 4 * side * nb)  # A and B as generated and rounded
+        units = math.ceil(P * Q / unit_ranks)
+        matrix, buffers = units * own["matrix"], units * (own["buffers"] + products)
         return {"matrix": matrix, "buffers": buffers, "total": matrix + buffers}
 
     return count

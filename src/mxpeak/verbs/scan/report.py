@@ -8,12 +8,15 @@ from statistics import median
 from typing import Any
 
 from mxpeak.layout.cores import short_list
+from mxpeak.layout.host_list import host_list
 from mxpeak.records import size_text, three_digits
 
 WIDTH = 80
 #: Largest number of ranks in the table. If there are more ranks, the table contains only the first outliers.
 MOST_SHOWN = 16
 TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read"}
+#: Width of the longest title of a measure.
+WIDEST = 16
 UNITS = {"lu": "FLOP/s", "gemm": "FLOP/s", "read": "B/s"}
 
 Body = Mapping[str, Any]
@@ -21,7 +24,7 @@ Body = Mapping[str, Any]
 
 def scan_text(body: Body) -> str:
     """Return the report of a scan. Lines have at most 80 columns, unless a name is longer."""
-    parts = [_heading(body), *(_group(group) for group in body["groups"])]
+    parts = [_heading(body), *(_group(body, group) for group in body["groups"])]
     if rows := _rows(body):
         parts.append(_table(rows))
     named = outliers(body)
@@ -101,19 +104,19 @@ def outliers(body: Body) -> list[int]:
 
 def verdict(body: Body) -> str:
     """Return the verdict of a scan as text, followed by the hosts to exclude."""
-    ranks = len(body["ranks"])
+    units, noun = len(_leaders(body)), _noun(body)
     slow, wrong = ({finding["rank"] for finding in body[name]} for name in ("slow", "wrong"))
     if body["status"] == "alike":
         alone = sum(len(group["ranks"]) == 1 for group in body["groups"])
-        if ranks == 1:
-            return "one rank: bitwise identical in all rounds, and no other rank to compare it with\n"
-        note = f"not compared, because no other rank is of the same kind: {_count(alone, 'rank')}\n" if alone else ""
+        if units == 1:
+            return f"one {noun}: bitwise identical in all rounds, and no other {noun} to compare it with\n"
+        note = f"not compared, because no other {noun} is of the same kind: {_count(alone, noun)}\n" if alone else ""
         links = f"all {_count(body['link_count'], 'link')} agree\n" if body.get("link_count") else ""
-        return f"all {ranks} ranks agree: none is slow, and all of one kind compute identical results\n{links}{note}"
+        return f"all {units} {noun}s agree: none is slow, and all of one kind compute identical results\n{links}{note}"
     counts = {"slow": len(slow), "wrong": len(wrong)}
     parts = [f"{count} {'is' if count == 1 else 'are'} {defect}" for defect, count in counts.items() if count]
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
-    named = f"of {_count(ranks, 'rank')}, {' and '.join(parts)}\n" if parts else ""
+    named = f"of {_count(units, noun)}, {' and '.join(parts)}\n" if parts else ""
     return f"{named}{_link_verdict(body)}{_open_questions(body)}{exclude}"
 
 
@@ -129,8 +132,8 @@ def _link_verdict(body: Body) -> str:
 
 def _open_questions(body: Body) -> str:
     """Return a sentence that lists the undecided measures and results, with advice; empty if all are decided."""
-    rates = dict.fromkeys(TITLES[item["measure"]] for item in body["undecided"] if "measure" in item)
-    bits = dict.fromkeys(TITLES[item["result"]] for item in body["undecided"] if "result" in item)
+    rates = dict.fromkeys(_title(item["measure"]) for item in body["undecided"] if "measure" in item)
+    bits = dict.fromkeys(_title(item["result"]) for item in body["undecided"] if "result" in item)
     questions = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
     questions += [f"which results are correct ({', '.join(bits)})"] if bits else []
     if not questions:
@@ -151,22 +154,37 @@ def _heading(body: Body) -> str:
     )
 
 
+def _title(measure: str) -> str:
+    """Return the title of a measure; the measures of groups are their own titles."""
+    return TITLES.get(measure, measure)
+
+
+def _noun(body: Body) -> str:
+    """Return the noun of the units that the scan compares."""
+    return "node" if body["unit"] in ("node", "group") else "rank"
+
+
+def _leaders(body: Body) -> list[Body]:
+    """Return the records of the first ranks of the units."""
+    return [rank for rank in body["ranks"] if rank["leads_unit"]]
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _group(group: Body) -> str:
-    title = _wrapped(f"{_listed(group['ranks'])}: {group['kind']}", "  ")
-    head = f"{'':8}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'slow below':>12}"
+def _group(body: Body, group: Body) -> str:
+    title = _wrapped(f"{_listed(body, group['ranks'])}: {group['kind']}", "  ")
+    head = f"{'':{WIDEST}}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'slow below':>12}"
     return "\n".join([title, head, *(_spread(name, values) for name, values in group["spreads"].items()), ""])
 
 
 def _spread(measure: str, values: Body) -> str:
-    scale, unit = _scale(values["best"], UNITS[measure])
+    scale, unit = _scale(values["best"], UNITS.get(measure, "FLOP/s"))
     best, middle, worst = (three_digits(values[key] / scale) for key in ("best", "median", "worst"))
     spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / values[values['against']]:.1f} %"
     least = "-" if values["least"] is None else three_digits(values["least"] / scale)
-    return f"{TITLES[measure]:8}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
+    return f"{_title(measure):{WIDEST}}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
 
 
 def _scale(rate: float, unit: str) -> tuple[float, str]:
@@ -176,8 +194,8 @@ def _scale(rate: float, unit: str) -> tuple[float, str]:
 
 def _rows(body: Body) -> list[Body]:
     """Return the ranks to list in the table: all ranks, or the first outliers if there are too many ranks."""
-    ranks: list[Body] = body["ranks"]
-    return ranks if len(ranks) <= MOST_SHOWN else [ranks[rank] for rank in outliers(body)[:MOST_SHOWN]]
+    units = _leaders(body)
+    return units if len(units) <= MOST_SHOWN else [body["ranks"][rank] for rank in outliers(body)[:MOST_SHOWN]]
 
 
 def _table(rows: Sequence[Body]) -> str:
@@ -187,12 +205,15 @@ def _table(rows: Sequence[Body]) -> str:
     """
     measures = list(rows[0]["rates"])
     medians = {row["rank"]: {name: median(row["rates"][name]) for name in measures} for row in rows}
-    scales = {name: _scale(max(rates[name] for rates in medians.values()), UNITS[name]) for name in measures}
-    heads = "".join(f"{TITLES[name] + ' ' + scales[name][1]:>13}" for name in measures)
-    lines = [f"{'rank':>6}  {'computes on':<14}{heads}  host"]
+    scales = {
+        name: _scale(max(rates[name] for rates in medians.values()), UNITS.get(name, "FLOP/s")) for name in measures
+    }
+    heads = "".join(f"{_title(name) + ' ' + scales[name][1]:>13}" for name in measures)
+    first = "rank" if all(row["unit_ranks"] == str(row["rank"]) for row in rows) else "ranks"
+    lines = [f"{first:>6}  {'computes on':<14}{heads}  host"]
     for row in rows:
         rates = "".join(f"{three_digits(medians[row['rank']][name] / scales[name][0]):>13}" for name in measures)
-        line = f"{row['rank']:>6}  {_cores(row):<14}{rates}  "
+        line = f"{row['unit_ranks']:>6}  {_cores(row):<14}{rates}  "
         host, width = row["host"], WIDTH - len(line)  # host names are cut in the table only
         lines.append(line + (host if len(host) <= width else f"{host[: width - 1]}…"))
     return "\n".join(lines) + "\n"
@@ -210,15 +231,18 @@ def _finding(body: Body, rank: int) -> str:
     rounds = body["problem"]["rounds"]
     wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
     slow = [finding for finding in body["slow"] if finding["rank"] == rank]
-    defects = [f"its results of {TITLES[finding['result']]} {_WRONG[finding['reason']]}" for finding in wrong]
+    defects = [f"its results of {_title(finding['result'])} {_WRONG[finding['reason']]}" for finding in wrong]
     defects += [
-        f"{TITLES[finding['measure']]} at {100 * finding['share']:.0f} % of the {_reference(body, finding)} "
+        f"{_title(finding['measure'])} at {100 * finding['share']:.0f} % of the {_reference(body, finding)} "
         f"in {finding['rounds']} of {rounds} rounds"
         for finding in slow
     ]
     where = f"{record['host']}, {_cores(record)}" + (f", {record['uuid']}" if record["uuid"] else "")
     words = "WRONG" if wrong else "SLOW"
-    return _wrapped(f"{words}  rank {rank} ({where}): {'; '.join([*defects, *health(record)])}", "    ")
+    name = (
+        f"rank {rank} ({where})" if _noun(body) == "rank" else f"node {record['host']} (ranks {record['unit_ranks']})"
+    )
+    return _wrapped(f"{words}  {name}: {'; '.join([*defects, *health(record)])}", "    ")
 
 
 _WRONG = {"differ": "differ from those of the majority", "change": "change from round to round"}
@@ -252,16 +276,16 @@ def _undecided(body: Body, finding: Body) -> str:
     if "measure" in finding:
         text = _unclear_rate(body, finding)
     elif finding["reason"] == "change":
-        title = TITLES[finding["result"]]
+        title = _title(finding["result"])
         text = f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
     else:
-        text = f"the results of {TITLES[finding['result']]} differ, and no majority of the ranks agrees"
-    return _wrapped(f"UNDECIDED  {_listed(finding['ranks'])}: {text}", "    ")
+        text = f"the results of {_title(finding['result'])} differ, and no majority of the ranks agrees"
+    return _wrapped(f"UNDECIDED  {_listed(body, finding['ranks'])}: {text}", "    ")
 
 
 def _unclear_rate(body: Body, finding: Body) -> str:
     """Return a text that states the difference between the rates, and why no rank is identified as slow."""
-    title, tolerance = TITLES[finding["measure"]], f"--tolerance {100 * body['problem']['tolerance']:g}%"
+    title, tolerance = _title(finding["measure"]), f"--tolerance {100 * body['problem']['tolerance']:g}%"
     spread, against = f"{100 * finding['spread']:.1f} %", _reference(body, {**finding, "rank": finding["ranks"][0]})
     apart = f"{100 * abs(finding['share'] - 1):.1f} % {'above' if finding['share'] > 1 else 'below'} the {against}"
     if finding["reason"] == "spread" and against == "best":
@@ -273,8 +297,11 @@ def _unclear_rate(body: Body, finding: Body) -> str:
     return f"{title} is {apart}, more than {tolerance}, but the spread of {spread} or single rounds may explain it"
 
 
-def _listed(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {short_list(ranks)}"
+def _listed(body: Body, ranks: Sequence[int]) -> str:
+    """Return the units of these leading ranks: the ranks, or the names of the nodes."""
+    noun = _noun(body)
+    names = short_list(ranks) if noun == "rank" else host_list([body["ranks"][rank]["host"] for rank in ranks])
+    return f"{noun}{'s' * (len(ranks) > 1)} {names}"
 
 
 def _wrapped(text: str, indent: str) -> str:

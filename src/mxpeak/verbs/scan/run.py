@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from platform import machine
 from statistics import median
 from typing import Any, Unpack
@@ -23,6 +23,7 @@ from typing import Any, Unpack
 from mxpeak.bench.harness import Bench, RunHooks, open_bench
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
@@ -49,6 +50,7 @@ from mxpeak.verbs.scan.links import (
     positions,
 )
 from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
+from mxpeak.verbs.scan.units import Unit, agreement, check_group_sizes, schedule, unit_of
 
 SCHEMA = "mxpeak.scan/1"
 #: Default orders: for one thread, for a processor with native 16-bit products, and for a GPU.
@@ -78,12 +80,17 @@ class Record:
 def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> dict[str, Any] | None:
     """Scan all ranks, and return the result on rank 0. Collective over comm."""
     with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, hooks) as bench:
-        size = _size(bench)
+        unit = unit_of(bench.config.unit, bench.comm)
+        size = _size(bench, unit.largest)
+        if bench.config.unit == "group":
+            check_group_sizes(bench.config.group, bench.placement.nodes)
         begin = time.time()
-        record = _start_record(bench)
+        record = _start_record(bench, unit)
         watch = sensors(bench.placement.cores, bench.kernels.device_facts().get("device_bus"))
         _make_ready(bench, size.precision)
-        measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch)
+        measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch, unit)
+        if bench.config.unit == "group":
+            _measure_groups(record, size, bench, unit)
         record.where["uuid"] = watch.uuid
         if bench.config.links:
             _measure_links(record, bench)
@@ -96,21 +103,21 @@ def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> di
         return {**result(records, size, bench.config), **facts, "warnings": [asdict(caution) for caution in cautions]}
 
 
-def _size(bench: Bench[ScanConfig]) -> Size:
-    """Return the order, block size and precision of the scan. Collective.
+def _size(bench: Bench[ScanConfig], unit_ranks: int) -> Size:
+    """Return the order, block size and precision of the scan for units of up to `unit_ranks` ranks. Collective.
 
     Without -N, the order takes about a second per round and fits on every host. Raise a ResourceError if -N does not
     fit.
     """
     config, ranks = bench.config, bench.comm.size
     precision = config.precision or "fp32"
-    need = footprint(precision, on_gpu=config.on_gpu)
+    need = footprint(precision, unit_ranks, on_gpu=config.on_gpu)
     if config.n is None:
-        n = max(1, round(_default_n(bench, precision) / config.nb)) * config.nb
-        return Size(min(n, bench.budget.default_n(need, config.nb, 1, ranks)), config.nb, precision)
+        n = max(1, round(_default_n(bench, precision) * unit_ranks ** (1 / 3) / config.nb)) * config.nb
+        return Size(min(n, bench.budget.default_n(need, config.nb, 1, ranks)), config.nb, precision, unit_ranks)
     if not bench.budget.fits(need, config.n, config.nb, 1, ranks):
         raise ResourceError(bench.budget.too_large(need, config.n, config.nb, 1, ranks))
-    return Size(config.n, config.nb, precision)
+    return Size(config.n, config.nb, precision, unit_ranks)
 
 
 def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
@@ -135,7 +142,7 @@ def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
     return [Caution("cached", text, f"to measure memory, use -N {larger}")]
 
 
-def _start_record(bench: Bench[ScanConfig]) -> Record:
+def _start_record(bench: Bench[ScanConfig], unit: Unit) -> Record:
     device, placement = bench.kernels.device_facts(), bench.placement
     model = device.get("device_name") or host_facts()["cpu_model"] or machine()
     where = {
@@ -146,8 +153,11 @@ def _start_record(bench: Bench[ScanConfig]) -> Record:
         "device": device.get("device", "cpu"),
         "model": model,
         "shares_cores": placement.crowded,
+        "unit_ranks": unit.ranks,
+        "leads_unit": unit.leads,
     }
-    return Record(where, kind(model, placement.threads, bench.kernels.facts()))
+    own = kind(model, placement.threads, bench.kernels.facts())
+    return Record(where, own if unit.comm.size == 1 else f"{unit.comm.size} ranks, {own}")
 
 
 def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
@@ -167,7 +177,7 @@ def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
     kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
 
     def use() -> None:
-        for probe in probes(kernels, comm.transport, tiny):
+        for probe in probes(kernels, Solo(comm.transport), tiny):
             probe.prepare()
             probe.work()
             if probe.bits is not None:
@@ -177,22 +187,29 @@ def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
 
 
 def measure(
-    record: Record, size: Size, config: ScanConfig, kernels: Kernels, comm: Communicator, spans: Spans, watch: Sensors
+    record: Record,
+    size: Size,
+    config: ScanConfig,
+    kernels: Kernels,
+    comm: Communicator,
+    spans: Spans,
+    watch: Sensors,
+    unit: Unit,
 ) -> None:
     """Warm up the kernels, measure all rounds, and store rates, bits and health in `record`. Collective over comm."""
-    each = probes(kernels, comm.transport, size)
+    each = probes(kernels, unit.comm, replace(size, ranks=unit.comm.size))
     for probe in each:
         if config.warmup in ("full", probe.name):
-            timed(probe, kernels, comm, lambda: None)
+            timed(probe, kernels, comm, unit, lambda: None)
     count = config.rounds * len(each)
     spans.start(f"scan of {comm.size} rank{'s' * (comm.size > 1)}", float(count))
     looks = [watch.read()]
     for done in range(count):
         probe = each[done % len(each)]
-        rate = timed(probe, kernels, comm, lambda: looks.append(watch.read()))
+        rate = timed(probe, kernels, comm, unit, lambda: looks.append(watch.read()))
         record.rates.setdefault(probe.name, []).append(rate)
         if probe.bits is not None:
-            record.bits.setdefault(probe.name, []).append(probe.bits())
+            record.bits.setdefault(probe.name, []).append(unit.combined(probe.bits()))
         spans.step(done + 1, count, done + 1.0)
     spans.finish()
     record.health = summary(looks)
@@ -217,10 +234,43 @@ def _measure_links(record: Record, bench: Bench[ScanConfig]) -> None:
         record.adapters = adapter_changes(before, adapter_counters())
 
 
-def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[], object]) -> float:
-    """Run a measure on all ranks at the same time, and return this rank's rate in flop/s or byte/s. Collective.
+def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: Unit) -> None:
+    """Factor a matrix on each group of nodes, and store in `record` the rate and bits of this node's group by round.
 
-    `look` is called after this rank has finished, while other ranks may still compute.
+    Collective. All groups of a round work at the same time. The order grows so that a round takes as long as on a node.
+    """
+    comm, kernels, config, nodes = bench.comm, bench.kernels, bench.config, bench.placement.nodes
+    node = positions(comm.bcast_object(comm.gather_objects(node_name())))[comm.rank].node
+    spans = bench.new_spans()
+    count = len(config.group) * config.rounds
+    spans.start(f"groups of {nodes} nodes", float(count))
+    for done in range(count):
+        g, t = config.group[done // config.rounds], done % config.rounds
+        groups = schedule(nodes, g, config.rounds)[t]
+        color = next((k for k, group in enumerate(groups) if node in group), None)
+        members = comm.split(color, comm.rank)
+        name, bits = f"LU of {g} nodes", ""
+        if members is None:
+            comm.barrier()
+            comm.barrier()
+        else:
+            n = round(size.n * g ** (1 / 3) / size.nb) * size.nb
+            probe = probes(kernels, members, replace(size, n=n, ranks=members.size))[0]
+            together = replace(unit, comm=members)
+            record.rates.setdefault(name, []).append(timed(probe, kernels, comm, together, lambda: None))
+            if probe.bits is not None:
+                bits = together.combined(probe.bits())
+            members.free()
+        record.bits.setdefault(name, []).append(bits)
+        spans.step(done + 1, count, done + 1.0)
+    spans.finish()
+
+
+def timed(probe: Probe, kernels: Kernels, comm: Communicator, unit: Unit, look: Callable[[], object]) -> float:
+    """Run a measure on all ranks at the same time, and return the rate of this unit in flop/s or byte/s. Collective.
+
+    The slowest rank of a unit determines the rate. `look` is called after this rank has finished, while other ranks may
+    still compute.
     """
     probe.prepare()
     kernels.wait()
@@ -228,15 +278,17 @@ def timed(probe: Probe, kernels: Kernels, comm: Communicator, look: Callable[[],
     begin = time.perf_counter()
     probe.work()
     kernels.wait()
-    rate = probe.amount / (time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
     look()
     comm.barrier()
-    return rate
+    return probe.amount / unit.largest_time(seconds, kernels.xp)
 
 
 def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
     """Compute the result of the scan from the records of all ranks."""
-    measured = [RankRates(rank, record.kind, record.rates, record.bits) for rank, record in enumerate(records)]
+    leaders = [rank for rank, record in enumerate(records) if record.where["leads_unit"]]
+    _reduce_groups([records[rank] for rank in leaders], config)
+    measured = [RankRates(rank, records[rank].kind, records[rank].rates, records[rank].bits) for rank in leaders]
     verdict = decide(measured, config.tolerance)
     hosts = {records[rank].where["host"] for rank in verdict.outliers}
     status = verdict.status
@@ -249,10 +301,13 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
     return {
         "schema": SCHEMA,
         "status": status,
+        "unit": config.unit,
         "slow": [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow],
         "wrong": [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong],
         "undecided": [asdict(finding) for finding in verdict.undecided],
-        "median": {name: median(median(record.rates[name]) for record in records) for name in records[0].rates},
+        "median": {
+            name: median(median(records[rank].rates[name]) for rank in leaders) for name in records[leaders[0]].rates
+        },
         "groups": [asdict(group) for group in verdict.groups],
         "exclude": {"hosts": sorted(hosts), "slurm": host_list(sorted(hosts))},
         **links,
@@ -264,6 +319,18 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
         },
         "ranks": [_of_rank(record) for record in records],
     }
+
+
+def _reduce_groups(records: list[Record], config: ScanConfig) -> None:
+    """Replace the values of groups by the best rate of each node, and by whether its results agree with the majority.
+
+    A slow node slows all of its groups, and a healthy node those that it shares with the slow node.
+    """
+    for name in [f"LU of {g} nodes" for g in config.group] if config.unit == "group" else []:
+        agree = agreement([record.bits[name] for record in records])
+        for record, bits in zip(records, agree):
+            record.rates[name] = [max(record.rates[name])]
+            record.bits[name] = [bits]
 
 
 def _of_rank(record: Record) -> dict[str, Any]:
