@@ -264,7 +264,7 @@ def _mixed_lu(
     begin = kernels.device.mark()
     factorize(A, MixedLuOptions("fp16", lookahead=lookahead, forwards=False), kernels, Spans((), kernels.stopwatch))
     time_s = kernels.device.seconds(begin, kernels.device.mark())
-    proof = prove(system, A, "fp16", kernels, None, 4711)
+    proof = prove(system, A, "fp16", kernels, [], 4711)
     kernels.trsm, kernels.gemm, solves.BLOCK = before
     return time_s, proof
 

@@ -89,7 +89,7 @@ def solve(
         A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
         system.store(A)
         before = A.local.copy()
-        balanced = balance(A, kernels) if scaling else None
+        balanced = [balance(A, kernels)] if scaling else []
         if spoil_before is not None:
             spoil_before(A, kernels)
         singular = factorize(A, MixedLuOptions(low, **(options or {})), kernels, Spans())
@@ -434,7 +434,7 @@ def solve_lu_only(n: int, nb: int, low: str, name: str, seed: int, condition: fl
         A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
         system.store(A)
         factorize(A, MixedLuOptions(low), kernels, Spans())
-        return prove(system, A, low, kernels, None, 1000 + seed)
+        return prove(system, A, low, kernels, [], 1000 + seed)
 
     return run_ranks(1, body)[0]
 

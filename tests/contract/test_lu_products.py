@@ -387,6 +387,26 @@ def test_scaling_by_powers_of_two_is_exact_and_by_others_rounds_thrice_at_most(
             assert within(numbers(backend, A), exact, bound)
 
 
+@for_each("precision", STORED)
+def test_pairs_of_rows_and_of_columns_are_combined_with_one_rounding(
+    backend: Backend, rng: Any, precision: str
+) -> None:
+    for m, n in triton_shapes(backend):
+        x, y = (stored(rng.random((m, n)) - 0.5, precision) for _ in range(2))
+        for combine, size, across in (("combine_rows", m, True), ("combine_columns", n, False)):
+            r, s = (rng.random(size) + 0.5 for _ in range(2))
+            # two blocks of one matrix, in other rows or columns
+            whole = matrix(backend, np.concatenate((x, y), axis=0 if across else 1), precision)
+            X, Y = (whole[:m], whole[m:]) if across else (whole[:, :n], whole[:, n:])
+            getattr(backend.kernels, combine)(X, Y, vector(backend, r), vector(backend, s))
+            factors = [f[:, None] if across else f for f in (r, s)]
+            a, b = x.astype(WIDE), y.astype(WIDE)
+            for found, exact in ((X, (a + b) * factors[0]), (Y, (a - b) * factors[1])):
+                # the sum and the product in fp64, and the rounding to the type of X
+                bound = (STORED[precision][1] + 2.1 * U) * np.abs(exact)
+                assert within(numbers(backend, found), exact, bound)
+
+
 def test_reciprocal_powers_bring_numbers_between_a_half_and_one(backend: Backend, rng: Any) -> None:
     def found(x: Any) -> Any:
         powers = backend.kernels.buffer(len(x))

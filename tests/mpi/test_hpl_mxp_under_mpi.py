@@ -13,12 +13,19 @@ pytestmark = needs_mpi
 
 SYSTEM = ["run", "hpl-mxp", "-N", "197", "--nb", "24", "--warmup", "none", "--json", "-"]
 GRIDS = {
-    2: {"1x2": ["--bcast", "2ring"], "2x1": ["--refine", "classical"]},
+    2: {
+        "1x2": ["--bcast", "2ring"],
+        "2x1": ["--refine", "classical"],
+        "2x1 butterfly": ["--pivoting", "butterfly", "--butterfly-depth", "3"],
+        "1x2 partial": ["--pivoting", "partial"],
+    },
     4: {
         "2x2": ["--scaling", "auto", "--bcast", "ilib"],
         "4x1": ["--depth", "0"],
         "1x4": ["--bcast", "longM", "--order", "column"],
         "2x2 of nodes": ["--node-grid", "1x2"],
+        "2x2 butterfly": ["--pivoting", "butterfly", "--scaling", "auto"],
+        "4x1 partial": ["--pivoting", "partial", "--scaling", "auto"],
     },
 }
 #: What breaks a rule, and which.
@@ -28,6 +35,7 @@ IGNORED = {
     "--generator fasi-higham": ["--condition", "10"],
     "--refine gmres": ["--restart", "3", "--refine", "classical"],
     "above 0": ["--threshold", "0"],
+    "--pivoting butterfly": ["--butterfly-depth", "3"],
     "--diagonal-scale": ["--generator", "fasi-higham", "--diagonal-scale", "2"],
 }
 
@@ -72,6 +80,8 @@ def test_every_grid_solves_the_system_of_one_process(
         ended.check(0)
         body: dict[str, Any] = ended.body
         assert body["launch"]["ranks"] == ranks
+        pivoting = [remark["covered"] for remark in body["rules"].pop("remarks", [])]
+        assert pivoting == {"butterfly": [False], "partial": [True]}.get(grid.split()[-1], [])
         assert body["rules"] == {"mode": "official", "admissible": True, "meaningful": True, "violations": []}
         assert body["validation"]["lu_proof"]["passed"]
         assert body["launch"]["comm"] == "mpi"

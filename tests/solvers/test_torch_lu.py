@@ -187,7 +187,7 @@ def solve_mixed(
     system = GeneratedSystem(grid, n, nb, generator(name, n), kernels)
     A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
     system.store(A)
-    balanced = balance(A, kernels) if scaling else None
+    balanced = [balance(A, kernels)] if scaling else []
     singular = lu.factorize(A, lu.MixedLuOptions(low, lookahead=lookahead), kernels, Spans())
     mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
     mxp.A_inf = mxp.equations.max_abs(system.row_sums())

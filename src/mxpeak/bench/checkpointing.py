@@ -336,7 +336,7 @@ def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float,
 def _check_notes(part: Part) -> None:
     """Raise a ValueError if a factorization cannot continue from the notes of a part."""
     steps = -(-part.m // part.nb)
-    lengths = {"blocks": steps, "zero_pivots": steps, "singular": 1}
+    lengths = {"blocks": steps, "zero_pivots": steps, "singular": 1, "order": part.m}
     for name, values in part.notes.items():
         if len(values) != lengths.get(name):
             raise ValueError(f"its data {name!r:.40} has an unexpected length of {len(values)}")
@@ -344,6 +344,8 @@ def _check_notes(part: Part) -> None:
         raise ValueError("the data of its diagonal blocks is missing")
     if any(value != value or abs(value) > part.m for value in part.notes.get("singular", ())):
         raise ValueError("the number of its first singular column is out of range")
+    if sorted(part.notes.get("order", range(part.m))) != list(range(part.m)):
+        raise ValueError("the order of its rows is not a permutation")
 
 
 def _largest(first: Notes, second: Notes) -> Notes:

@@ -67,8 +67,11 @@ def rate_of(result: Result, machine: Machine) -> float:
 def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float], list[float]] | None:
     """Simulate an LU run and return its progress: times in seconds, and the flops done by each time.
 
-    Returns None if the machine was not measured in the precision of the case.
+    Returns None if the machine was not measured in the precision of the case, or if the simulator has no model of its
+    pivoting.
     """
+    if getattr(case, "pivoting", "none") != "none":
+        return None
     settings = {name: getattr(case, name) for name in (*OF_RUN, "bcast")}
     low, split = getattr(case, "precision", "fp64"), getattr(case, "split", 0.0)
     run = LuRun(precision=low, depth=min(case.depth, 1), split=split, **settings)

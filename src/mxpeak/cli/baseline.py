@@ -16,7 +16,9 @@ from mxpeak.runtime.placement import native_precisions, on_device, on_processor,
 from mxpeak.watch.forecast import ProgressForecast
 
 #: Settings that must agree if the forecast of a run comes from another run; the number of ranks must also agree.
-SAME = ("n", "precision", "generator", "refine", "scaling")
+SAME = ("n", "precision", "generator", "refine", "scaling", "pivoting")
+#: Settings that older results do not contain, with their values in those runs.
+ADDED = {"pivoting": "none"}
 
 
 def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, ProgressForecast]:
@@ -116,7 +118,8 @@ def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
     """Return a text per differing setting, such as "n is 1000 in the file and 2000 in this run"."""
     sections = (result.get(name) for name in ("problem", "launch"))
     problem, launch = (section if isinstance(section, dict) else {} for section in sections)
-    there = {name: problem.get(name) for name in SAME} | {"ranks": launch.get("ranks")}
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
+    older = {name: value for name, value in ADDED.items() if here[name] is not None}
+    there = {name: problem.get(name, older.get(name)) for name in SAME} | {"ranks": launch.get("ranks")}
     different = [name for name in here if there[name] != here[name]]
     return [f"{name} is {there[name]} in the file and {here[name]} in this run" for name in different]

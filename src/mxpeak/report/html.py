@@ -168,9 +168,10 @@ def _rules(result: Body) -> str:
     if not rules:
         return ""
     violations = rules.get("violations") or ()
+    remarks = "".join(f"<li>{text(remark.get('text'))}</li>" for remark in rules.get("remarks") or ())
     if rules.get("admissible") and not violations:
-        return "<p>ADMISSIBLE: the run breaks no published rule</p>"
-    items = "".join(
+        return f"<p>ADMISSIBLE: the run breaks no published rule</p>{f'<ul>{remarks}</ul>' if remarks else ''}"
+    items = remarks + "".join(
         f"<li>{'own test ' if own_test(each) else ''}{text(each.get('rule'))}: {text(each.get('text'))}</li>"
         for each in violations
     )

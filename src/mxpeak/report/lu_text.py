@@ -100,8 +100,21 @@ def _what_ran(result: Result) -> list[str]:
     """Return lines about look-ahead, library panels, panel solves and generator, if they differ from the options."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    notes = (depth_text(result.problem), panels, solves_text(result), generator_text(result.problem))
-    return [line for line in notes if line]
+    notes = (depth_text(result.problem), panels, solves_text(result), pivoting_text(result))
+    return [line for line in (*notes, *remark_lines(result), generator_text(result.problem)) if line]
+
+
+def pivoting_text(result: Result) -> str:
+    """Return text about the butterflies or the pivoting of HPL-MxP with their time; empty without either."""
+    method, time_s = result.problem.get("pivoting"), three_digits(result.result.get("pivoting_time_s"))
+    if method == "butterfly":
+        return f"random butterflies of depth {result.problem.get('butterfly_depth')} on both sides of A, {time_s} s"
+    return f"partial pivoting, panels and row swaps {time_s} s" if method == "partial" else ""
+
+
+def remark_lines(result: Result) -> list[str]:
+    """Return the remarks of the rules on the choices of a run."""
+    return [str(remark.get("text")) for remark in result.rules.get("remarks") or ()]
 
 
 def generator_text(problem: Mapping[str, Any]) -> str:

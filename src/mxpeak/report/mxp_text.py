@@ -9,7 +9,7 @@ from __future__ import annotations
 from mxpeak.precision import precision
 from mxpeak.records import Result
 from mxpeak.report.hpl_text import EPSILON, number_or_nan
-from mxpeak.report.lu_text import depth_text, generator_text, solves_text
+from mxpeak.report.lu_text import depth_text, generator_text, pivoting_text, remark_lines, solves_text
 from mxpeak.report.native_report import OwnReport
 from mxpeak.report.text import violation_text
 
@@ -38,6 +38,7 @@ class MxpText(OwnReport):
         history = enumerate(result.validation.get("history") or [])
         steps = [f"Solver iteration {k:2d}, scaled backward error = {number_or_nan(eta):.8e}\n" for k, eta in history]
         rules = [f"  {violation_text(violation)}\n" for violation in result.rules.get("violations") or []]
+        rules += [f"  {line}\n" for line in remark_lines(result)]
         admissible = "ADMISSIBLE" if result.rules.get("admissible") else "NOT ADMISSIBLE"
         self._write(
             f"test {self._cases}: {_settings(result)}{_seconds(result)}{''.join(steps)}\n"
@@ -61,6 +62,7 @@ def _settings(result: Result) -> str:
     settings = [
         *(of["variant"].split()[0], f"{of['precision']}{emulated}", f"generator {of['generator']}"),
         *(f"refinement {of['refine']}", f"seed {of['seed']}", depth_text(of), solves_text(result)),
+        pivoting_text(result),
     ]
     lines = ", ".join(filter(None, settings)), generator_text(of)
     return "".join(f"{line}\n" for line in lines if line)

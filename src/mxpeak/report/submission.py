@@ -12,7 +12,7 @@ from typing import Any
 
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Result, rate_text, three_digits, to_json
-from mxpeak.report.lu_text import generator_text, solves_text
+from mxpeak.report.lu_text import generator_text, remark_lines, solves_text
 from mxpeak.report.text import blas_text, violation_text
 
 SCHEMA_SUBMISSION = "mxpeak.submission/1"
@@ -135,17 +135,21 @@ def _algorithm(result: Result) -> str:
     way = {"classical": "classical refinement"}.get(problem.get("refine", ""), "GMRES from the left")
     lu_rate, lu_s = result.result.get("lu_rate_flops"), result.result.get("lu_time_s")
     balanced = ", balanced" if problem.get("scaling") == "auto" else ""
+    pivoted = " with partial pivoting" if problem.get("pivoting") == "partial" else " without pivoting"
+    if problem.get("pivoting") == "butterfly":
+        balanced += f", multiplied from both sides by random butterflies of depth {problem.get('butterfly_depth')}"
+    remarks = "".join(f"  {line[0].upper()}{line[1:]}." for line in remark_lines(result))
     stored = stored_as(low)
     derived = f"  {text[0].upper()}{text[1:]}." if (text := generator_text(problem)) else ""
     solves = f", {method}" if (method := solves_text(result)) else ""
     return (
         f"Matrix {problem.get('generator')} of order {problem.get('n')}, seed {problem.get('seed')}, made in {stored}"
-        f"{balanced} inside the clock.  Blocked right-looking LU without pivoting, NB = {problem.get('nb')}, on a "
+        f"{balanced} inside the clock.  Blocked right-looking LU{pivoted}, NB = {problem.get('nb')}, on a "
         f"{problem.get('P')}x{problem.get('Q')} grid, diagonal blocks factored in {stored}{solves}, "
         f"L and U stored in {stored}, the operands of the update in {low}{rounded}, "
         f"accumulated in {precision(low).accumulate}: {three_digits(lu_s)} s, {rate_text(lu_rate)}.  The factors "
         f"precondition {way} in fp64, steps: {result.validation.get('iterations')}, to a scaled backward error of "
-        f"{three_digits(result.validation.get('residual'))}.{derived}"
+        f"{three_digits(result.validation.get('residual'))}.{remarks}{derived}"
     )
 
 

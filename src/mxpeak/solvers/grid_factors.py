@@ -27,6 +27,7 @@ from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.refine import Columns, Equations, U, columns_of
 from mxpeak.solvers.scaling import Balance, balance, balanced
+from mxpeak.solvers.transformations import Pivoting, gathered
 from mxpeak.spans import Spans
 
 #: Matrices with a smaller norm lose digits in fp32, whose smallest normal number is 2^-126.
@@ -87,7 +88,7 @@ class GridFactors(Factorization):
         order = RowOrder(A.n)
         with spans("factor"):
             self.singular = factorize(LU, options, kernels, spans, order=order)
-        self._to, self._back = (xp.take(xp.asarray(rows), self.row_indices) for rows in (order.rows, order.inverse))
+        self._pivoting = Pivoting(order, A.rows, grid.column, xp)
         self._solver = Factored(LU, kernels)
         largest = allreduce_scalar(grid.all, kernels.max_abs_upper(LU.local, A.rows, A.cols), "max", xp)
         self._growth = largest / A_max if A_max else 1.0
@@ -185,27 +186,16 @@ class GridFactors(Factorization):
 
     def solve(self, B: Matrix) -> Matrix:
         """Return A_s^-1 B = U^-1 L^-1 P B; B is distributed like the rows of A, and the result like the columns."""
-        return self._solver.solve(self._permuted(B, self._to))
+        return self._solver.solve(self._pivoting.left(B))
 
     def solve_transposed(self, B: Matrix) -> Matrix:
         """Return A_s^-T B = P^T L^-T U^-T B; B is distributed like the columns of A, and the result like the rows."""
-        return self._permuted(self._solver.solve_transposed(B), self._back)
-
-    def _permuted(self, r: Matrix, sources: Vector) -> Matrix:
-        """Return the distributed vector with the entries r[sources[i]].
-
-        Every rank gathers r, which takes 8·N bytes per column.
-        """
-        return self.xp.take(self.gathered(r, over_rows=True), sources, axis=0)
+        return self._pivoting.left_transposed(self._solver.solve_transposed(B))
 
     def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
         """Return the global vector for a vector distributed over the columns, or over the rows if `over_rows`."""
-        A, whole = self.matrix.A, self.xp.zeros((self.n, *x.shape[1:]))
-        layout, along = (A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)
-        for local, everywhere in layout.blocks():
-            whole[everywhere] = x[local]
-        along.allreduce(whole, "sum")
-        return whole
+        A = self.matrix.A
+        return gathered(x, *((A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)), self.xp)
 
 
 class GridEquations(Equations):

@@ -1,16 +1,18 @@
 """The system of HPL-MxP for refinement: A is generated again for every product, and M^-1 = U^-1 L^-1.
 
-With balancing, the factors are those of R A C (R and C are diagonal), so that M^-1 = C (LU)^-1 R.
+If A was transformed to S A T before the LU, or its rows were permuted by pivoting, M^-1 = T U^-1 L^-1 S.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.distributed.spaces import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.solvers.lu.triangular import Factored
-from mxpeak.solvers.scaling import Balance
+from mxpeak.solvers.transformations import Transformation, preconditioned, preconditioned_transposed
 from mxpeak.spans import Spans
 
 
@@ -24,10 +26,10 @@ class MxpSystem:
         A_inf: float,
         kernels: Kernels,
         spans: Spans,
-        balance: Balance | None = None,
+        transformations: Sequence[Transformation] = (),
     ):
         self._system, self._factors, self._kernels, self.spans = system, Factored(factors, kernels), kernels, spans
-        self._balance = balance
+        self._transformations = transformations
         grid = system.grid
         self.n, self.b = system.n, system.b
         self.unknowns = DistSpace(kernels, grid.all, system.cols.local_size, counts=grid.p == 0)
@@ -45,21 +47,13 @@ class MxpSystem:
         return self.b - self.multiply(x)
 
     def precondition(self, r: Vector) -> Vector:
-        """Return C U^-1 L^-1 R r, distributed like the columns of A."""
-        xp = self._kernels.xp
+        """Return T U^-1 L^-1 S r, distributed like the columns of A."""
         with self.spans("ptrsv", flops=2.0 * self._system.rows.local_size * self._system.cols.local_size):
-            if self._balance is None:
-                return self._factors.solve(r)
-            scaled = xp.multiply(self._balance.R, r)
-            return xp.multiply(self._balance.C, self._factors.solve(scaled))
+            return preconditioned(self._factors.solve, r, self._transformations)
 
     def precondition_transposed(self, c: Vector) -> Vector:
-        """Return R L^-T U^-T C c, distributed like the rows of A, for c distributed like the columns."""
-        if self._balance is None:
-            return self._factors.solve_transposed(c)
-        xp = self._kernels.xp
-        scaled = xp.multiply(self._balance.C, c)
-        return xp.multiply(self._balance.R, self._factors.solve_transposed(scaled))
+        """Return S^T L^-T U^-T T^T c, distributed like the rows of A, for c distributed like the columns."""
+        return preconditioned_transposed(self._factors.solve_transposed, c, self._transformations)
 
     def indices(self) -> Vector:
         """Return the global indices of this rank's entries of a vector over the columns."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import DenseKernels, Kernels, Matrix, Vector
+from mxpeak.solvers.transformations import Transformation
 
 #: Scale a matrix if its row or column sums differ by more than SPREAD, or are outside 1/RANGE to RANGE.
 SPREAD, RANGE = 2.0**10, 2.0**60
@@ -30,11 +31,27 @@ Ends = tuple[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Balance:
-    """The powers of two that scale the rows (R) and the columns (C) of a matrix."""
+class Balance(Transformation):
+    """The powers of two that scale the rows (R) and the columns (C) of a matrix: S = R and T = C."""
 
     R: Vector
     C: Vector
+
+    def left(self, r: Vector) -> Vector:
+        """Return R r."""
+        return self.R * r
+
+    def right(self, y: Vector) -> Vector:
+        """Return C y."""
+        return self.C * y
+
+    def left_transposed(self, r: Vector) -> Vector:
+        """Return R r."""
+        return self.R * r
+
+    def right_transposed(self, c: Vector) -> Vector:
+        """Return C c."""
+        return self.C * c
 
 
 def balanced(rows: Ends, columns: Ends, spread: float = SPREAD) -> Any:

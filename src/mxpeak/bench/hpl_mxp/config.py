@@ -10,6 +10,9 @@ from mxpeak.configs.lu import GENERATORS, LuCase, LuConfig
 from mxpeak.options import integer, listed, name_in, one_of, option, positive, real, users_folder
 from mxpeak.precision import PRECISIONS
 
+#: How the LU avoids small pivots: by the matrix alone, by a random butterfly transformation, or by partial pivoting.
+PIVOTING = NONE, BUTTERFLY, PARTIAL = "none", "butterfly", "partial"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HplMxpCase(LuCase):
@@ -23,6 +26,8 @@ class HplMxpCase(LuCase):
     refine: str = "gmres"
     restart: int = 50
     scaling: str = "none"
+    pivoting: str = "none"
+    butterfly_depth: int = 2
     mode: str = "official"
 
 
@@ -73,6 +78,15 @@ class HplMxpConfig(LuConfig):
     )
     scaling: str = option(
         "none", one_of("none", "auto"), "scaling of rows and columns in the timed part, before the LU", "problem"
+    )
+    pivoting: str = option(
+        "none",
+        one_of(*PIVOTING),
+        "none, butterfly (random transformation before the LU) or partial (row swaps)",
+        "problem",
+    )
+    butterfly_depth: int = option(
+        2, integer(1, 16), "layers of the random butterflies in --pivoting butterfly", "problem", "D"
     )
     threshold: float = option(16.0, positive, "largest scaled backward error that passes", "problem", "X")
     precision: tuple[str, ...] | None = option(

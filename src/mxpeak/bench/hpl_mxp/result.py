@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import isfinite
 from typing import Any
 
 from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
-from mxpeak.bench.hpl_mxp.config import HplMxpCase
-from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, violations
+from mxpeak.bench.hpl_mxp.config import BUTTERFLY, NONE, PARTIAL, HplMxpCase
+from mxpeak.bench.hpl_mxp.rules import diagonal_scale, predicted_steps, remarks, violations
 from mxpeak.bench.lu import CaseSolves, LuBench
 from mxpeak.bench.rules import ruling
 from mxpeak.errors import Outcome
@@ -25,7 +26,7 @@ FORMULA = "||Ax-b||_oo / ( ( ||A||_oo * ||x||_oo + ||b||_oo ) * N * 2^-53 )"
 #: Settings of a case that its result records.
 RECORDED = (
     *("n", "nb", "P", "Q", "order", "seed", "node_grid"),
-    *("generator", "bcast", "depth", "precision", "refine", "scaling"),
+    *("generator", "bcast", "depth", "precision", "refine", "scaling", "pivoting"),
 )
 
 
@@ -95,6 +96,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
         problem={
             **{name: getattr(case, name) for name in RECORDED},
             "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
+            "butterfly_depth": case.butterfly_depth if case.pivoting == BUTTERFLY else None,
             "lookahead": lookahead,
             "variant": f"{case.tag} {case.generator} {case.precision}",
             "memory_bytes": {key: runs.memory[key] for key in ("matrix", "buffers", "total")},
@@ -114,6 +116,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
             "lu_time_s": best.lu_time_s,
             "refine_time_s": best.refine_time_s,
             "panel_solves": best.panel_solves,
+            "pivoting_time_s": pivoting_time_s(case, runs.phases),
             "fraction_of_limit": limit.share(rate),
             "limit": limit.section(),
             "emulated": emulated,
@@ -130,11 +133,17 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
             "norms": {name: getattr(worst.check, name) for name in ("residual", "A_inf", "x_inf", "b_inf")},
             "residual_hex": worst.check.scaled.hex() if isfinite(worst.check.scaled) else None,
         },
-        rules={"mode": case.mode, **ruling(broken)},
+        rules={"mode": case.mode, **ruling(broken), **remarks(case)},
         samples_s=[solve.time_s for solve in runs.solves],
         phases=runs.phases,
         warnings=[*bench.facts.cautions, *_cautions(case, worst, lookahead, emulated=emulated), *limit.cautions()],
     )
+
+
+def pivoting_time_s(case: HplMxpCase, phases: Mapping[str, Any]) -> float:
+    """Return the slowest rank's seconds for the butterflies of A, or for panels with pivots and row swaps."""
+    names = {BUTTERFLY: ("butterfly",), PARTIAL: ("rfact", "laswp"), NONE: ()}[case.pivoting]
+    return float(sum(phases[name]["max_s"] for name in names if name in phases))
 
 
 def _limit_name(case: HplMxpCase, emulated: bool) -> str:
@@ -161,6 +170,8 @@ def _cautions(case: HplMxpCase, run: MxpSolve, lookahead: int, *, emulated: bool
     if case.depth > 1:
         cautions.append(depth_caution(case.depth, lookahead))
     if run.singular:
-        text = f"column {run.singular} had a zero pivot: this matrix has no LU without pivoting"
-        cautions.append(Caution("pivot", text, "use --generator sqrt-n, ddd, gaussian or fasi-higham"))
+        text, hint = f"column {run.singular} had a zero pivot", "use --generator sqrt-n, ddd, gaussian or fasi-higham"
+        if case.pivoting != PARTIAL:
+            text, hint = f"{text}: this matrix has no LU without pivoting", f"{hint}, or --pivoting partial"
+        cautions.append(Caution("pivot", text, hint))
     return cautions

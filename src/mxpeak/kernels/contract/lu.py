@@ -291,6 +291,15 @@ class LuKernels(Backend, Protocol):
     def scale_rows_columns(self, A: Matrix, by_row: Vector, by_column: Vector) -> None:
         """Compute a_ij = by_row_i · a_ij · by_column_j in place, with fp64 factors; powers of two cause no rounding."""
 
+    def combine_rows(self, X: Matrix, Y: Matrix, r: Vector, s: Vector) -> None:
+        """Compute x_ij, y_ij = r_i·(x_ij + y_ij), s_i·(x_ij - y_ij) in place, with fp64 factors.
+
+        The computation is in fp64, and each result is rounded once to the type of X and Y. 4·m·n flops.
+        """
+
+    def combine_columns(self, X: Matrix, Y: Matrix, r: Vector, s: Vector) -> None:
+        """Compute x_ij, y_ij = r_j·(x_ij + y_ij), s_j·(x_ij - y_ij) in place, with fp64 factors, as `combine_rows`."""
+
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y += factor · x in place."""
 

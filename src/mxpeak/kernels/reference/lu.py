@@ -207,6 +207,14 @@ class ReferenceLu(Synchronous):
         with quiet():
             A[:] = by_row[:, None] * A * by_column
 
+    def combine_rows(self, X: Array, Y: Array, r: Array, s: Array) -> None:
+        self.combine_columns(X.T, Y.T, r, s)
+
+    def combine_columns(self, X: Array, Y: Array, r: Array, s: Array) -> None:
+        x, y = X.astype(np.float64), Y.astype(np.float64)
+        with quiet():
+            X[:], Y[:] = (x + y) * r, (x - y) * s
+
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         with quiet():
             y += factor * x

@@ -97,6 +97,8 @@ class _PivotedLu(Pipeline):
         self.handlers |= {AWAIT_PIVOTS: self.await_pivots, SWAP: self.begin_swap}
         self.options, self.order, self.solves = options, order, solves
         self.singular = int(*keeper.notes.get("singular", [0]))
+        if order is not None and "order" in keeper.notes:
+            order.rows[:] = map(int, keeper.notes["order"])
         low, P = options.operands or A.precision, A.grid.P
         self.operands = None if low == A.precision else _Operands(A, low, kernels)
         self.forwards = options.forwards and A.grid.Q > 1
@@ -299,8 +301,9 @@ class _PivotedLu(Pipeline):
         super().end_step(event)
 
     def notes(self) -> Mapping[str, Sequence[float]]:
-        """Return the first singular column, as the notes of a checkpoint."""
-        return {"singular": [float(self.singular)]}
+        """Return the first singular column, and P if it is recorded, as the notes of a checkpoint."""
+        order = {} if self.order is None else {"order": [float(row) for row in self.order.rows]}
+        return {"singular": [float(self.singular)], **order}
 
 
 class _Operands:

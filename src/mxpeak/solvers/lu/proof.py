@@ -11,7 +11,8 @@ LU) v is then a sum of independent terms, and its variance is
 Two passes over the factors, t = (U∘U) 1 and s = (L∘L) t, compute every sigma_i. The brackets contain the sums in fp32
 (each of N/NB updates rounds an entry once, and NB products are added sequentially), and the evaluation of (A - LU) v
 in fp64. If the entries are not random, equal entries have equal errors, and sums have errors of one sign: then s_i =
-(Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces NB/6 + N/(3·NB).
+(Σ_{k<i} |l_ik| sqrt(t_k))², and (NB² + (N/NB)²)/3 replaces NB/6 + N/(3·NB). If A was transformed to S A T, the
+variance of the roundings in this transformation is added, and the factors are compared with S A T.
 
 A bound of the form N·u_low·||L||·||U|| would reject no factors: N·u_low exceeds 1 for fp16 from N = 2048 on. This
 bound does not grow. With s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at any N, 8·sigma is 8·0.58·0.83·2^-11 =
@@ -20,6 +21,7 @@ bound does not grow. With s_i ~ 0.7·t_i and ||A v||_i² ~ t_i, as for sqrt-n at
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan, sqrt
 
@@ -30,7 +32,7 @@ from mxpeak.distributed.spaces import DistSpace
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
-from mxpeak.solvers.scaling import Balance
+from mxpeak.solvers.transformations import Transformation, transformed_product
 
 #: Number of random vectors.
 PROBES = 3
@@ -64,15 +66,20 @@ class Proof:
 
 
 def prove(
-    system: GeneratedSystem, factors: DistMatrix, low: str, kernels: Kernels, balance: Balance | None, seed: int
+    system: GeneratedSystem,
+    factors: DistMatrix,
+    low: str,
+    kernels: Kernels,
+    transformations: Sequence[Transformation],
+    seed: int,
 ) -> Proof:
-    """Compare (A - LU) v, or (R A C - LU) v after balancing, with its rounding bound. Collective over the grid.
+    """Compare (A - LU) v, or (S A T - LU) v after transformations, with its rounding bound. Collective over the grid.
 
     The comparison takes about 10·N² flops. The seed must be unknown while the factors are computed, because factors
     can be adapted to satisfy three known vectors.
     """
-    prover = _Prover(system, factors, kernels, balance)
-    variance = prover.variance(low)
+    prover = _Prover(system, factors, kernels, transformations)
+    variance = prover.variance(low, seed + PROBES)
     weights = kernels.xp.pow(variance, -0.5)
     sigma = sqrt(prover.equations.sum_of([float(kernels.xp.sum(variance))])[0])
     squares = kernels.xp.zeros(system.rows.local_size)
@@ -88,8 +95,10 @@ def prove(
 class _Prover:
     """Computes products with L and U for vectors that are distributed over the rows or over the columns."""
 
-    def __init__(self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, balance: Balance | None):
-        self.system, self.factors, self.kernels, self.balance = system, factors, kernels, balance
+    def __init__(
+        self, system: GeneratedSystem, factors: DistMatrix, kernels: Kernels, transformations: Sequence[Transformation]
+    ):
+        self.system, self.factors, self.kernels, self.transformations = system, factors, kernels, transformations
         self.equations = DistSpace(kernels, system.grid.all, system.rows.local_size, counts=system.grid.q == 0)
 
     def probe(self, seed: int, sigma: float, weights: Vector, squares: Vector) -> tuple[float, float, float]:
@@ -109,7 +118,7 @@ class _Prover:
         kernels.add_scaled(squares, 1.0 / PROBES, kernels.xp.square(e))
         return error, bound, worst
 
-    def variance(self, low: str) -> Vector:
+    def variance(self, low: str, seed: int) -> Vector:
         """Return sigma_i², the variance of the rounding error in (A - LU) v, for each row i."""
         kernels, xp, n, nb = self.kernels, self.kernels.xp, self.system.n, self.factors.nb
         t = self.triangle("upper", xp.ones(self.system.cols.local_size), "squared")
@@ -124,7 +133,20 @@ class _Prover:
         variance = xp.full(self.system.rows.local_size, underflow)
         kernels.add_scaled(variance, u_low**2 / 3.0 + sums, s)
         kernels.add_scaled(variance, sums, t)
-        return variance
+        return variance + self.variance_of_transformations(u_sum, seed)
+
+    def variance_of_transformations(self, u: float, seed: int) -> float:
+        """Return the variance of the rounding errors of S A T.
+
+        For random signs v, ||S A T v||² estimates the squared Frobenius norm. The errors of mixed rows have the size of
+        A's rows, even if the differences of these rows are small.
+        """
+        roundings = sum(transformation.rounding_variance for transformation in self.transformations)
+        if not roundings:
+            return 0.0
+        v = self.kernels.xp.zeros(self.system.cols.local_size)
+        self.kernels.signs(v, self.system.cols, seed)
+        return u**2 * roundings * self.equations.norm(self.times_A(v)) ** 2 / self.system.n
 
     def products(self, t: Vector) -> Vector:
         """Return the sums s_i = Σ_{k<i} l_ik² t_k, given t over the columns.
@@ -137,11 +159,8 @@ class _Prover:
         return xp.square(self.triangle("lower", xp.sqrt(t), "absolute"))
 
     def times_A(self, v: Vector) -> Vector:
-        """Return A v, or R A C v if the matrix was balanced."""
-        if self.balance is None:
-            return self.system.multiply(v)
-        xp = self.kernels.xp
-        return xp.multiply(self.balance.R, self.system.multiply(xp.multiply(self.balance.C, v)))
+        """Return S A T v."""
+        return transformed_product(self.system.multiply, v, self.transformations)
 
     def times_LU(self, v: Vector) -> Vector:
         """Return L U v = w + (L - I) w with w = U v."""

@@ -322,3 +322,9 @@ class HostLu(HostPanels, Synchronous):
 
     def scale_rows_columns(self, A: Array, by_row: Array, by_column: Array) -> None:
         self._team.run(triangle.scale_rows_columns, self.threads, A, by_row, by_column)
+
+    def combine_rows(self, X: Array, Y: Array, r: Array, s: Array) -> None:
+        self._team.run(triangle.combine_rows, self.threads, X, Y, r, s)
+
+    def combine_columns(self, X: Array, Y: Array, r: Array, s: Array) -> None:
+        self._team.run(triangle.combine_columns, self.threads, X, Y, r, s)

@@ -236,6 +236,28 @@ def scale_rows_columns(tid, threads, A, by_row, by_column):
             a[j] = np.float64(a[j]) * by_row[i] * by_column[j]
 
 
+@jit(INT, INT, MATRIX, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, MATRIX32, VECTOR, VECTOR))
+def combine_rows(tid, threads, X, Y, r, s):
+    """Compute x_ij, y_ij = r_i·(x_ij + y_ij), s_i·(x_ij - y_ij) in place, for this thread's columns."""
+    c0, c1 = part_of(tid, threads, X.shape[1])
+    for i in range(X.shape[0]):
+        x, y = row(X, i, c0, c1), row(Y, i, c0, c1)
+        for j in range(x.shape[0]):
+            a, b = np.float64(x[j]), np.float64(y[j])
+            x[j], y[j] = r[i] * (a + b), s[i] * (a - b)
+
+
+@jit(INT, INT, MATRIX, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, MATRIX32, VECTOR, VECTOR))
+def combine_columns(tid, threads, X, Y, r, s):
+    """Compute x_ij, y_ij = r_j·(x_ij + y_ij), s_j·(x_ij - y_ij) in place, for this thread's rows."""
+    r0, r1 = part_of(tid, threads, X.shape[0])
+    for i in range(r0, r1):
+        x, y = row(X, i, 0, X.shape[1]), row(Y, i, 0, X.shape[1])
+        for j in range(x.shape[0]):
+            a, b = np.float64(x[j]), np.float64(y[j])
+            x[j], y[j] = r[j] * (a + b), s[j] * (a - b)
+
+
 @inner(fastmath={"contract", "reassoc"})
 def _abs_sum(a):
     """Return Σ |a_i|. Reassociation lets the loop vectorize, and the error bound n·u still holds."""

@@ -150,6 +150,16 @@ class TorchProducts:
         for strip in strips(A.shape, STRIP):
             A[strip] = A[strip].to(torch.float64) * by_row[strip, None] * by_column
 
+    def combine_rows(self, X: Tensor, Y: Tensor, r: Tensor, s: Tensor) -> None:
+        for strip in strips(X.shape, STRIP):
+            x, y = X[strip].to(torch.float64), Y[strip].to(torch.float64)
+            X[strip], Y[strip] = (x + y) * r[strip, None], (x - y) * s[strip, None]
+
+    def combine_columns(self, X: Tensor, Y: Tensor, r: Tensor, s: Tensor) -> None:
+        for strip in strips(X.shape, STRIP):
+            x, y = X[strip].to(torch.float64), Y[strip].to(torch.float64)
+            X[strip], Y[strip] = (x + y) * r, (x - y) * s
+
     def reciprocal_powers(self, powers: Tensor, x: Tensor) -> None:
         fraction, k = torch.frexp(x)  # x = fraction·2^k, fraction in [1/2, 1)
         k = -torch.where(fraction == 0.5, k - 1, k).to(torch.int64)
