@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from mxpeak.report.scan_text import MOST_SHOWN, scan_text, verdict
 from mxpeak.verbs.scan.command import excluded
-from mxpeak.verbs.scan.report import MOST_SHOWN, scan_text, verdict
 from tests.support.scans import HOT, scan_body
 
 BODIES: dict[str, dict[str, Any]] = {

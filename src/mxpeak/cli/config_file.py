@@ -41,7 +41,11 @@ def read_config(path: str, names: Sequence[str]) -> dict[str, Any]:
         raise UsageError(
             f"--config {path} is neither a TOML file nor the result of a run: {error}; use a TOML file or a result.json"
         ) from None
-    with_settings = [result for result in reversed(results) if {"benchmark", "config"} <= set(result)]
+    with_settings = [
+        result
+        for result in reversed(results)
+        if {"benchmark", "config"} <= set(result) and result["benchmark"] != "scan"
+    ]
     settings = {str(result["benchmark"]): _recorded_settings(result) for result in with_settings}
     if not settings:
         raise UsageError(

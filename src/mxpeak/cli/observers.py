@@ -32,6 +32,10 @@ from mxpeak.watch.watchdog import Watchdog
 Simulated = Callable[[Any], ProgressForecast | None]
 
 
+#: Variables of batch systems that name the cluster and the job.
+VARIABLES = {"cluster": ("SLURM_CLUSTER_NAME",), "job": ("PBS_JOBID", "FLUX_JOB_ID", "SLURM_JOB_ID")}
+
+
 class RunObservers:
     """Writes the event file and the metrics file of a run on rank 0. Other ranks have no files."""
 
@@ -40,7 +44,7 @@ class RunObservers:
         speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
         host = os.uname().nodename
         self.log = EventLog(Path(output.events)) if speaks and output.events else None
-        about = {"benchmark": benchmark, "version": __version__, "host": host, "ranks": str(ranks)}
+        about = _about(benchmark, ranks)
         self.metrics = Metrics(Path(output.prometheus), about) if speaks and output.prometheus else None
         if self.log:
             run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
@@ -153,9 +157,35 @@ def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session
     try:
         yield observers
     except BaseException as error:
-        code = error.code if isinstance(error, Interrupted) else ExitCode.BUG
-        observers.close(int(error.exit_code if isinstance(error, MxpeakError) else code))
+        observers.close(_code_of(error))
         raise
+
+
+@contextmanager
+def metrics_of(file: str | None, benchmark: str, session: Session) -> Iterator[Metrics | None]:
+    """Yield the metrics of a command on rank 0, or None. If an exception ends the command, record the exit code."""
+    if file is None or session.rank != 0:
+        yield None
+        return
+    metrics = Metrics(Path(file), _about(benchmark, session.comm.size if session.comm else 1))
+    try:
+        yield metrics
+    except BaseException as error:
+        metrics.ended(_code_of(error))
+        raise
+
+
+def _about(benchmark: str, ranks: int) -> dict[str, str]:
+    """Return the labels that identify a run."""
+    labels = {"benchmark": benchmark, "version": __version__, "host": os.uname().nodename, "ranks": str(ranks)}
+    set_ones = {label: next(filter(None, map(os.environ.get, names)), "") for label, names in VARIABLES.items()}
+    return {**labels, **{label: value for label, value in set_ones.items() if value}}
+
+
+def _code_of(error: BaseException) -> int:
+    """Return the exit code of a run that an exception ends."""
+    code = error.code if isinstance(error, Interrupted) else ExitCode.BUG
+    return int(error.exit_code if isinstance(error, MxpeakError) else code)
 
 
 def status_of(code: int) -> str:

@@ -22,6 +22,8 @@ RESULT, PARTIAL = "result.json", "so-far.json"
 OUT = Path("mxpeak-out")
 #: File of the run that `mxpeak baseline set` stores.
 KEPT = OUT / "baseline.json"
+#: File of the expected rates that `mxpeak baseline from` stores without --out.
+KEPT_BASELINE = OUT / "scan-baseline.json"
 
 #: Names that can replace the path of a run.
 NAMES = ("last", "previous", "baseline")
@@ -53,17 +55,24 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
 
     Keys may be absent, as in the files of older versions. Raise a ValueError with the first mismatch.
     """
-    results = checked(results_of(read_json(text)))
+    from mxpeak.report.scans import is_scan, result_of_scan
+
+    body = read_json(text)
+    results = checked([result_of_scan(body)] if is_scan(body) else results_of(body))
     return [printable_values(result) for result in results] if UNSAFE.search(text) or "\\u" in text else results
 
 
 def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
     """Check results against the result schema and the schema of their benchmark; raise a ValueError for a mismatch."""
+    from mxpeak.report.scans import stored_scan_mismatch
+
     for k, result in enumerate(results):
         benchmark = BENCHMARKS.get(str(result.get("benchmark")))
         wrong = mismatch(result, "result", complete=False)
         if benchmark is not None and benchmark.schema and not wrong:
             wrong = mismatch(result, benchmark.schema, complete=False)
+        if result.get("benchmark") == "scan" and not wrong:
+            wrong = stored_scan_mismatch(result)
         if wrong:
             raise ValueError(f"in result {k + 1} of {len(results)}, {wrong}" if len(results) > 1 else wrong)
     return list(results)

@@ -112,6 +112,7 @@ class _Sections:
             ),
             _energy(telemetry),
             _warnings(result.get("warnings") or []),
+            _scan(result),
             titled("Time by phase", _phases(result)),
             _figures(
                 steps_figure(benchmark, part(telemetry, "steps"), self.bars),
@@ -185,6 +186,16 @@ def _energy(telemetry: Body) -> str:
     why = telemetry.get("energy_unknown")
     unknown = f"energy: not measured on this machine{f', because {why}' if why else ''}"
     return f"<p>{text(energy_text(telemetry) or unknown)}</p>"
+
+
+def _scan(result: Body) -> str:
+    """Return HTML with the report of a scan: spread, ranks and findings; empty for other results."""
+    if "scan" not in part(result, "telemetry"):
+        return ""
+    from mxpeak.report.scan_text import scan_text
+    from mxpeak.report.scans import scan_of_result
+
+    return titled("Ranks of the scan", f"<pre>{text(scan_text(scan_of_result(result)))}</pre>")
 
 
 def _warnings(warnings: Sequence[Body]) -> str:

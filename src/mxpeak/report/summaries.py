@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from mxpeak.bench.registry import BENCHMARKS, load
 from mxpeak.records import Result, three_digits
 
+#: Lines of results that are not those of a benchmark.
+OTHERS = {"scan": "mxpeak.report.scans:ScanLines"}
 #: Parts of a case in the order in which they are printed.
 PARTS = {"n": "N=", "nb": "NB="}
 #: Options that distinguish the cases of a sweep if the run has several values.
@@ -94,7 +96,7 @@ def title_of(benchmark: str) -> str:
 
 def lines_of(benchmark: str) -> Lines:
     """Return the Lines object of a benchmark, or the default if the benchmark has none or is not registered."""
-    name = BENCHMARKS[benchmark].lines if benchmark in BENCHMARKS else ""
+    name = BENCHMARKS[benchmark].lines if benchmark in BENCHMARKS else OTHERS.get(benchmark, "")
     return load(name)() if name else Lines()
 
 

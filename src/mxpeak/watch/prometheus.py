@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from mxpeak.records import Result
 from mxpeak.spans import Step
@@ -30,14 +32,24 @@ METRICS = {
     "mxpeak_phase_flops": ("gauge", "flops of the current computation"),
     "mxpeak_phase_rate_flops": ("gauge", "flop/s of the current computation so far"),
     "mxpeak_cases_total": ("counter", "cases that have ended, by status"),
+    "mxpeak_result_info": ("gauge", "always 1; the labels identify the place and the problem of a finished case"),
     "mxpeak_result_rate_flops": ("gauge", "figure of merit of a finished case, in flop/s"),
     "mxpeak_result_rate_bytes": ("gauge", "figure of merit of a finished case, in bytes per second"),
     "mxpeak_result_time_seconds": ("gauge", "time of a finished case"),
     "mxpeak_result_residual": ("gauge", "scaled residual of a finished case"),
     "mxpeak_result_passed": ("gauge", "1 if the validation of a finished case passed, otherwise 0"),
+    "mxpeak_scan_ranks": ("gauge", "ranks of a scan by finding: all, slow or wrong"),
+    "mxpeak_scan_node_rate_flops": ("gauge", "rate of the slowest rank of a node in a scan, in flop/s"),
+    "mxpeak_scan_node_rate_bytes": ("gauge", "rate of the slowest rank of a node in a scan, in bytes per second"),
+    "mxpeak_scan_node_action": ("gauge", "1 for a node to monitor, drain or replace"),
     "mxpeak_exit_code": ("gauge", "exit code of the run, after it has ended"),
 }
 
+#: Labels of a result that identify the place of the run, and the problem.
+WHERE = ("cluster", "job", "host")
+PROBLEM = (
+    "n", "m", "nb", "P", "Q", "nx", "ny", "nz", "kind", "structure", "dtype", "precision", "generator",
+)  # fmt: skip
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -50,6 +62,7 @@ class Metrics:
         self._clock = clock
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
         self._written_s = 0.0
+        self._where = {name: about[name] for name in WHERE if name in about}
         self._set("mxpeak_run_info", 1.0, **about)
         self._set("mxpeak_running", 1.0)
         self._set("mxpeak_start_time_seconds", clock())
@@ -74,6 +87,7 @@ class Metrics:
     def case(self, result: Result, name: str) -> None:
         """Add the metrics of a completed case, and write the file."""
         about = {"benchmark": result.benchmark, "case": name}
+        self._set("mxpeak_result_info", 1.0, **about, **self._where, **problem_labels(result.problem))
         counted = self._values["mxpeak_cases_total"]
         key = (("benchmark", result.benchmark), ("status", result.status))
         counted[key] = counted.get(key, 0.0) + 1.0
@@ -87,6 +101,22 @@ class Metrics:
         for figure, value in figures.items():
             if value is not None:
                 self._set(f"mxpeak_result_{figure}", value, **about)
+        self._write()
+
+    def scan(self, body: Mapping[str, Any], rates: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+        """Add the metrics of a scan: the rates of each node by measure and round, the findings and the actions."""
+        findings = {"all": body["ranks"], "slow": body["slow"], "wrong": body["wrong"]}
+        for name, each in findings.items():
+            self._set("mxpeak_scan_ranks", float(len({rank["rank"] for rank in each})), finding=name)
+        for host, measures in rates.items():
+            for measure, rounds in measures.items():
+                unit = "bytes" if measure == "read" else "flops"
+                self._set(f"mxpeak_scan_node_rate_{unit}", median(rounds), host=host, measure=measure)
+        for action in body["actions"]:
+            self._set("mxpeak_scan_node_action", 1.0, host=action["host"], severity=action["severity"])
+        about = {"benchmark": "scan", "case": "scan"}
+        self._set("mxpeak_result_info", 1.0, **about, **self._where, **problem_labels(body["problem"]))
+        self._set("mxpeak_result_passed", float(body["status"] == "alike"), **about)
         self._write()
 
     def ended(self, code: int) -> None:
@@ -134,6 +164,11 @@ class Metrics:
             self.error = error
             with suppress(OSError):
                 part.unlink(missing_ok=True)
+
+
+def problem_labels(problem: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that identify a problem as labels."""
+    return {name: str(problem[name]) for name in PROBLEM if problem.get(name) is not None}
 
 
 def _braces(labels: Labels) -> str:

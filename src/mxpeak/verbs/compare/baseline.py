@@ -1,52 +1,133 @@
-"""`mxpeak baseline set RESULT`: store a run as the reference of `mxpeak compare`."""
+"""`mxpeak baseline`: store a run as the reference of `mxpeak compare`, or the expected rates of many scanned nodes."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mxpeak.cli.run_history import KEPT, OUT, results_in, run_file
+from mxpeak.cli.run_history import KEPT, KEPT_BASELINE, OUT, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.foreign import printable
+from mxpeak.options import share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
 
-EXAMPLES = """\
-example:
+EXAMPLES = f"""\
+examples:
   mxpeak baseline set last
+  mxpeak baseline from monday.json tuesday.json --out gpu-nodes.json
+  mxpeak scan --against gpu-nodes.json
+
+`set` stores one run or scan in {KEPT}, which compare accepts as 'baseline'.
+`from` computes the expected rates of each processor or device model from scans, without slow and faulty nodes. Without
+--out, it writes {KEPT_BASELINE}, which scan --against accepts as 'baseline'.
 """
+#: Default of --tolerance, as in `mxpeak scan`.
+TOLERANCE = 0.05
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `baseline`."""
-    parser.description = "Store a run as the reference for compare."
+    parser.description = "Store a run or a scan as a reference, or compute expected rates from scans."
     parser.epilog = EXAMPLES
-    parser.add_argument("set", choices=["set"], metavar="set", help="store a run")
-    parser.add_argument("result", metavar="RESULT", help="a results folder, a result file, 'last' or 'previous'")
+    parser.add_argument("set", choices=["set", "from"], metavar="{set,from}", help="store a run, or combine scans")
+    parser.add_argument(
+        "results", nargs="+", metavar="RESULT", help="a results folder, a result file, 'last' or 'previous'"
+    )
+    parser.add_argument("--out", metavar="FILE", help="from: write the baseline to FILE")
+    parser.add_argument(
+        "--tolerance",
+        type=share,
+        default=TOLERANCE,
+        metavar="5%",
+        help="from: largest slowdown that does not exclude a node (default: 5%%)",
+    )
     parser.set_defaults(action=baseline)
 
 
 def baseline(args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Store a run, or compute and store the expected rates of scans. Return the exit code."""
+    if args.set == "from":
+        return _from(args, session)
+    if args.out is not None:
+        raise UsageError(f"--out applies only to baseline from; remove --out, because set always writes {KEPT}")
+    if len(args.results) > 1:
+        raise UsageError(f"baseline set stores one run, not {len(args.results)}; use one RESULT, or baseline from")
+    return _set(args.results[0], session)
+
+
+def _set(name: str, session: Session) -> int:
     """Store the valid results of a run as the reference of `mxpeak compare`. The previous reference is overwritten."""
     from mxpeak.report.compare import listed
 
-    path = run_file(args.result)
-    valid = [result for result in results_in(path) if result.get("status") in PASSED]
-    if not valid:
+    path = run_file(name)
+    kept = [each for each in results_in(path) if each.get("status") in PASSED or each.get("benchmark") == "scan"]
+    if not kept:
         raise UsageError(f"{path} contains no valid result; use another RESULT")
+    if session.rank == 0:
+        _replace(KEPT, {"schema": SCHEMA_RESULTS, "of": str(path), "results": kept})
+        print(printable(f"{KEPT}: {listed(kept)} of {path}"))
+    return ExitCode.VALID
+
+
+def _from(args: argparse.Namespace, session: Session) -> int:
+    """Compute the expected rates of the scans, write them to a file and print a summary."""
+    from mxpeak.cli.output import check_file, write_new
+    from mxpeak.verbs.scan.baseline import baseline_of
+
+    scans = [scan for name in args.results for scan in _scans_in(run_file(name))]
+    body = baseline_of(scans, args.tolerance)
     if session.rank != 0:
         return ExitCode.VALID
-    body = {"schema": SCHEMA_RESULTS, "of": str(path), "results": valid}
-    part = KEPT.with_suffix(".part")
+    if args.out is None:
+        _replace(KEPT_BASELINE, body)
+    else:
+        check_file(Path(args.out), flag="--out")
+        write_new(Path(args.out), to_json(body))
+    print(printable(_summary(args.out or str(KEPT_BASELINE), body)), end="")
+    return ExitCode.VALID
+
+
+def _scans_in(path: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    """Return the name and content of the scan in a file; raise a UsageError if the file contains another result."""
+    from mxpeak.report.compare import listed
+    from mxpeak.report.scans import scan_of_result
+
+    results = results_in(path)
+    if not results or any(result.get("benchmark") != "scan" for result in results):
+        raise UsageError(f"{path} contains {listed(results)}, not a scan; use the result.json of mxpeak scan")
+    return [(str(path), scan_of_result(result)) for result in results]
+
+
+def _summary(file: str, body: Mapping[str, Any]) -> str:
+    """Return the expected rates of each model as text, with the excluded nodes."""
+    from mxpeak.layout.host_list import host_list
+    from mxpeak.records import bytes_rate_text, rate_text
+    from mxpeak.report.scan_text import count_text, measure_title
+
+    lines = [f"{file}: {count_text(len(body['models']), 'model')} from {count_text(len(body['of']), 'scan')}"]
+    for entry in body["models"]:
+        healthy = f"{count_text(entry['ranks'], 'rank')} on {count_text(entry['nodes'], 'node')}"
+        lines.append(f"{entry['model']}, {count_text(entry['threads'], 'thread')}: {healthy}")
+        for name, rate in entry["rates"].items():
+            text = (bytes_rate_text if name == "read" else rate_text)(rate["expected"])
+            lines.append(f"  {measure_title(name):<6}{text:>14}, spread {100 * rate['sigma'] / rate['expected']:.1f} %")
+        lines += [f"  excluded: {host_list(entry['excluded'])}"] * bool(entry["excluded"])
+    return "\n".join(lines) + "\n"
+
+
+def _replace(file: Path, body: Mapping[str, Any]) -> None:
+    """Write a file in mxpeak-out/ completely, and replace the previous file."""
+    part = file.with_suffix(".part")
     try:
         OUT.mkdir(exist_ok=True)
         part.write_text(to_json(body), encoding="utf-8")
-        part.replace(KEPT)
+        part.replace(file)
     except OSError as error:
         raise UsageError(
-            f"mxpeak cannot write {KEPT}: {error.strerror}; use a working folder that you can write to"
+            f"mxpeak cannot write {file}: {error.strerror}; use a working folder that you can write to"
         ) from None
-    print(printable(f"{KEPT}: {listed(valid)} of {path}"))
-    return ExitCode.VALID

@@ -1,11 +1,11 @@
-"""`mxpeak compare`: compare two runs, or two commands that run alternately."""
+"""`mxpeak compare`: compare two runs, two scans, or two commands that run alternately."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.run_history import results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
@@ -20,10 +20,12 @@ examples:
   mxpeak compare baseline last --tolerance 3%
   mxpeak compare HPL.out mxpeak-out/20261123T065303Z-all-fe67b4
   mxpeak compare old.json new.json --json -
+  mxpeak compare before-update/scan.json after-update/scan.json
   mxpeak compare --rounds 5 'mxpeak run hpl -N 8000 --nb 128' 'mxpeak run hpl -N 8000 --nb 192'
   mxpeak compare --rounds 7 'old/bin/mxpeak run hpl -N 8000' 'new/bin/mxpeak run hpl -N 8000'
 
 A and B are results folders, result files, or reports from other programs (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
+A and B can also be two scans, which mxpeak compares node by node.
 They can also be 'last', 'previous' (the newest earlier run with a case of 'last') or 'baseline' (see mxpeak baseline).
 
 With --rounds, A and B are quoted commands that run alternately, so that a change in machine speed affects both. mxpeak
@@ -38,7 +40,7 @@ TOLERANCE, IN_TURNS = 0.05, 0.01
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `compare`."""
-    parser.description = "Compare two runs."
+    parser.description = "Compare two runs, or two scans node by node."
     parser.epilog = EXAMPLES
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=compare)
@@ -77,6 +79,11 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     tolerance = TOLERANCE if args.tolerance is None else args.tolerance
     paths = [run_file(name) for name in (args.before, args.after)]
     before, after = (results_in(path) for path in paths)
+    if scans := [path for path, results in zip(paths, (before, after)) if _is_scan(results)]:
+        if len(scans) == 1:
+            other = next(path for path in paths if path not in scans)
+            raise UsageError(f"{scans[0]} is a scan, but {other} is not; use two scans or two runs")
+        return _fleets(paths, before[0], after[0], args, session)
     same = list(pairs(before, after))
     if not same:
         raise UsageError(nothing_in_common([str(path) for path in paths], before, after))
@@ -89,6 +96,32 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
             args.json,
         )
     return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
+
+
+def _is_scan(results: Sequence[Mapping[str, Any]]) -> bool:
+    return [result.get("benchmark") for result in results] == ["scan"]
+
+
+def _fleets(
+    paths: Sequence[Path],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    args: argparse.Namespace,
+    session: Session,
+) -> int:
+    """Compare two scans node by node, print and write the comparison on rank 0, and return the exit code."""
+    from mxpeak.cli.output import show
+    from mxpeak.report.compare import differences
+    from mxpeak.report.scans import scan_of_result
+    from mxpeak.verbs.compare.fleet import compared_fleets
+    from mxpeak.verbs.compare.fleet_table import fleet_body, fleet_text
+
+    tolerance, names = TOLERANCE if args.tolerance is None else args.tolerance, list(map(str, paths))
+    fleet = compared_fleets(names, scan_of_result(before), scan_of_result(after), tolerance)
+    different = differences(before, after)
+    if session.rank == 0:
+        show(fleet_body(fleet, different, names, tolerance), fleet_text(fleet, different), args.json)
+    return ExitCode.BELOW_TARGET if any(node.regressed for node in fleet.nodes) else ExitCode.VALID
 
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:

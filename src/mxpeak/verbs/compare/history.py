@@ -27,15 +27,12 @@ examples:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `history`."""
-    parser.description = "List past runs."
+    names = [*BENCHMARKS, "scan"]
+    parser.description = "List past runs and scans."
     parser.epilog = EXAMPLES
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument(
-        "benchmark",
-        nargs="?",
-        choices=list(BENCHMARKS),
-        metavar="BENCHMARK",
-        help=f"benchmark: {', '.join(BENCHMARKS)}",
+        "benchmark", nargs="?", choices=names, metavar="BENCHMARK", help=f"benchmark: {', '.join(names)}"
     )
     parser.add_argument(
         "--last", type=integer(1), default=20, metavar="K", help="show the last K results (default: 20)"

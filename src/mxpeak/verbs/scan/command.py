@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
-from mxpeak.errors import ExitCode
+from mxpeak.cli.run_history import KEPT_BASELINE, RESULT
+from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import Run, Setting, options, resolve, run_of
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
 
 if TYPE_CHECKING:
+    from mxpeak.cli.output import Folder
     from mxpeak.cli.session import Session
+    from mxpeak.watch.prometheus import Metrics
+
+#: Files in the results folder: the page, and the script of --write-drain.
+PAGE, DRAIN = "report.html", "drain.sh"
 
 EXAMPLES = """\
 examples:
@@ -30,7 +36,9 @@ examples:
   mpiexec -n 64 mxpeak scan --write-exclude slow.txt --exclude-format hostfile
   srun --ntasks-per-node 8 mxpeak scan --links --min-link 20GB/s
   srun --ntasks-per-node 8 mxpeak scan --unit group --group 2,4
+  srun mxpeak scan --against gpu-nodes.json --write-drain slurm
 
+The results are stored in a new folder in mxpeak-out/, which history, report, compare and baseline accept.
 The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results differ, or the scan cannot decide.
 """
 
@@ -80,56 +88,128 @@ def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     return _scan(wanted, argv, session) if code is None else code
 
 
-def _check_files(output: ScanOutput) -> None:
-    """Raise a UsageError if a file of --json or --write-exclude cannot be created."""
-    from mxpeak.cli.output import check_file
+def _with_baseline(wanted: ScanRun) -> tuple[ScanRun, Mapping[str, Any] | None]:
+    """Return the run with the problem of its baseline, and the baseline, or None without one.
 
-    written = [Path(output.json)] if output.json and output.json != "-" else []
-    for path in written:
-        check_file(path)
-    if output.write_exclude is not None:
-        check_file(Path(output.write_exclude), written, "--write-exclude")
+    Raise a UsageError if the user has set another problem.
+    """
+    if wanted.config.against is None:
+        return wanted, None
+    from mxpeak.verbs.scan.baseline import PROBLEM, read_baseline, unit_of
+
+    name = KEPT_BASELINE if wanted.config.against == "baseline" else wanted.config.against
+    baseline = read_baseline(str(name))
+    problem = {key: baseline["problem"][key] for key in PROBLEM}
+    for key, value in problem.items():
+        own = getattr(wanted.config, key)
+        if not wanted.is_default(key) and own != value:
+            raise UsageError(f"--against {name} was measured with --{key} {value}, not {own}; remove --{key}")
+    if (unit := unit_of(baseline)) != unit_of({"unit": wanted.config.unit}):
+        raise UsageError(f"--against {name} was measured with --unit {unit}; use --unit {unit}")
+    return wanted.with_choices(problem), baseline
+
+
+def _prepare(output: ScanOutput) -> Folder:
+    """Return the folder of the results; raise a UsageError if a file of the scan cannot be created."""
+    from mxpeak.cli.output import check_file, results_folder
+
+    names = [RESULT, PAGE, *([DRAIN] if output.write_drain else [])]
+    folder = results_folder(output.out, "scan", names, output.json)
+    try:
+        taken = [] if folder.missing else [folder.path / name for name in names]
+        if output.json not in (None, "-"):
+            check_file(Path(output.json or ""), taken)
+            taken.append(Path(output.json or ""))
+        if output.write_exclude is not None:
+            check_file(Path(output.write_exclude), taken, "--write-exclude")
+            taken.append(Path(output.write_exclude))
+        if output.prometheus is not None:
+            check_file(Path(output.prometheus), taken, "--prometheus", replaced=True)
+        if output.write_drain and folder.missing:
+            raise UsageError(
+                f"--write-drain writes {DRAIN} into the results folder, but {folder.missing}; use --out DIR"
+            )
+    except UsageError:
+        folder.remove_if_empty()
+        raise
+    return folder
 
 
 def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     from mxpeak.cli.display import PlainProgress
+    from mxpeak.cli.observers import metrics_of
+    from mxpeak.report.scans import node_rates
     from mxpeak.verbs.scan.run import run
 
     assert session.comm is not None
-    session.on_root(lambda: _check_files(wanted.output))
+    wanted, baseline = session.on_root(lambda: _with_baseline(wanted))
+    folder = session.on_root(lambda: _prepare(wanted.output))
     mode = "never" if wanted.output.quiet or session.rank != 0 else wanted.output.progress
     progress = PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
-    with closing(progress):
-        observers = [progress] if session.rank == 0 else []
-        body = run(wanted.config, session.comm, origins=wanted.origins, observers=observers, argv=argv)
-    code = None if body is None else _show(body, wanted.output, session)
+    try:
+        with closing(progress), metrics_of(wanted.output.prometheus, "scan", session) as metrics:
+            observers = [progress, *([metrics] if metrics else [])] if session.rank == 0 else []
+            hooks: Any = {"origins": wanted.origins, "observers": observers, "argv": argv}
+            body = run(wanted.config, session.comm, baseline=baseline, **hooks)
+            code = None if body is None else _show(body, wanted.output, folder, session)
+            if metrics and body is not None and code is not None:
+                metrics.scan(body, node_rates(body["ranks"]))
+                code = metrics_trouble(metrics, session) or code
+                metrics.ended(code)
+    finally:
+        if session.rank == 0:
+            folder.remove_if_empty()
     return int(session.comm.bcast_object(code))
 
 
-def _show(body: dict[str, Any], output: ScanOutput, session: Session) -> int:
-    """Print the result of the scan, write the JSON and exclude files, and return the exit code."""
+def metrics_trouble(metrics: Metrics, session: Session) -> int:
+    """Print the write error of the metrics file, and return the exit code."""
+    if metrics.error is None:
+        return ExitCode.VALID
+    session.log(f"mxpeak: error: cannot write --prometheus {metrics.path}: {metrics.error.strerror}")
+    return ExitCode.RESOURCE
+
+
+def _show(body: dict[str, Any], output: ScanOutput, folder: Folder, session: Session) -> int:
+    """Print the result of the scan, write its files, and return the exit code."""
     from mxpeak.cli.output import FaultTolerantStream, write_new
     from mxpeak.records import Caution
+    from mxpeak.report.scan_text import scan_text, verdict
     from mxpeak.report.text import cautions
-    from mxpeak.verbs.scan.report import scan_text, verdict
 
-    stdout = FaultTolerantStream(sys.stdout)
+    stdout, written = FaultTolerantStream(sys.stdout), to_json(body)
     try:
         try:
+            folder.write(RESULT, written)  # first, because printing may fail
             if output.json not in (None, "-"):
-                write_new(Path(output.json or ""), to_json(body))  # first, because printing may fail
+                write_new(Path(output.json or ""), written)
         finally:
             text = verdict(body) if output.quiet else scan_text(body)
-            stdout.say(to_json(body) if output.json == "-" else text)
+            stdout.say(written if output.json == "-" else text)
             if not output.quiet:
                 session.log(cautions([Caution(**warning) for warning in body["warnings"]]).rstrip("\n"))
         if output.write_exclude is not None:
             write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
+        _write_more(body, written, output, folder)
     except OSError as error:
-        session.log(f"mxpeak: error: cannot write {error.filename}: {error.strerror}")
+        session.log(f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}")
         return ExitCode.RESOURCE
+    if not output.quiet:
+        session.log(folder.location(output.json or ""))
     failed = ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
     return stdout.exit_code(session.log) or failed
+
+
+def _write_more(body: dict[str, Any], text: str, output: ScanOutput, folder: Folder) -> None:
+    """Write the page of the scan and, with --write-drain, the drain script."""
+    from mxpeak.records import SCHEMA_RESULTS, read_json
+    from mxpeak.report.html import html_report
+    from mxpeak.report.scans import result_of_scan
+    from mxpeak.verbs.scan.actions import drain_script
+
+    folder.write(PAGE, html_report({"schema": SCHEMA_RESULTS, "results": [result_of_scan(read_json(text))]}))
+    if output.write_drain:
+        folder.write(DRAIN, drain_script(body["actions"]))
 
 
 def excluded(body: Mapping[str, Any], form: str) -> str:

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.run import PlaceConfig, ShowConfig
-from mxpeak.options import boolean, byte_rate, count, integer, listed, name_in, one_of, option, share, users_file
+from mxpeak.options import (
+    boolean,
+    byte_rate,
+    count,
+    integer,
+    listed,
+    name_in,
+    one_of,
+    option,
+    share,
+    users_file,
+    users_folder,
+)
 from mxpeak.precision import PRECISIONS
 
 #: Values of each profile for options that are not set.
@@ -60,6 +72,9 @@ class ScanConfig(PlaceConfig):
         "full", one_of("none", "gemm", "full"), "warm-up before the first round: none, gemm or full", "measuring"
     )
     tolerance: float = option(0.05, share, "largest slowdown that is not reported (default: 5%%)", "measuring", "5%")
+    against: str | None = option(
+        None, users_file, "compare with the rates of mxpeak baseline from, in FILE", "measuring"
+    )
     links: bool = option(False, boolean, "also measure the links between all ranks and nodes", "links")
     min_link: float | None = option(
         None, byte_rate, "report links with a lower bandwidth, such as 20GB/s (default: none)", "links", "RATE"
@@ -73,6 +88,10 @@ class ScanConfig(PlaceConfig):
 class ScanOutput(ShowConfig):
     """Options of the output of a scan."""
 
+    out: str | None = option(
+        None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"
+    )
+    prometheus: str | None = option(None, users_file, "write metrics for Prometheus to FILE", "output")
     write_exclude: str | None = option(
         None, users_file, "write hosts with slow ranks or wrong results to FILE", "output"
     )
@@ -81,4 +100,7 @@ class ScanOutput(ShowConfig):
         one_of("slurm", "hostfile"),
         "format of --write-exclude: slurm (node[003,007-009]) or hostfile (one host per line)",
         "output",
+    )
+    write_drain: str | None = option(
+        None, one_of("slurm"), "write drain.sh, a script that drains slow and faulty nodes", "output", "slurm"
     )

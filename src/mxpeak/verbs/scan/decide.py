@@ -24,6 +24,10 @@ undecided:
     faster      r(i, t) > m + max(3 s, tolerance·m)               in more than half of the rounds: m may be slow itself
 
 The correct bits of a result are those of the majority of the ranks whose bits are equal in all rounds.
+
+A baseline contains m and s of many healthy ranks of the same model, and the bits of their results. With a baseline, a
+rank is compared with the baseline instead of with its peers: m and s are those of the baseline, and no rank is too
+fast.
 """
 
 from __future__ import annotations
@@ -56,12 +60,25 @@ class RankRates:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """The measurements that a baseline expects of a rank.
+
+    rates    m and s per measure
+    bits     digest of the correct bits per result; empty if the baseline was measured with another library
+    """
+
+    rates: Mapping[str, tuple[float, float]]
+    bits: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Spread:
     """The spread of one measure over the ranks of a group, computed from the median of each rank over the rounds.
 
-    against    the reference: `median`, `best`, or None if there are no other ranks
+    against    the reference: `median`, `best`, `baseline`, or None if there are no other ranks
     sigma      spread s
     least      lowest rate that is not slow
+    expected   m of the baseline, or None without a baseline
     """
 
     best: float
@@ -70,10 +87,13 @@ class Spread:
     against: str | None = None
     sigma: float | None = None
     least: float | None = None
+    expected: float | None = None
 
     @property
     def reference(self) -> float:
-        """Return the reference rate of the measure: the median of the ranks, or the best rate in a small group."""
+        """Return the reference rate: that of a baseline, the median of the ranks, or the best rate in a small group."""
+        if self.expected is not None:
+            return self.expected
         return self.best if self.against == "best" else self.median
 
 
@@ -90,7 +110,10 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class WrongBits:
-    """A rank with wrong bits in a result: the bits `differ` from the majority or `change` between rounds."""
+    """A rank with wrong bits in a result.
+
+    reason    the bits `differ` from the majority, differ from the `baseline`, or `change` between rounds
+    """
 
     rank: int
     result: str
@@ -155,8 +178,11 @@ class Verdict:
         return sorted({finding.rank for finding in self.slow} | {finding.rank for finding in self.wrong})
 
 
-def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
-    """Compare the ranks of each kind, and return the slow, wrong and undecided ranks."""
+def decide(ranks: Sequence[RankRates], tolerance: float, baseline: Mapping[str, Expected] | None = None) -> Verdict:
+    """Compare the ranks of each kind, and return the slow, wrong and undecided ranks.
+
+    `baseline` contains the expected measurements by kind. Ranks of these kinds are compared with the baseline.
+    """
     by_kind: dict[str, list[RankRates]] = {}
     for rank in ranks:
         by_kind.setdefault(rank.kind, []).append(rank)
@@ -165,15 +191,21 @@ def decide(ranks: Sequence[RankRates], tolerance: float) -> Verdict:
     wrong: list[WrongBits] = []
     undecided: list[UndecidedBits | UndecidedRates] = []
     for kind, members in by_kind.items():
-        measures = members[0].rates
+        measures, expected = members[0].rates, (baseline or {}).get(kind)
         spreads = {name: spread([rank.rates[name] for rank in members], tolerance) for name in measures}
+        if expected is not None:
+            known = {name: spreads[name] for name in measures if name in expected.rates}
+            spreads |= {name: against(own, *expected.rates[name], tolerance) for name, own in known.items()}
         groups.append(PeerGroup(kind, tuple(rank.rank for rank in members), spreads))
         for measure, measured in spreads.items():
             slow_here = slow_ranks(members, measure, measured)
             slow += slow_here
             undecided += unclear(members, measure, measured, tolerance, {finding.rank for finding in slow_here})
         for result in members[0].bits:
-            odd, open_question = odd_bits(members, result)
+            correct = None if expected is None else expected.bits.get(result)
+            odd, open_question = (
+                odd_bits(members, result) if correct is None else (wrong_bits(members, result, correct), [])
+            )
             wrong += odd
             undecided += open_question
     by_rank = attrgetter("rank")
@@ -194,6 +226,12 @@ def spread(rates: Sequence[Sequence[float]], tolerance: float) -> Spread:
         return Spread(best, middle, worst, "median", sigma, middle - max(FACTOR * sigma, tolerance * middle))
     sigma = ERROR / math.sqrt(len(rates[0])) * SIGMA * min(map(deviation, rates))
     return Spread(best, middle, worst, "best", sigma, best - max(FACTOR * sigma, tolerance * best))
+
+
+def against(own: Spread, expected: float, sigma: float, tolerance: float) -> Spread:
+    """Return the spread of a measure with the reference and the lowest rate of a baseline."""
+    least = expected - max(FACTOR * sigma, tolerance * expected)
+    return Spread(own.best, own.median, own.worst, "baseline", sigma, least, expected)
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -235,6 +273,9 @@ def unclear(
         share = max((middle[rank] / reference for rank in ranks), key=lambda share: abs(share - 1.0))
         return [UndecidedRates(members[0].kind, measure, reason, tuple(ranks), sigma / reference, share)]
 
+    scattered = [rank for rank, rate in middle.items() if rate < reference - tolerance * reference]
+    if measured.expected is not None:
+        return because("scatter", scattered)
     if sigma > tolerance * reference:
         return because("spread", list(middle))
     faster = [
@@ -242,7 +283,6 @@ def unclear(
         for member in members
         if 2 * sum(rate > above for rate in member.rates[measure]) > len(member.rates[measure])
     ]
-    scattered = [rank for rank, rate in middle.items() if rate < reference - tolerance * reference]
     return because("scatter", scattered) + because("faster", faster)
 
 
@@ -263,3 +303,11 @@ def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits]
     if 2 * count <= len(steady):
         return wrong, [UndecidedBits(kind, result, "no majority", tuple(steady))]
     return wrong + [WrongBits(rank, result, "differ") for rank, own in steady.items() if own != bits], []
+
+
+def wrong_bits(members: Sequence[RankRates], result: str, correct: str) -> list[WrongBits]:
+    """Return the ranks whose bits change between rounds or differ from the correct bits."""
+    changing = [member.rank for member in members if len(set(member.bits[result])) > 1]
+    others = [member for member in members if member.rank not in changing and member.bits[result][0] != correct]
+    wrong = [WrongBits(rank, result, "change") for rank in changing]
+    return wrong + [WrongBits(member.rank, result, "baseline") for member in others]

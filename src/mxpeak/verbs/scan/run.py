@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from platform import machine
 from statistics import median
 from typing import Any, Unpack
@@ -24,20 +25,23 @@ from mxpeak.bench.harness import Bench, RunHooks, open_bench
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.errors import ResourceError
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
 from mxpeak.perf.adapters import adapter_changes, adapter_counters
 from mxpeak.perf.health import Sensors, sensors, summary
-from mxpeak.perf.host import core_groups, host_facts
+from mxpeak.perf.host import core_groups, host_facts, text_in
 from mxpeak.precision import precision as format_of
 from mxpeak.records import Caution, size_text
+from mxpeak.report.scans import SCHEMA_SCAN
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.nodes import node_name
 from mxpeak.spans import Spans
+from mxpeak.verbs.scan.actions import actions
+from mxpeak.verbs.scan.baseline import expected_of, models_text
 from mxpeak.verbs.scan.config import ScanConfig
-from mxpeak.verbs.scan.decide import RankRates, decide
+from mxpeak.verbs.scan.decide import Expected, RankRates, decide
 from mxpeak.verbs.scan.links import (
     BANDWIDTH,
     LATENCY,
@@ -52,7 +56,8 @@ from mxpeak.verbs.scan.links import (
 from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
 from mxpeak.verbs.scan.units import Unit, agreement, check_group_sizes, schedule, unit_of
 
-SCHEMA = "mxpeak.scan/1"
+#: File with an identifier of the boot of a host, which distinguishes hosts with equal names.
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 #: Default orders: for one thread, for a processor with native 16-bit products, and for a GPU.
 DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
 #: Order and block size of the problem that compiles and loads all kernels before the measurements.
@@ -77,8 +82,13 @@ class Record:
     adapters: list[dict[str, object]] = field(default_factory=list)
 
 
-def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> dict[str, Any] | None:
-    """Scan all ranks, and return the result on rank 0. Collective over comm."""
+def run(
+    config: ScanConfig, comm: Communicator, *, baseline: Mapping[str, Any] | None = None, **hooks: Unpack[RunHooks]
+) -> dict[str, Any] | None:
+    """Scan all ranks, and return the result on rank 0. Collective over comm.
+
+    With a baseline, ranks are compared with it instead of with each other.
+    """
     with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, hooks) as bench:
         unit = unit_of(bench.config.unit, bench.comm)
         size = _size(bench, unit.largest)
@@ -86,6 +96,8 @@ def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> di
             check_group_sizes(bench.config.group, bench.placement.nodes)
         begin = time.time()
         record = _start_record(bench, unit)
+        if baseline is not None:
+            _check_models(baseline, record, comm)
         watch = sensors(bench.placement.cores, bench.kernels.device_facts().get("device_bus"))
         _make_ready(bench, size.precision)
         measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch, unit)
@@ -100,7 +112,25 @@ def run(config: ScanConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> di
         facts = bench.facts.sections(begin, time.time())
         del facts["launch"]["binding"]  # the section of each rank contains its own binding
         cautions = [*bench.facts.cautions, *_cached(size, bench)]
-        return {**result(records, size, bench.config), **facts, "warnings": [asdict(caution) for caution in cautions]}
+        return {
+            **result(records, size, bench.config, baseline),
+            **facts,
+            "warnings": [asdict(caution) for caution in cautions],
+        }
+
+
+def _check_models(baseline: Mapping[str, Any], record: Record, comm: Communicator) -> None:
+    """Raise a UsageError on all ranks if the baseline does not contain the model of a rank. Collective over comm."""
+    where = record.where
+    known = expected_of(baseline, where["model"], where["threads"], record.kind) is not None
+    missing = comm.bcast_object(
+        comm.gather_objects("" if known else f"{where['model']} with {where['threads']} threads")
+    )
+    if unknown := sorted(filter(None, set(missing))):
+        raise UsageError(
+            f"--against: the baseline has expected rates of {models_text(baseline)}, but not of {', '.join(unknown)}; "
+            "use a baseline of this model and number of --threads"
+        )
 
 
 def _size(bench: Bench[ScanConfig], unit_ranks: int) -> Size:
@@ -148,6 +178,7 @@ def _start_record(bench: Bench[ScanConfig], unit: Unit) -> Record:
     where = {
         "rank": bench.comm.rank,
         "host": node_name(),
+        "boot": text_in(BOOT),
         "cores": short_list(placement.cores),
         "threads": placement.threads,
         "device": device.get("device", "cpu"),
@@ -284,12 +315,14 @@ def timed(probe: Probe, kernels: Kernels, comm: Communicator, unit: Unit, look: 
     return probe.amount / unit.largest_time(seconds, kernels.xp)
 
 
-def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, Any]:
+def result(
+    records: list[Record], size: Size, config: ScanConfig, baseline: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Compute the result of the scan from the records of all ranks."""
     leaders = [rank for rank, record in enumerate(records) if record.where["leads_unit"]]
     _reduce_groups([records[rank] for rank in leaders], config)
     measured = [RankRates(rank, records[rank].kind, records[rank].rates, records[rank].bits) for rank in leaders]
-    verdict = decide(measured, config.tolerance)
+    verdict = decide(measured, config.tolerance, None if baseline is None else _expected_by_kind(baseline, records))
     hosts = {records[rank].where["host"] for rank in verdict.outliers}
     status = verdict.status
     links: dict[str, Any] = {}
@@ -298,18 +331,24 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
         hosts |= set(links["link_hosts"])
         status = "different" if links["slow_links"] or links["wrong_links"] else status
     place = {rank: {key: r.where[key] for key in ("host", "cores", "device", "uuid")} for rank, r in enumerate(records)}
+    ranks = [_of_rank(record) for record in records]
+    slow = [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow]
+    wrong = [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong]
+    undecided = [asdict(finding) for finding in verdict.undecided]
     return {
-        "schema": SCHEMA,
+        "schema": SCHEMA_SCAN,
         "status": status,
         "unit": config.unit,
-        "slow": [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow],
-        "wrong": [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong],
-        "undecided": [asdict(finding) for finding in verdict.undecided],
+        "slow": slow,
+        "wrong": wrong,
+        "undecided": undecided,
         "median": {
             name: median(median(records[rank].rates[name]) for rank in leaders) for name in records[leaders[0]].rates
         },
         "groups": [asdict(group) for group in verdict.groups],
+        "actions": actions(ranks, slow, wrong, undecided, links.get("link_hosts", ())),
         "exclude": {"hosts": sorted(hosts), "slurm": host_list(sorted(hosts))},
+        "against": None if baseline is None else config.against,
         **links,
         "problem": {
             **asdict(size),
@@ -317,7 +356,7 @@ def result(records: list[Record], size: Size, config: ScanConfig) -> dict[str, A
             "product": {"m": size.side, "n": size.side, "k": size.nb, "times": size.products},
             "read_bytes": size.read_bytes,
         },
-        "ranks": [_of_rank(record) for record in records],
+        "ranks": ranks,
     }
 
 
@@ -331,6 +370,13 @@ def _reduce_groups(records: list[Record], config: ScanConfig) -> None:
         for record, bits in zip(records, agree):
             record.rates[name] = [max(record.rates[name])]
             record.bits[name] = [bits]
+
+
+def _expected_by_kind(baseline: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Expected]:
+    """Return the measurements that the baseline expects, by kind of the ranks."""
+    places = {record.kind: record.where for record in records}
+    found = {kind: expected_of(baseline, at["model"], at["threads"], kind) for kind, at in places.items()}
+    return {kind: expected for kind, expected in found.items() if expected is not None}
 
 
 def _of_rank(record: Record) -> dict[str, Any]:

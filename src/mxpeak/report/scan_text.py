@@ -33,6 +33,8 @@ def scan_text(body: Body) -> str:
         parts.append(f"and {len(named) - MOST_SHOWN} more; use --json FILE for all of them")
     parts += [_undecided(body, item) for item in body["undecided"]]
     parts += _links(body)
+    if actions := _actions(body):
+        parts.append(actions)
     return "\n".join([*parts, verdict(body)])
 
 
@@ -40,7 +42,7 @@ def _links(body: Body) -> list[str]:
     """Return the table of the links, and a line for each slow or wrong link and each adapter with errors."""
     if "links" not in body:
         return []
-    lines = [f"{_count(body['link_count'], 'link')}, each with {_count(body['problem']['rounds'], 'meeting')}"]
+    lines = [f"{count_text(body['link_count'], 'link')}, each with {count_text(body['problem']['rounds'], 'meeting')}"]
     lines.append(f"{'':28}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'limit':>10}")
     for kind, measures in body["link_spreads"].items():
         lines += [_link_spread(body, kind, name, values) for name, values in measures.items()]
@@ -68,8 +70,8 @@ def _link_spread(body: Body, kind: str, measure: str, values: Body) -> str:
 
     unit = "GB/s" if measure == "bandwidth" else "us"
     least = values["least"] if measure in body["link_measures"] else None
-    if measure == "bandwidth" and body["problem"]["min_link"]:
-        least = max(least or 0.0, body["problem"]["min_link"])
+    if measure == "bandwidth" and body["problem"].get("min_link"):
+        least = max(least or 0.0, body["problem"].get("min_link"))
     figures = "".join(f"{text(rate):>10}" for rate in (values["best"], values["median"], values["worst"]))
     spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / values[values['against']]:.1f} %"
     return f"{f'{measure} {kind}':28}{figures}{spread:>10}{text(least or None):>10}  {unit}"
@@ -108,15 +110,17 @@ def verdict(body: Body) -> str:
     slow, wrong = ({finding["rank"] for finding in body[name]} for name in ("slow", "wrong"))
     if body["status"] == "alike":
         alone = sum(len(group["ranks"]) == 1 for group in body["groups"])
+        links = f"all {count_text(body['link_count'], 'link')} agree\n" if body.get("link_count") else ""
+        if body.get("against"):
+            return f"{count_text(units, noun)} compared with {body['against']}: none is slow or wrong\n{links}"
         if units == 1:
             return f"one {noun}: bitwise identical in all rounds, and no other {noun} to compare it with\n"
-        note = f"not compared, because no other {noun} is of the same kind: {_count(alone, noun)}\n" if alone else ""
-        links = f"all {_count(body['link_count'], 'link')} agree\n" if body.get("link_count") else ""
+        note = f"not compared, because no other {noun} is of the same kind: {count_text(alone, noun)}\n" * bool(alone)
         return f"all {units} {noun}s agree: none is slow, and all of one kind compute identical results\n{links}{note}"
     counts = {"slow": len(slow), "wrong": len(wrong)}
     parts = [f"{count} {'is' if count == 1 else 'are'} {defect}" for defect, count in counts.items() if count]
     exclude = f"exclude  {body['exclude']['slurm']}\n" if body["exclude"]["hosts"] else ""
-    named = f"of {_count(units, noun)}, {' and '.join(parts)}\n" if parts else ""
+    named = f"of {count_text(units, noun)}, {' and '.join(parts)}\n" if parts else ""
     return f"{named}{_link_verdict(body)}{_open_questions(body)}{exclude}"
 
 
@@ -127,13 +131,21 @@ def _link_verdict(body: Body) -> str:
         for defect in ("slow", "wrong")
     }
     parts = [f"{len(links)} {'is' if len(links) == 1 else 'are'} {defect}" for defect, links in ends.items() if links]
-    return f"of {_count(body['link_count'], 'link')}, {' and '.join(parts)}\n" if parts else ""
+    return f"of {count_text(body['link_count'], 'link')}, {' and '.join(parts)}\n" if parts else ""
+
+
+def _actions(body: Body) -> str:
+    """Return a line per severity with the nodes that need an action; empty if no node needs one."""
+    nodes: dict[str, list[str]] = {}
+    for action in body.get("actions") or ():
+        nodes.setdefault(action["severity"], []).append(action["host"])
+    return "".join(f"{severity:<8} {host_list(hosts)}\n" for severity, hosts in nodes.items())
 
 
 def _open_questions(body: Body) -> str:
     """Return a sentence that lists the undecided measures and results, with advice; empty if all are decided."""
-    rates = dict.fromkeys(_title(item["measure"]) for item in body["undecided"] if "measure" in item)
-    bits = dict.fromkeys(_title(item["result"]) for item in body["undecided"] if "result" in item)
+    rates = dict.fromkeys(measure_title(item["measure"]) for item in body["undecided"] if "measure" in item)
+    bits = dict.fromkeys(measure_title(item["result"]) for item in body["undecided"] if "result" in item)
     questions = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
     questions += [f"which results are correct ({', '.join(bits)})"] if bits else []
     if not questions:
@@ -145,31 +157,37 @@ def _open_questions(body: Body) -> str:
 def _heading(body: Body) -> str:
     ranks, problem, product = body["ranks"], body["problem"], body["problem"]["product"]
     hosts = len({rank["host"] for rank in ranks})
-    matrix = problem["read_bytes"]
+    where = f"{count_text(len(ranks), 'rank')} on {count_text(hosts, 'host')}"
+    products = f"{count_text(product['times'], 'product')} of {product['m']}x{product['n']}x{product['k']}"
     return (
-        f"scan of {_count(len(ranks), 'rank')} on {_count(hosts, 'host')}, {_count(problem['rounds'], 'round')}, "
-        f"warm-up: {problem['warmup']}\n"
-        f"LU of N {problem['n']} NB {problem['nb']} {problem['precision']}, {_count(product['times'], 'product')} of "
-        f"{product['m']}x{product['n']}x{product['k']}, {size_text(matrix)} read\n"
+        f"scan of {where}, {count_text(problem['rounds'], 'round')}, warm-up: {problem['warmup']}\n"
+        f"LU of N {problem['n']} NB {problem['nb']} {problem['precision']}, {products}, "
+        f"{size_text(problem['read_bytes'])} read\n"
     )
 
 
-def _title(measure: str) -> str:
+def measure_title(measure: str) -> str:
     """Return the title of a measure; the measures of groups are their own titles."""
     return TITLES.get(measure, measure)
 
 
 def _noun(body: Body) -> str:
     """Return the noun of the units that the scan compares."""
-    return "node" if body["unit"] in ("node", "group") else "rank"
+    return "node" if body.get("unit") in ("node", "group") else "rank"
+
+
+def _unit_ranks(rank: Body) -> str:
+    """Return the ranks of the unit to which a rank belongs."""
+    return str(rank.get("unit_ranks", rank["rank"]))
 
 
 def _leaders(body: Body) -> list[Body]:
     """Return the records of the first ranks of the units."""
-    return [rank for rank in body["ranks"] if rank["leads_unit"]]
+    return [rank for rank in body["ranks"] if rank.get("leads_unit", True)]
 
 
-def _count(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
+    """Return a number and a noun, which is in the plural unless the number is one."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
@@ -182,9 +200,10 @@ def _group(body: Body, group: Body) -> str:
 def _spread(measure: str, values: Body) -> str:
     scale, unit = _scale(values["best"], UNITS.get(measure, "FLOP/s"))
     best, middle, worst = (three_digits(values[key] / scale) for key in ("best", "median", "worst"))
-    spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / values[values['against']]:.1f} %"
+    reference = values.get("expected") or values.get(values["against"])
+    spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / reference:.1f} %"
     least = "-" if values["least"] is None else three_digits(values["least"] / scale)
-    return f"{_title(measure):{WIDEST}}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
+    return f"{measure_title(measure):{WIDEST}}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
 
 
 def _scale(rate: float, unit: str) -> tuple[float, str]:
@@ -208,12 +227,12 @@ def _table(rows: Sequence[Body]) -> str:
     scales = {
         name: _scale(max(rates[name] for rates in medians.values()), UNITS.get(name, "FLOP/s")) for name in measures
     }
-    heads = "".join(f"{_title(name) + ' ' + scales[name][1]:>13}" for name in measures)
-    first = "rank" if all(row["unit_ranks"] == str(row["rank"]) for row in rows) else "ranks"
+    heads = "".join(f"{measure_title(name) + ' ' + scales[name][1]:>13}" for name in measures)
+    first = "rank" if all(_unit_ranks(row) == str(row["rank"]) for row in rows) else "ranks"
     lines = [f"{first:>6}  {'computes on':<14}{heads}  host"]
     for row in rows:
         rates = "".join(f"{three_digits(medians[row['rank']][name] / scales[name][0]):>13}" for name in measures)
-        line = f"{row['unit_ranks']:>6}  {_cores(row):<14}{rates}  "
+        line = f"{_unit_ranks(row):>6}  {_cores(row):<14}{rates}  "
         host, width = row["host"], WIDTH - len(line)  # host names are cut in the table only
         lines.append(line + (host if len(host) <= width else f"{host[: width - 1]}…"))
     return "\n".join(lines) + "\n"
@@ -231,21 +250,23 @@ def _finding(body: Body, rank: int) -> str:
     rounds = body["problem"]["rounds"]
     wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
     slow = [finding for finding in body["slow"] if finding["rank"] == rank]
-    defects = [f"its results of {_title(finding['result'])} {_WRONG[finding['reason']]}" for finding in wrong]
+    defects = [f"its results of {measure_title(finding['result'])} {_WRONG[finding['reason']]}" for finding in wrong]
     defects += [
-        f"{_title(finding['measure'])} at {100 * finding['share']:.0f} % of the {_reference(body, finding)} "
+        f"{measure_title(finding['measure'])} at {100 * finding['share']:.0f} % of the {_reference(body, finding)} "
         f"in {finding['rounds']} of {rounds} rounds"
         for finding in slow
     ]
-    where = f"{record['host']}, {_cores(record)}" + (f", {record['uuid']}" if record["uuid"] else "")
+    where = f"{record['host']}, {_cores(record)}" + (f", {record['uuid']}" if record.get("uuid") else "")
     words = "WRONG" if wrong else "SLOW"
-    name = (
-        f"rank {rank} ({where})" if _noun(body) == "rank" else f"node {record['host']} (ranks {record['unit_ranks']})"
-    )
+    name = f"rank {rank} ({where})" if _noun(body) == "rank" else f"node {record['host']} (ranks {_unit_ranks(record)})"
     return _wrapped(f"{words}  {name}: {'; '.join([*defects, *health(record)])}", "    ")
 
 
-_WRONG = {"differ": "differ from those of the majority", "change": "change from round to round"}
+_WRONG = {
+    "differ": "differ from those of the majority",
+    "change": "change from round to round",
+    "baseline": "differ from those of the baseline",
+}
 
 
 def _reference(body: Body, finding: Body) -> str:
@@ -257,17 +278,17 @@ def _reference(body: Body, finding: Body) -> str:
 def health(record: Body) -> list[str]:
     """Return texts about reduced clocks, throttling and memory errors, which may explain the defect of a rank."""
     facts = []
-    if record["clock_mhz"] is not None and record["max_clock_mhz"] is not None:
+    if record.get("clock_mhz") is not None and record.get("max_clock_mhz") is not None:
         facts.append(f"clock down to {record['clock_mhz']:.0f} of {record['max_clock_mhz']:.0f} MHz")
-    if record["throttle_events"]:
-        facts.append(f"throttled {_count(record['throttle_events'], 'time')}")
-    if record["throttle_reasons"]:
+    if record.get("throttle_events"):
+        facts.append(f"throttled {count_text(record['throttle_events'], 'time')}")
+    if record.get("throttle_reasons"):
         facts.append(f"limited by {', '.join(record['throttle_reasons'])}")
     for name in ("corrected", "uncorrected"):
-        if record[f"ecc_{name}"]:
-            new = record[f"ecc_{name}_new"]
+        if record.get(f"ecc_{name}"):
+            new = record.get(f"ecc_{name}_new")
             during = f", {new} of them during the scan" if new else ""
-            facts.append(f"{_count(record[f'ecc_{name}'], f'{name} memory error')}{during}")
+            facts.append(f"{count_text(record[f'ecc_{name}'], f'{name} memory error')}{during}")
     return facts
 
 
@@ -276,16 +297,16 @@ def _undecided(body: Body, finding: Body) -> str:
     if "measure" in finding:
         text = _unclear_rate(body, finding)
     elif finding["reason"] == "change":
-        title = _title(finding["result"])
+        title = measure_title(finding["result"])
         text = f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
     else:
-        text = f"the results of {_title(finding['result'])} differ, and no majority of the ranks agrees"
+        text = f"the results of {measure_title(finding['result'])} differ, and no majority of the ranks agrees"
     return _wrapped(f"UNDECIDED  {_listed(body, finding['ranks'])}: {text}", "    ")
 
 
 def _unclear_rate(body: Body, finding: Body) -> str:
     """Return a text that states the difference between the rates, and why no rank is identified as slow."""
-    title, tolerance = _title(finding["measure"]), f"--tolerance {100 * body['problem']['tolerance']:g}%"
+    title, tolerance = measure_title(finding["measure"]), f"--tolerance {100 * body['problem']['tolerance']:g}%"
     spread, against = f"{100 * finding['spread']:.1f} %", _reference(body, {**finding, "rank": finding["ranks"][0]})
     apart = f"{100 * abs(finding['share'] - 1):.1f} % {'above' if finding['share'] > 1 else 'below'} the {against}"
     if finding["reason"] == "spread" and against == "best":
