@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import local
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from mxpeak.bench import harness
 from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.norms import run as norms
 from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
+from mxpeak.options import Run
+from mxpeak.runtime import nodes
 
 
 def call_nodes(names: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
@@ -63,3 +67,73 @@ def test_a_node_with_several_node_grids_is_a_warning(
         return [warning.hint for warning in results[0].warnings if warning.code == "node-grid"]
 
     assert run_ranks(4, body) == [hints] * 4
+
+
+def on_nodes(names: str, monkeypatch: pytest.MonkeyPatch, body: Callable[[Any], Any]) -> list[Any]:
+    """The results of thread ranks on nodes that the letters name."""
+    mine = local()
+    for module in (harness, nodes):
+        monkeypatch.setattr(module, "node_name", lambda: mine.name)
+
+    def there(comm: Any) -> Any:
+        mine.name = names[comm.rank]
+        return body(comm)
+
+    return run_ranks(len(names), there)
+
+
+@pytest.mark.parametrize(
+    ("names", "hpl_part", "mxp_part", "gpu_part"),
+    [
+        ("aaaabbbb", (2, 2), (1, 4), (1, 4)),  # a 2x4 grid, in which 2x2 and 1x4 send equally many bytes
+        ("aabbccdd", (1, 2), (1, 2), (1, 2)),
+        ("aaaaaaaa", None, None, None),
+        ("abababab", None, None, None),  # not numbered node by node
+        ("aaaaabbb", None, None, None),
+        ("abcdefgh", (1, 1), (1, 1), (1, 1)),
+        ("aaabbb", (1, 3), (1, 3), (1, 3)),
+        ("aabbccddeeffgghh", (2, 1), (1, 2), (1, 2)),
+        ("aaabbbccc", (3, 1), (1, 3), (1, 3)),
+    ],
+)
+def test_the_default_node_grid_is_that_of_plan(
+    names: str, hpl_part: Any, mxp_part: Any, gpu_part: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [(HplConfig(), hpl_part), (HplMxpConfig(), mxp_part), (HplConfig(device="cuda"), gpu_part)]
+
+    def body(comm: Any) -> list[Any]:
+        return [harness.with_node_grid(Run(config), comm).config.node_grid for config, _ in runs]  # type: ignore[type-var]
+
+    for found in on_nodes(names, monkeypatch, body):
+        assert found == [part for _, part in runs]
+
+
+@pytest.mark.parametrize(
+    ("config", "origins"),
+    [
+        (HplConfig(order="column"), {"order": "HPL.dat"}),
+        (HplConfig(order="row"), {"order": "flag"}),
+        (HplConfig(node_grid=(2, 1)), {"node_grid": "flag"}),
+        (HplConfig(grid=((2, 2), (1, 4))), {"grid": "flag"}),
+        (NormsConfig(), {}),
+    ],
+)
+def test_a_given_order_or_several_grids_leave_the_ranks_as_they_are(
+    config: Any, origins: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = on_nodes("aabb", monkeypatch, lambda comm: harness.with_node_grid(Run(config, origins), comm))
+    assert [run.config for run in found] == [config] * 4
+
+
+def test_a_run_on_two_nodes_places_its_columns_and_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = HplConfig(n=(97,), nb=(8,), warmup="none", kernels="reference", device="cpu")
+    (chosen,) = on_nodes("aabb", monkeypatch, lambda comm: hpl.run(config, comm))[0]
+    given = replace(config, node_grid=(2, 1))
+    (same,) = on_nodes("aabb", monkeypatch, lambda comm: hpl.run(given, comm))[0]
+    assert chosen.passed
+    assert chosen.problem["node_grid"] == same.problem["node_grid"] == (2, 1)
+    assert chosen.validation["residual"] == same.validation["residual"]
+    assert chosen.config["node_grid"] == {"value": (2, 1), "origin": "auto"}
+    assert chosen.launch["grid"].splitlines() == [
+        "process grid 2x2, row order, node grid 2x1", "  0 | 2", "  1 | 3",
+    ]  # fmt: skip

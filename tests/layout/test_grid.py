@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import UsageError
-from mxpeak.layout.grid import ProcessGrid, nearest_node_grids, node_grids
+from mxpeak.layout.grid import ProcessGrid, best_node_grid, nearest_node_grids, node_grids
 
 SIZES = [(P, Q) for P in range(1, 9) for Q in range(1, 9)]
 
@@ -80,6 +81,20 @@ def test_node_grids_with_as_many_ranks_a_node_are_suggested_first():
 def test_node_grids_of_so_many_ranks_are_all_that_tile():
     for (P, Q), ranks in product(SIZES, range(1, 17)):
         assert node_grids(P, Q, ranks) == [grid for grid in tilings(P, Q)[1:] if grid[0] * grid[1] == ranks]
+
+
+def test_the_best_node_grid_sends_the_fewest_bytes():
+    """Equation 4 of Lu et al. (2022): a node sends 2N²(p/P + q/Q) bytes."""
+    for (P, Q), ranks, panels in product(SIZES, range(1, 17), (False, True)):
+        best = best_node_grid(P, Q, ranks, shares_cores=False, panels=panels)
+        parts = node_grids(P, Q, ranks)
+        if not parts or ranks >= P * Q:
+            assert best is None
+            continue
+        least = min(Fraction(p, P) + Fraction(q, Q) for p, q in parts)
+        equal = [(p, q) for p, q in parts if Fraction(p, P) + Fraction(q, Q) == least]
+        assert best == (max(equal) if panels else min(equal))
+        assert best_node_grid(P, Q, ranks, shares_cores=True, panels=panels) == min(parts)
 
 
 @pytest.mark.parametrize(("P", "Q"), [(0, 4), (4, 0), (-1, 1)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mxpeak.perf.simulation.machines import Curve, Machine, Network
-from mxpeak.perf.simulation.model import bytes_of_a_node, upper_bound
+from mxpeak.perf.simulation.model import upper_bound
 
 ROUND = Machine(
     name="round",
@@ -46,14 +46,6 @@ def test_half_of_the_ports_double_the_communication_and_nothing_else() -> None:
     two, one = (upper_bound(ROUND, 10**4, 100, 4, 8, (2, 2), "fp16", nics) for nics in (2, 1))
     assert one.bcast_panel == 2 * two.bcast_panel
     assert (one.getrf, one.trsm, one.gemm) == (two.getrf, two.trsm, two.gemm)
-
-
-def test_a_node_sends_least_in_square_blocks() -> None:
-    # Equation 4: 2N²/K_r + 2N²/K_c
-    assert bytes_of_a_node(1000, 8, 8, (2, 2)) == 2e6 / 4 + 2e6 / 4
-    assert (
-        bytes_of_a_node(1000, 8, 8, (2, 2)) < bytes_of_a_node(1000, 8, 8, (4, 1)) < bytes_of_a_node(1000, 8, 8, (8, 1))
-    )
 
 
 def test_within_one_node_the_devices_own_links_carry_the_panels() -> None:

@@ -19,7 +19,7 @@ from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.configs.grid import GridCase, GridConfig
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.kernels.contract import Kernels
-from mxpeak.layout.grid import ProcessGrid
+from mxpeak.layout.grid import ProcessGrid, best_node_grid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Run
 from mxpeak.perf.energy import EnergyMeter, NvmlCounter, energy, processors, why_unknown
@@ -236,6 +236,8 @@ def open_bench(
     run = on_device(Run(config, hooks.get("origins", {})))
     config = run.config
     check(config, comm)
+    run = with_node_grid(run, comm)
+    config = run.config
     number = device_number(config, comm)
     near, row = cores_near(config, number), panel_row(config, comm)
     placement = bind_to_cores(comm, config.threads, near, row, number)
@@ -328,6 +330,28 @@ def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int]
         if config.node_grid is not None:
             _node_grids_a_node(shape, comm)
     return grids
+
+
+def with_node_grid(run: Run[AnyConfig], comm: Communicator) -> Run[AnyConfig]:
+    """Return the run with the best node grid, unless --node-grid or --order is set. Collective over comm.
+
+    Nothing changes on one node, with several process grids, or if the ranks are not numbered node by node with equally
+    many per node. The device in the configuration must be resolved.
+    """
+    config = run.config
+    if not (isinstance(config, GridConfig) and config.places_nodes and config.node_grid is None):
+        return run
+    shapes = set(config.grids(comm.size))
+    P, Q = min(shapes)
+    nodes = nodes_of(comm, None)
+    alike = nodes.count * nodes.max_ranks == comm.size == P * Q and nodes.count > 1 and len(shapes) == 1
+    if not (alike and run.is_default("order") and run.is_default("node_grid")):
+        return run
+    on_host = config.panels_on_host and config.on_gpu
+    part = best_node_grid(P, Q, nodes.max_ranks, shares_cores=on_host, panels=config.pivots)
+    if part is None or blocks_a_node(comm, node_name(), nodes.max_ranks, comm.size) != 1:
+        return run
+    return run.with_choices({"node_grid": part})
 
 
 def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:

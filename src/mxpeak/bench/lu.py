@@ -20,6 +20,7 @@ from mxpeak.bench.harness import (
     phase_table,
     run_cases,
     threads_a_rank,
+    with_node_grid,
 )
 from mxpeak.bench.limits import LEAST_S, Limit, Reading, Readings, reading
 from mxpeak.bench.soak import Soak
@@ -455,6 +456,8 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
     run = on_processor(run, native_precisions(run.config))
     config: LuConfig = run.config
     problem.check(config, comm)
+    run = with_node_grid(run, comm)
+    config = run.config
     grids = check_grids(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
     budget = memory_budget(run, comm)

@@ -37,9 +37,13 @@ class GridConfig(RunConfig):
     """Options of a benchmark on a P×Q process grid.
 
     panels_on_host   whether hosts factor the panels of devices if several ranks share a process column
+    places_nodes     whether the default part of the grid on each node is the one with the fewest messages between nodes
+    pivots           whether the ranks of a process column exchange a message per column of a panel
     """
 
     panels_on_host: ClassVar[bool] = False
+    places_nodes: ClassVar[bool] = False
+    pivots: ClassVar[bool] = False
 
     P: tuple[int, ...] | None = option(None, listed(integer(1)), "number of process rows", "grid", flags=("-P",))
     Q: tuple[int, ...] | None = option(None, listed(integer(1)), "number of process columns", "grid", flags=("-Q",))
@@ -47,7 +51,9 @@ class GridConfig(RunConfig):
         None, listed(grid_shape), "process grid PxQ, as an alternative to -P and -Q", "grid", "PxQ,..."
     )
     order: str = option("row", one_of(*ORDERS), "order in which ranks fill the grid", "grid")
-    node_grid: tuple[int, int] | None = option(None, grid_shape, "part of the process grid on each node", "grid", "PxQ")
+    node_grid: tuple[int, int] | None = option(
+        None, grid_shape, "part of the process grid on each node (default: few messages)", "grid", "PxQ"
+    )
     idle_ranks: bool = False
 
     @staticmethod

@@ -45,6 +45,7 @@ class LuConfig(GridConfig):
     loops   the options whose lists are combined, in HPL's loop order after the grid and N
     """
 
+    places_nodes: ClassVar[bool] = True
     case: ClassVar[type[LuCase]]
     loops: ClassVar[tuple[str, ...]]
 
@@ -120,5 +121,6 @@ class LuConfig(GridConfig):
         return {6: "stdout", 7: "stderr"}.get(self.device_out, self.output_file)
 
     def as_run(self, case: Any, ranks: int) -> dict[str, Any]:
-        """Return the settings by name, with the matrix orders and process grids that the run uses."""
-        return {**vars(self), "n": self.n if self.n is not None else (case.n,), "grids": self.grids(ranks)}
+        """Return the settings by name, with the matrix orders, process grids and node grid that the run uses."""
+        used = {"n": self.n if self.n is not None else (case.n,), "grids": self.grids(ranks)}
+        return {**vars(self), **used, "node_grid": case.node_grid}

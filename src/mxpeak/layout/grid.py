@@ -141,6 +141,23 @@ def node_grids(P: int, Q: int, ranks: int) -> list[tuple[int, int]]:
     return [(p, ranks // p) for p in divisors(P) if ranks % p == 0 and Q % (ranks // p) == 0]
 
 
+def best_node_grid(P: int, Q: int, ranks: int, *, shares_cores: bool, panels: bool) -> tuple[int, int] | None:
+    """Return the best part p x q of the process grid for a node with `ranks` ranks.
+
+    Return None if one node has all ranks, or if no part of this size tiles the grid. A node sends
+    2N²(p/P + q/Q) bytes (Lu et al. 2022, eq. 4), and the best part has the fewest. If the ranks factor panels, of two
+    parts with equal bytes the one with more process rows is better, because more messages of a panel then stay on
+    the node. If the ranks of a process row share cores to factor panels, few process rows leave more cores to each
+    panel (Chalmers et al. 2023, III-B), and the best part has the fewest rows.
+    """
+    parts = node_grids(P, Q, ranks) if ranks < P * Q else []
+    if not parts:
+        return None
+    if shares_cores:
+        return min(parts)
+    return min(parts, key=lambda part: (part[0] * Q + part[1] * P, -part[0] if panels else part[0]))
+
+
 def divisors(n: int) -> list[int]:
     """Return all divisors of n in ascending order."""
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]

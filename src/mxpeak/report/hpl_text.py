@@ -126,10 +126,12 @@ class HplText(OwnReport):
 def _parameters(settings: Mapping[str, Any]) -> str:
     mix = f"Mix (threshold = {settings['swap_threshold']})"
     swaps = {"bin": "Binary-exchange", "long": "Spread-roll (long)", "mix": mix}
+    part = settings.get("node_grid")
+    nodes = "" if part is None else f", {part[0]}x{part[1]} per node"
     rows = (
         ("N", _numbers(settings["n"])),
         ("NB", _numbers(settings["nb"])),
-        ("PMAP", f" {'Row' if settings['order'] == 'row' else 'Column'}-major process mapping"),
+        ("PMAP", f" {'Row' if settings['order'] == 'row' else 'Column'}-major process mapping{nodes}"),
         ("P", _numbers([P for P, _ in settings["grids"]])),
         ("Q", _numbers([Q for _, Q in settings["grids"]])),
         ("PFACT", _wrapped([FACT_NAMES[fact] for fact in settings["pfact"]])),

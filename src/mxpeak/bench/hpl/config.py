@@ -57,6 +57,7 @@ class HplConfig(LuConfig):
     case = HplCase
     loops = ("nb", "depth", "bcast", "rfact", "pfact", "nbmin", "ndiv")
     panels_on_host: ClassVar[bool] = True
+    pivots: ClassVar[bool] = True
     GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
     CHIP_NB = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}  # noqa: RUF012
 

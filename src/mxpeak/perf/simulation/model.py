@@ -54,8 +54,3 @@ def upper_bound(
         bcast_panel=2 * N**2 * Q_r / (P * NBN) + 2 * N**2 * Q_c / (Q * NBN),
         gemm=N**3 / (P * Q * gemm),
     )
-
-
-def bytes_of_a_node(n: int, P: int, Q: int, node: tuple[int, int]) -> float:
-    """Return the bytes that a node sends by eq. 4: 2N²/K_r + 2N²/K_c with K_r = P_r/Q_r and K_c = P_c/Q_c nodes."""
-    return 2.0 * n**2 * (node[0] / P + node[1] / Q)

@@ -8,10 +8,8 @@ from functools import partial
 from mxpeak.configs.grid import squarest
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.block_cyclic import numroc
-from mxpeak.layout.grid import node_grids
 from mxpeak.perf.counts import Footprint, hpl_memory_bytes, largest_n, mxp_memory_bytes
 from mxpeak.perf.simulation.machines import Curve, Machine
-from mxpeak.perf.simulation.model import bytes_of_a_node
 from mxpeak.precision import precision, stored_as
 from mxpeak.records import Caution, size_text
 
@@ -42,23 +40,6 @@ def good_block(gemm: Curve) -> int:
     best = max(rate for _, rate in gemm.points)
     sizes = [size for size in range(STEP, last + 1, STEP) if size >= first] or [last]
     return next((size for size in sizes if gemm(size) >= GOOD_RATE * best), last)
-
-
-def good_node_grid(benchmark: str, P: int, Q: int, ranks: int) -> tuple[int, int] | None:
-    """Return the best shape p×q of a node's part of the process grid, if a node has `ranks` ranks.
-
-    Return None if one node has all ranks, or if no block of this size tiles the grid. For HPL-MxP, the best block
-    causes the least traffic per node. For HPL, the block has as many columns as possible. Then few ranks of a node
-    factor a panel at the same time and share the node's cores (rocHPL, III-B).
-    """
-    if ranks >= P * Q:
-        return None
-    blocks = node_grids(P, Q, ranks)
-    if not blocks:
-        return None
-    if benchmark == "hpl":
-        return min(blocks)
-    return min(blocks, key=lambda block: (bytes_of_a_node(1, P, Q, block), block))
 
 
 def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:

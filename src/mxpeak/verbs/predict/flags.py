@@ -183,15 +183,18 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
 
     Settings that the user did not give have default values. Raise an error if the matrix does not fit into memory.
     """
-    from mxpeak.layout.grid import ProcessGrid
+    from mxpeak.layout.grid import ProcessGrid, best_node_grid
     from mxpeak.perf.simulation.lu import LuRun
-    from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_node_grid, good_order
+    from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_order
 
     ranks = ranks_of(args, machine)
     P, Q = args.grid or squarest(ranks)
     low = "fp64" if benchmark == "hpl" else args.precision or _low(machine)
     nb = args.nb or good_block(machine.curve("gemm", low))
-    node_grid = args.node_grid or good_node_grid(benchmark, P, Q, machine.ranks_per_node)
+    hpl = benchmark == "hpl"
+    node_grid = args.node_grid or best_node_grid(
+        P, Q, machine.ranks_per_node, shares_cores=hpl and machine.devices, panels=hpl
+    )
     order = args.order or "column"
     ProcessGrid(P, Q, order, node_grid)  # raises an error if the node grids do not tile the process grid
     _check_block(args.node_grid, P, Q, machine)
