@@ -58,7 +58,10 @@ def figure_text(figures: Mapping[str, Any]) -> str:
     """Format the rate of a result or of its limit, in flop/s or bytes/s."""
     if "rate_bytes" in figures:
         return bytes_rate_text(figures["rate_bytes"])
-    return rate_text(figures.get("rate_flops"))
+    if figures.get("rate_flops") is None:  # a standalone solver has a raw rate, but no rating
+        raw = next((rate for key in ("raw_rate_flops", "double_rate_flops") if (rate := figures.get(key))), None)
+        return "no rate" if raw is None else f"raw {rate_text(raw)}"
+    return rate_text(figures["rate_flops"])
 
 
 def drifted(figures: Mapping[str, Any]) -> bool:
@@ -260,8 +263,11 @@ class Result:
 
     @property
     def mark(self) -> str:
-        """Return the word that mxpeak prints for the status: PASSED, TOO SLOW, FAILED or ABORTED."""
-        return mark(self.status)
+        """Return the word that mxpeak prints for the status: PASSED, UNRATED, TOO SLOW, FAILED or ABORTED.
+
+        UNRATED is a run without a validation of its rate.
+        """
+        return "UNRATED" if self.passed and self.validation.get("type") == "none" else mark(self.status)
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Result:

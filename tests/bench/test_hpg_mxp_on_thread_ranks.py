@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +28,8 @@ from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, stencil_levels
 from mxpeak.records import Result, document
+from mxpeak.report import sparse_text
+from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.text import verdict
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.spans import Spans
@@ -332,9 +336,8 @@ def test_ranks_measure_the_time_of_the_slowest(monkeypatch: pytest.MonkeyPatch) 
 # --- validation -------------------------------------------------------------------------------------------------
 
 
-def test_the_standard_validation_is_on_a_few_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "FEW", 2)
-    result = measured(4, iterations=2)
+def test_the_standard_validation_is_on_a_few_ranks() -> None:
+    result = measured(4, iterations=2, validation_ranks=2)
     check_result(result)
     assert (result.problem["ranks"], result.validation["ranks"], result.validation["type"]) == (4, 2, "standard")
     problem = oracle((8, 8, 16), (1, 1, 2))
@@ -343,9 +346,8 @@ def test_the_standard_validation_is_on_a_few_ranks(monkeypatch: pytest.MonkeyPat
     agree(result.validation["history"]["double"], wanted.history)
 
 
-def test_a_grid_that_was_typed_does_not_hinder_the_validation_on_fewer_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "FEW", 2)
-    result = measured(4, iterations=2, npx=1, npy=1, npz=4)
+def test_a_grid_that_was_typed_does_not_hinder_the_validation_on_fewer_ranks() -> None:
+    result = measured(4, iterations=2, npx=1, npy=1, npz=4, validation_ranks=2)
     check_result(result)
     assert result.validation["ranks"] == 2
 
@@ -359,18 +361,124 @@ def test_the_validation_on_fewer_ranks_has_boxes_of_the_runs_size(monkeypatch: p
         boxes.append(box.shape)
         return make(self, box, *args)
 
-    monkeypatch.setattr(bench, "FEW", 1)
     monkeypatch.setattr(SparseBench, "make", watched)
-    result = measured(2, nx=None, quick=True, mem="20MB", iterations=2, threshold=1e-5)
+    result = measured(2, nx=None, quick=True, mem="20MB", iterations=2, threshold=1e-5, validation_ranks=1)
     assert 8 < result.problem["nx"] < 32
     assert set(boxes) == {(8, 8, 8), (result.problem["nx"],) * 3}
 
 
-def test_the_fullscale_validation_is_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "FEW", 1)
-    result = measured(2, iterations=2, validation="fullscale")
+def test_the_fullscale_validation_is_on_all_ranks() -> None:
+    result = measured(2, iterations=2, validation="fullscale", validation_ranks=1)
     check_result(result)
     assert (result.validation["ranks"], result.validation["type"]) == (2, "fullscale")
+
+
+def test_both_validations_are_those_of_separate_runs() -> None:
+    """The standard one is of boxes on one rank, the other of all three ranks; the first determines the penalty."""
+    asked: dict[str, Any] = {"iterations": 2, "validation_ranks": 1}
+    both = measured(3, validation="both", **asked)
+    check_result(both)
+    standard, fullscale = (measured(3, validation=kind, **asked).validation for kind in ("standard", "fullscale"))
+    assert {**both.validation, "fullscale": None} == standard
+    assert {**both.validation["fullscale"], "fullscale": None} == fullscale
+    assert (standard["ranks"], fullscale["ranks"]) == (1, 3)
+    assert fullscale["ratio"] == fullscale["double_iterations"] / fullscale["mixed_iterations"]
+    assert {"validation"} <= {each["rule"] for each in both.rules["violations"]}, "the reference code uses more ranks"
+    shown = [line for line in verdict(both).splitlines() if "validation on" in line]
+    assert [line.split("(")[-1] for line in shown] == [
+        "standard validation on 1 rank)",
+        "fullscale validation on 3 ranks)",
+    ]
+
+
+def test_validation_ranks_of_a_node_are_all_ranks_here() -> None:
+    result = measured(3, iterations=2, threshold=1e-3, validation_ranks="node")
+    assert (result.validation["ranks"], result.validation["type"]) == (3, "standard")
+
+
+def test_a_failed_fullscale_validation_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 12 iterations at most, one rank reaches 1e-3 and three ranks do not, at 1e-5 neither."""
+    monkeypatch.setattr(bench, "MOST", 5)
+    monkeypatch.setattr(bench, "MOST_IR", 1)
+    result = measured(2, iterations=2, validation="both", validation_ranks=1, threshold=3e-3)
+    assert result.validation["double_residual"] <= 3e-3
+    assert result.validation["fullscale"]["passed"] is False
+    assert result.status == "invalid"
+
+
+# --- one solver alone -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ranks", "solver"), [(1, "mixed"), (2, "mixed"), (3, "double")])
+def test_a_standalone_solver_has_its_raw_rate_and_no_rating(ranks: int, solver: str) -> None:
+    result = measured(ranks, run_type=solver, storage="auto", repeat=2)
+    VALIDATOR.validate(json.loads(json.dumps(document([result]), allow_nan=False)))
+    figures, check = result.result, result.validation
+    p = result.problem
+    levels = stencil_levels(Box(p["nx"], p["ny"], p["nz"], p["npx"], p["npy"], p["npz"]))
+    ran, other = ("raw", "double") if solver == "mixed" else ("double", "raw")
+    for counting, suffix in (("reference", ""), ("ornl", "_ornl")):
+        flops = 2 * hpg_mxp_flops(levels, [7], counting)["total"]
+        assert figures[f"{ran}_rate_flops{suffix}"] == pytest.approx(flops / sum(result.samples_s), rel=4 * U)
+        assert figures[f"{other}_rate_flops{suffix}"] is None
+    unrated = ("rate_flops", "rate_flops_reference", "rate_flops_ornl", "speedup", "speedup_by_motif")
+    assert {name: figures[name] for name in unrated} == dict.fromkeys(unrated)
+    assert (check["type"], check["penalty"], check["double_iterations"], check["mixed_iterations"]) == (
+        *("none", None, None),
+        None,
+    )
+    assert check["history"][solver][0] == 1.0
+    assert 0.0 < check["residual"] == check["history"][solver][-1] < 1.0
+    memory = result.problem["memory_bytes"]
+    assert {name for name in ("mixed", "double") if memory[name] is not None} == {solver}
+    assert (result.status, result.mark) == ("valid", "UNRATED")
+    assert "run type" in {each["rule"] for each in result.rules["violations"]}
+    assert "standalone" in {warning.code for warning in result.warnings}
+    first, second, *_ = verdict(result).splitlines()
+    assert re.match(r"UNRATED  hpg-mxp  raw \S+ GFLOP/s .* NOT ADMISSIBLE", first)
+    assert f"standalone {solver} solver: no validation, penalty, speed-up or rating" in second
+    report = hpgmp_report(result, datetime(2026, 11, 29))
+    assert f"Final Summary::HPGMP result has no rating=standalone {solver} solver" in report
+    assert "VALID" not in report
+    assert "Results are valid" not in report
+
+
+def test_a_standalone_solve_that_is_not_finite_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(comm: Communicator, made: Any) -> None:
+        made.b[3] = math.nan
+
+    with_values(monkeypatch, spoil)
+    result = measured(2, run_type="mixed")
+    assert (result.status, result.mark) == ("invalid", "FAILED")
+    VALIDATOR.validate(json.loads(json.dumps(document([result]), allow_nan=False)))
+
+
+# --- optimizations that are off ---------------------------------------------------------------------------------
+
+OFF = {"overlap": "off", "zero_guess": "off", "fused_restriction": "off"}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "values", "ran"),
+    [
+        (1, {"zero_guess": "off"}, (None, False, True)),
+        (2, {"overlap": "off"}, (False, True, True)),
+        (2, {"fused_restriction": "off", "nonsymmetric": True}, (True, True, False)),
+        (3, {**OFF, "storage": "rows", "smoother": "reference", "precision": "fp32"}, (False, False, False)),
+        (3, {**OFF, "mg_precision": ("fp32", "fp64", "fp32", "fp32")}, (False, False, False)),
+    ],
+)
+def test_without_an_optimization_a_run_takes_the_same_steps(
+    ranks: int, values: dict[str, Any], ran: tuple[Any, ...]
+) -> None:
+    without = measured(ranks, **values)
+    check_result(without)
+    assert without.problem["optimizations"] == dict(zip(OFF, ran))
+    plain = measured(ranks, **{name: value for name, value in values.items() if name not in OFF})
+    agree(without.validation["history"]["double"], plain.validation["history"]["double"])
+    assert without.validation["double_iterations"] == plain.validation["double_iterations"]
+    off = [text for name, text in sparse_text.OFF.items() if without.problem["optimizations"][name] is False]
+    assert all(text in verdict(without) for text in off)
 
 
 def test_fullscale_asks_of_the_mixed_solver_what_double_reached(monkeypatch: pytest.MonkeyPatch) -> None:

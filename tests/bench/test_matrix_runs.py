@@ -157,10 +157,9 @@ def test_a_path_is_told_by_its_name_and_read_compressed(tmp_path: Path) -> None:
     check_result(measured(str(packed)), A, "line.mtx.gz")
 
 
-def test_the_standard_validation_is_on_the_first_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "FEW", 2)
+def test_the_standard_validation_is_on_the_first_ranks(tmp_path: Path) -> None:
     path = write(tmp_path, convection(8))
-    few, many = measured(path, 2), measured(path, 4)
+    few, many = (measured(path, ranks, validation_ranks=2) for ranks in (2, 4))
     assert (few.validation["ranks"], many.validation["ranks"], many.problem["ranks"]) == (2, 2, 4)
     assert many.validation["history"] == few.validation["history"]
 

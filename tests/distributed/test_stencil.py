@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
+from mxpeak.distributed.sparse import Optimizations
 from mxpeak.distributed.stencil import Form, coarse_points, make_stencil, weights
 from mxpeak.kernels.contract.sparse import Order
 from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import Box
+from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
+from tests.support.roundoff import U
 
 
 def shuffled(rows: int, seed: int) -> Order:
@@ -56,3 +63,35 @@ def test_what_is_sent_during_a_sweep_is_what_the_residual_needs(order: str, stor
             assert level.r.tolist() == r.tolist()
 
     run_ranks(4, compared)
+
+
+OFF = [Optimizations(*on) for on in product((True, False), repeat=3) if not all(on)]
+
+
+@pytest.mark.parametrize("off", OFF, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_without_an_optimization_a_level_computes_the_same_vectors(off: Optimizations, symmetric: bool) -> None:
+    """On 2x3 boxes of 4x6x2 points, which no two sides share. A row has 27 entries of at most 26 and |x| <= 1/10.
+
+    The smoothed x and the residual are sums of 28 terms in another order, each at most 1 + 52·|x|.
+    """
+
+    def vectors(comm: Communicator, optimizations: Optimizations) -> list[Any]:
+        kernels, rng = ReferenceSparse(), np.random.default_rng(comm.rank)
+        box = Box(4, 6, 2, npy=2, npz=3, py=comm.rank % 2, pz=comm.rank // 2)
+        form = Form(("fp64",) * 2, "fp64", "ell", symmetric=symmetric)
+        stencil = weights(nonsymmetric=True)
+        made = make_stencil(kernels, comm, box.levels(2), [form], "greedy", stencil, Spans(), optimizations)
+        level, found = made.hierarchies[0].top, []
+        for _ in range(2):
+            b = rng.random(level.A.n)
+            found.append(level.A.own(cycle(level, b)).copy())
+            found.append(level.r.copy())
+        return found
+
+    plain = run_ranks(6, lambda comm: vectors(comm, Optimizations()))
+    changed = run_ranks(6, lambda comm: vectors(comm, off))
+    for of_plain, of_changed in zip(plain, changed):
+        for one, other in zip(of_plain, of_changed):
+            x = float(np.abs(one).max())
+            assert other == pytest.approx(one, abs=4 * 28 * U * (1 + 52 * x))

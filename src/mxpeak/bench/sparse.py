@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, log
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.spaces import zeros
-from mxpeak.distributed.sparse import SparseMatrix
+from mxpeak.distributed.sparse import Optimizations, SparseMatrix
 from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.norms import Tile
@@ -101,6 +101,12 @@ def smoother_of(config: SparseConfig, storage: str) -> str:
     if order_of(config, storage) == config.colouring:
         return "coloured"
     return "reference" if config.smoother == "reference" else "natural"
+
+
+def optimizations_of(config: SparseConfig) -> Optimizations:
+    """Return the optimizations that --overlap, --zero-guess and --fused-restriction leave on."""
+    names = ("overlap", "zero_guess", "fused_restriction")
+    return Optimizations(**{name: getattr(config, name) == "on" for name in names})
 
 
 def measuring_seconds(config: SparseConfig) -> float:
@@ -302,10 +308,20 @@ class SparseBench(Bench[AnySparse]):
             "storage": measured.storage,
             "smoother": smoother_of(self.config, measured.storage),
             "colouring": self.config.colouring,
+            "optimizations": self._optimizations(len(measured.levels)),
             "ranks": self.comm.size,
             "threads": self.placement.threads,
             "setup_s": measured.setup_s,
             "optimize_s": measured.optimize_s,
+        }
+
+    def _optimizations(self, levels: int) -> dict[str, bool | None]:
+        """Return whether each optimization ran; None without a halo to exchange, or without a coarser level."""
+        ran = optimizations_of(self.config)
+        return {
+            "overlap": ran.overlap if self.comm.size > 1 else None,
+            "zero_guess": ran.zero_guess,
+            "fused_restriction": ran.fused_restriction if levels > 1 else None,
         }
 
     def box(self, kinds: Iterable[Sequence[HierarchySize]]) -> Box:
@@ -321,7 +337,9 @@ class SparseBench(Bench[AnySparse]):
         """Build the problem in all storage forms on the ranks of `comm`. Collective over comm."""
         self.forget_problem()
         order = order_of(self.config, forms[0].storage)
-        return make_stencil(self.kernels.sparse, comm, box.levels(LEVELS), forms, order, stencil, self.spans)
+        optimizations = optimizations_of(self.config)
+        levels = box.levels(LEVELS)
+        return make_stencil(self.kernels.sparse, comm, levels, forms, order, stencil, self.spans, optimizations)
 
     def make_ready(
         self, forms: Sequence[Form], stencil: Sequence[float], use: Callable[[StencilProblem], None]
@@ -350,7 +368,8 @@ class SparseBench(Bench[AnySparse]):
         for form in forms:
             order = order_of(self.config, form.storage)
             names.append(f"{form.storage} {order} {'/'.join(form.values)} {form.vectors}")
-        return ", ".join([*names, *(["checked"] if self.checks else [])])
+        off = [f"{name} off" for name, on in asdict(optimizations_of(self.config)).items() if not on]
+        return ", ".join([*names, *off, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
         """Run the kernels for halo entries on this rank, without communication, so that they are compiled."""
@@ -364,7 +383,7 @@ class SparseBench(Bench[AnySparse]):
             kernels.gather(x, first, r)
             kernels.matvec(b, A, x)
             kernels.sweep_forward(A, b, x)
-            kernels.residual_at(A, b, x, first, r, swept=True)
+            kernels.residual_at(A, b, x, first, r, swept=optimizations_of(self.config).zero_guess)
 
     def timed_solves(
         self,
@@ -461,5 +480,8 @@ class SparseBench(Bench[AnySparse]):
         levels = problem.levels(k)
         matrices = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))
         width = [PRECISIONS[level.A.A.vectors].bytes for level in levels]
-        vectors = sum(w * (2 * level.A.n + level.A.A.halo) for w, level in zip(width, levels))
+        vectors = sum(
+            w * (2 * level.A.n + level.A.A.halo + (level.A.n if level.unfused else 0))
+            for w, level in zip(width, levels)
+        )
         return int(self.total(float(matrices + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))

@@ -67,6 +67,15 @@ class SparseConfig(RunConfig):
         "coloring algorithm for --smoother coloured: greedy or jpl (Jones-Plassmann-Luby)",
         "precision and rules",
     )
+    overlap: str = option(
+        "on", one_of("on", "off"), "overlap halo exchanges with computation: on or off", "precision and rules"
+    )
+    zero_guess: str = option(
+        "on", one_of("on", "off"), "read half of the matrix in sweeps from zero: on or off", "precision and rules"
+    )
+    fused_restriction: str = option(
+        "on", one_of("on", "off"), "compute residuals only at the coarse points: on or off", "precision and rules"
+    )
     mode: str = option(
         "official",
         one_of("official", "explore"),

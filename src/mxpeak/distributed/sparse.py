@@ -14,10 +14,28 @@ from typing import NamedTuple
 
 from mxpeak.comm.base import Request
 from mxpeak.distributed.halo import Exchange
+from mxpeak.distributed.spaces import zeros
 from mxpeak.kernels.contract.sparse import Indices, Part, SparseKernels, Stored, Vector
 from mxpeak.perf import sparse_counts as counts
 from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Optimizations:
+    """The optimizations over the reference code that a run can switch off (Kashi et al., §3.2).
+
+    overlap             compute the part that needs no halo while the halo is in transit
+    zero_guess          a sweep from zero reads only D + L, and the residual after it reads only U
+    fused_restriction   compute the residual only at the points of the coarser level
+    """
+
+    overlap: bool = True
+    zero_guess: bool = True
+    fused_restriction: bool = True
+
+
+ALL_OPTIMIZATIONS = Optimizations()
 
 
 class _Work(NamedTuple):
@@ -33,8 +51,9 @@ class SparseMatrix:
     The spans are gs, spmv and restriction; `halo` also contains the time of waits for other ranks.
     """
 
-    def __init__(self, kernels: SparseKernels, A: Stored, exchange: Exchange, spans: Spans):
+    def __init__(self, kernels: SparseKernels, A: Stored, exchange: Exchange, spans: Spans, *, overlap: bool = True):
         self._kernels, self.A, self._exchange, self._spans = kernels, A, exchange, spans
+        self._overlap = overlap
         self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
         w = PRECISIONS[A.vectors].bytes
         self._memory = counts.StoredSizes(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
@@ -60,11 +79,11 @@ class SparseMatrix:
 
     def of_entries(self, A: Stored) -> SparseMatrix:
         """Return a matrix with the entries of A and the pattern and order of this matrix, over the same ranks."""
-        return SparseMatrix(self._kernels, A, self._exchange, self._spans)
+        return SparseMatrix(self._kernels, A, self._exchange, self._spans, overlap=self._overlap)
 
     def timed_by(self, spans: Spans) -> SparseMatrix:
         """Return the same matrix with `spans` as the timer of its operations."""
-        return SparseMatrix(self._kernels, self.A, self._exchange, spans)
+        return SparseMatrix(self._kernels, self.A, self._exchange, spans, overlap=self._overlap)
 
     def halo_vector(self) -> Vector:
         """Return a vector of zeros with the length that A multiplies."""
@@ -80,12 +99,8 @@ class SparseMatrix:
 
     def multiply(self, x: Vector, y: Vector) -> None:
         """Compute y = A x."""
-        k = self._kernels
         with self._spans("spmv", flops=self._product.flops, bytes=self._product.bytes):
-            travel = self._begin(x)
-            k.matvec(y, self.A, x, part=Part.INTERIOR)
-            if self._wait(travel):
-                k.matvec(y, self.A, x, part=Part.BOUNDARY)
+            self._in_parts(partial(self._kernels.matvec, y, self.A, x), self._begin(x))
 
     def relax_from_zero(
         self, b: Vector, x: Vector, keep: Vector | None = None, *, send: bool = False
@@ -101,12 +116,8 @@ class SparseMatrix:
 
     def relax(self, b: Vector, x: Vector, keep: Vector | None = None) -> None:
         """Improve x by a forward Gauss–Seidel sweep on A x = b."""
-        k = self._kernels
         with self._spans("gs", flops=self._sweep.flops, bytes=self._sweep.bytes):
-            travel = self._begin(x)
-            k.sweep_forward(self.A, b, x, keep=keep, part=Part.INTERIOR)
-            if self._wait(travel):
-                k.sweep_forward(self.A, b, x, keep=keep, part=Part.BOUNDARY)
+            self._in_parts(partial(self._kernels.sweep_forward, self.A, b, x, keep=keep), self._begin(x))
 
     def relax_backward(self, b: Vector, x: Vector, keep: Vector, *, send: bool = False) -> Request | None:
         """Complete a symmetric sweep on A x = b by a backward sweep, (D + U) x = keep.
@@ -147,13 +158,25 @@ class SparseMatrix:
 
         `travel` is the pending halo exchange of x, if it has started.
         """
-        k, A = self._kernels, self.A
         work = self._residual_at(len(rows), swept, keep is not None)
+        residual = partial(self._kernels.residual_at, self.A, b, x, rows, r, swept=swept, keep=keep)
         with self._spans("restriction", flops=work.flops, bytes=work.bytes):
-            travel = travel or self._begin(x)
-            k.residual_at(A, b, x, rows, r, swept=swept, keep=keep, part=Part.INTERIOR)
-            if self._wait(travel):
-                k.residual_at(A, b, x, rows, r, swept=swept, keep=keep, part=Part.BOUNDARY)
+            self._in_parts(residual, travel or self._begin(x))
+
+    def residual_everywhere(
+        self, b: Vector, x: Vector, rows: Indices, r: Vector, work: UnfusedResidual, travel: Request | None = None
+    ) -> None:
+        """Compute r = (b - A x) at the given rows from the product A x on all rows, as the reference code does.
+
+        `travel` is the pending halo exchange of x, if it has started.
+        """
+        k = self._kernels
+        with self._spans("restriction", flops=self._product.flops + len(rows), bytes=work.bytes + self._product.bytes):
+            self._in_parts(partial(k.matvec, work.product, self.A, x), travel or self._begin(x))
+            k.gather(b, rows, work.b)
+            k.gather(work.product, rows, work.Ax)
+            k.add_scaled(work.b, -1.0, work.Ax)
+            k.scale(r, 1.0, work.b)  # also converts to the format of the coarser level
 
     def scatter_add(self, x: Vector, rows: Indices, y: Vector) -> None:
         """Add y to x at the given rows."""
@@ -178,6 +201,19 @@ class SparseMatrix:
         stored = self._lower + self._upper
         return (self.A.nnz - self.A.halo_nnz - self.A.n) * part / stored if stored else 0.0
 
+    def _in_parts(self, compute: Callable[..., None], travel: Request | None) -> None:
+        """Compute the part that needs no halo, and the remaining part after the halo exchange `travel` has completed.
+
+        Without overlap, wait first and compute both parts together.
+        """
+        if not self._overlap:
+            self._wait(travel)
+            compute(part=Part.ALL)
+            return
+        compute(part=Part.INTERIOR)
+        if self._wait(travel):
+            compute(part=Part.BOUNDARY)
+
     def _begin(self, x: Vector) -> Request | None:
         self._begun = self._spans.clock()
         return self._exchange.begin(self.own(x), self.halo(x))
@@ -192,6 +228,25 @@ class SparseMatrix:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class UnfusedResidual:
+    """The vectors of a residual that is computed on all rows: A x, and b and A x at the points of the coarser level."""
+
+    product: Vector
+    b: Vector
+    Ax: Vector
+
+    @classmethod
+    def of(cls, kernels: SparseKernels, A: Stored, points: int) -> UnfusedResidual:
+        """Return vectors of zeros for a matrix and this number of points."""
+        return cls(*(zeros(kernels, n, A.vectors) for n in (A.n, points, points)))
+
+    @property
+    def bytes(self) -> float:
+        """Return the bytes that the injection moves: both gathers, the difference and the result."""
+        return float(len(self.b) * (9 * self.b.itemsize + 2 * counts.INT32_BYTES))
+
+
 @dataclass(slots=True)
 class Level:
     """A level of multigrid: its matrix, and vectors that a cycle overwrites.
@@ -201,6 +256,7 @@ class Level:
     points   the rows that belong to the next coarser level, in its order
     r        the residual at these rows
     travel   the pending halo exchange of x, from `presmooth` to `restrict`
+    unfused  the vectors of a residual on all rows, or None if the residual is fused with the restriction
     """
 
     A: SparseMatrix
@@ -210,11 +266,16 @@ class Level:
     points: Indices = field(default=None, repr=False)
     r: Vector = field(default=None, repr=False)
     travel: Request | None = field(default=None, repr=False)
+    optimizations: Optimizations = ALL_OPTIMIZATIONS
+    unfused: UnfusedResidual | None = field(default=None, repr=False)
 
     def presmooth(self, b: Vector) -> None:
         """Compute x by a sweep from zero, and start the halo exchange of x for the residual."""
-        send = self.coarser is not None
-        if self.keep is None:
+        send = self.coarser is not None and self.optimizations.overlap
+        if not self.optimizations.zero_guess:
+            self.x[:] = 0.0
+            self.postsmooth(b)
+        elif self.keep is None:
             self.travel = self.A.relax_from_zero(b, self.x, send=send)
         else:
             self.A.relax_from_zero(b, self.x, self.keep)
@@ -223,7 +284,12 @@ class Level:
     def restrict(self, b: Vector) -> None:
         """Compute r = (b - A x) only at the points of the coarser level, which is injection (paper, eq. 6)."""
         travel, self.travel = self.travel, None
-        self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep, travel=travel)
+        if self.unfused is not None:
+            self.A.residual_everywhere(b, self.x, self.points, self.r, self.unfused, travel)
+        elif self.optimizations.zero_guess:
+            self.A.residual_at(b, self.x, self.points, self.r, swept=self.keep is None, keep=self.keep, travel=travel)
+        else:
+            self.A.residual_at(b, self.x, self.points, self.r, travel=travel)
 
     def correct(self, coarse: Level) -> None:
         """Add the correction of the coarser level to x at its points."""

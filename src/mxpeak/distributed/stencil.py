@@ -12,7 +12,7 @@ from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.halo import Exchange, box_partners, localized
 from mxpeak.distributed.rows import RowBlock
 from mxpeak.distributed.spaces import zeros
-from mxpeak.distributed.sparse import Level, SparseMatrix
+from mxpeak.distributed.sparse import ALL_OPTIMIZATIONS, Level, Optimizations, SparseMatrix, UnfusedResidual
 from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import Spans
@@ -126,6 +126,7 @@ def make_stencil(
     order: str,
     stencil: Sequence[float],
     spans: Spans,
+    optimizations: Optimizations = ALL_OPTIMIZATIONS,
 ) -> StencilProblem:
     """Build the levels on `boxes`, the finest first, in every form, and return the problem. Collective."""
     levels: list[list[Level]] = [[] for _ in forms]
@@ -141,9 +142,8 @@ def make_stencil(
         orders.append(kernels.order(rows, order))
         if b is None:
             b, setup_bytes = kernels.row_sums(rows, orders[0]), len(rows.indices) * 12 + box.rows * 8
-        store = _LevelStore(
-            kernels, comm, rows, orders[depth], partial(Exchange, kernels, comm, box_partners(box)), spans
-        )
+        exchange = partial(Exchange, kernels, comm, box_partners(box))
+        store = _LevelStore(kernels, comm, rows, orders[depth], exchange, spans, optimizations)
         for of_form, form in zip(levels, forms):
             level, outer = store.store(form, depth)
             if depth:
@@ -167,6 +167,7 @@ class _LevelStore:
     order: Order
     exchange: Callable[[Order, str], Exchange]
     spans: Spans
+    optimizations: Optimizations
     by_storage: dict[str, Matrix] = field(default_factory=dict)
 
     def store(self, form: Form, depth: int) -> tuple[Level, SparseMatrix]:
@@ -181,11 +182,12 @@ class _LevelStore:
             outer = self._matrix(values if exact else "fp64", "fp64", form.storage, A.A if exact else same)
         self.by_storage.setdefault(A.A.storage, A.A)
         keep = zeros(self.kernels, self.rows.n, vectors) if form.symmetric else None
-        return Level(A, A.halo_vector(), keep), outer
+        return Level(A, A.halo_vector(), keep, optimizations=self.optimizations), outer
 
     def _matrix(self, values: str, vectors: str, storage: str, like: Matrix | None) -> SparseMatrix:
         stored = self.kernels.store(self.rows, self.order, values, vectors, storage, like=like)
-        return SparseMatrix(self.kernels, stored, self.exchange(self.order, vectors), self.spans)
+        exchange, overlap = self.exchange(self.order, vectors), self.optimizations.overlap
+        return SparseMatrix(self.kernels, stored, exchange, self.spans, overlap=overlap)
 
 
 def value_format(
@@ -208,8 +210,14 @@ def _join(kernels: SparseKernels, fine: Level, coarse: Level, orders: Sequence[O
     fine.coarser = coarse
     fine.points = kernels.xp.asarray(coarse_points(orders[depth - 1], orders[depth], boxes[depth - 1]))
     fine.r = zeros(kernels, boxes[depth].rows, coarse.A.A.vectors)
-    A, x, keep = fine.A.A, fine.x, fine.keep  # all vectors are zero: this call creates the tables for the points
-    kernels.residual_at(A, fine.A.own(x), x, fine.points, fine.r, swept=keep is None, keep=keep)
+    A, x, keep = fine.A.A, fine.x, fine.keep
+    if not fine.optimizations.fused_restriction:
+        fine.unfused = UnfusedResidual.of(kernels, A, boxes[depth].rows)
+        return
+    swept = keep is None and fine.optimizations.zero_guess
+    keep = keep if fine.optimizations.zero_guess else None
+    # All vectors are zero: this call creates the tables for the points.
+    kernels.residual_at(A, fine.A.own(x), x, fine.points, fine.r, swept=swept, keep=keep)
 
 
 def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
@@ -220,7 +228,13 @@ def coarse_points(order: Order, coarse: Order, box: Box) -> Indices:
 
 
 def make_general(
-    kernels: SparseKernels, comm: Communicator, block: RowBlock, forms: Sequence[Form], order: str, spans: Spans
+    kernels: SparseKernels,
+    comm: Communicator,
+    block: RowBlock,
+    forms: Sequence[Form],
+    order: str,
+    spans: Spans,
+    optimizations: Optimizations = ALL_OPTIMIZATIONS,
 ) -> StencilProblem:
     """Build a matrix in every form, as hierarchies of one level whose cycle is one sweep from zero. Collective."""
     clock = kernels.stopwatch
@@ -228,7 +242,8 @@ def make_general(
     rows, partners = localized(kernels, comm, block)
     generated = clock.mark()
     ordered = kernels.order(rows, order)
-    store = _LevelStore(kernels, comm, rows, ordered, partial(Exchange, kernels, comm, partners), spans)
+    exchange = partial(Exchange, kernels, comm, partners)
+    store = _LevelStore(kernels, comm, rows, ordered, exchange, spans, optimizations)
     hierarchies = [Hierarchy(*store.store(form, 0)) for form in forms]
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())

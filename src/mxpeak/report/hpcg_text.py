@@ -134,7 +134,7 @@ def filled(template: str, values: Section) -> str:
 def values_of(result: Result, own: Section) -> dict[str, Section]:
     """Return the values that a template can contain, by section. The section `own` contains derived values."""
     time_s, passed = result.result.get("time_s"), result.passed
-    short = passed and time_s is not None and time_s < OFFICIAL_S
+    short = passed and result.validation.get("type") != "none" and time_s is not None and time_s < OFFICIAL_S
     ending = {
         "invalid": None if passed else "INVALID.",
         "rating": giga(result.result.get("rate_flops")) if passed else None,

@@ -15,6 +15,7 @@ from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.records import Result
 from mxpeak.report.hpcg_text import filled, giga, opening_part, product, ratio, time_of, values_of, written_by
 from mxpeak.report.native_report import OwnReport
+from mxpeak.report.sparse_text import unrated
 
 #: The phases of a multigrid cycle.
 MULTIGRID = ("gs", "restriction", "prolongation")
@@ -66,6 +67,7 @@ GFLOP/s Summary::Raw Total={own.rates.raw_rate_flops}
 GFLOP/s Summary::Total for benchmark={own.rates.rate_flops}
 User Optimization Overheads::Optimization phase time (sec)={problem.optimize_s}
 Final Summary::HPGMP result is={own.invalid}
+Final Summary::HPGMP result has no rating={own.unrated}
 Final Summary::HPGMP result is VALID with a GFLOP/s rating of={own.rating}
 Final Summary::Results are valid but execution time (sec) is={own.short_s}
 Final Summary::Official results execution time (sec) must be at least={own.official_s}
@@ -118,6 +120,7 @@ def _derived(result: Result) -> dict[str, Any]:
     return {
         "double_final": product(check.get("double_initial"), check.get("double_residual")),
         "mixed_final": product(check.get("mixed_initial"), check.get("mixed_residual")),
+        "unrated": unrated(result),
         "required_s": OFFICIAL_S,
         "mixed": mixed,
         "double": double,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mxpeak.records import Result, mark
+from mxpeak.records import Result
 from mxpeak.report.text import share_text
 
 Body = Mapping[str, Any]
@@ -35,7 +35,7 @@ def read(result: Body) -> Result:
 
 def status(result: Body) -> str:
     """Return HTML with the status of a result, whose style sets the color."""
-    word = mark(str(result.get("status")))
+    word = read(result).mark
     return f'<span class="{word}">{word}</span>'
 
 

@@ -22,7 +22,9 @@ def conclusion(results: Sequence[Body]) -> str:
     if not results:
         return ""
     valid = [result for result in results if result.get("status") == "valid"]
-    sentences = [count_text(len(valid), len(results))]
+    unrated = sum(read(result).mark == "UNRATED" for result in valid)
+    sentences = [count_text(len(valid) - unrated, len(results))] if unrated < len(results) else []
+    sentences += ["A standalone solver has no rating."] if unrated else []
     of_hpl = [result for result in valid if result.get("benchmark") == "hpl"]
     same = of_hpl or [result for result in valid if result.get("benchmark") == valid[0].get("benchmark")]
     if same:

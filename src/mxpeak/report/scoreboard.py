@@ -212,10 +212,12 @@ def short_name(model: str) -> str:
 
 
 def _verdict(results: Sequence[Result], lost: Sequence[str]) -> str:
-    bad = [r for r in results if r.status != "valid"]
+    bad = [r for r in results if r.mark != "PASSED"]
     marks = dict.fromkeys(r.mark for r in bad)
     named = [f"{mark}: {', '.join(lines_of(r.benchmark).name(r) for r in bad if r.mark == mark)}." for mark in marks]
     named += [f"No result: {', '.join(lost)}."] if lost else []
+    if marks == {"UNRATED": None} and len(bad) == len(results):
+        return "A standalone solver has no rating."
     return " ".join([count_text(len(results) - len(bad), len(results)), *named])
 
 

@@ -36,6 +36,7 @@ class SparseLines(Lines, ABC):
     def about(self, result: Result, *, verbose: bool) -> list[str]:
         """Return lines about validation, size and other rates. If `verbose`, also about memory and more rates."""
         return [
+            *self.rates(result),
             *self.checks(result.validation),
             problem_text(result.problem, result.result.get("time_s")),
             memory_text(result.problem) if verbose else "",
@@ -45,7 +46,7 @@ class SparseLines(Lines, ABC):
     def found(self, result: Result) -> list[str]:
         """Return lines about the validation, other rates, and the precisions."""
         precisions = precision_text(result.problem.get("precision"))
-        lines = [*self.checks(result.validation), *self.figures(result, verbose=True)]
+        lines = [*self.rates(result), *self.checks(result.validation), *self.figures(result, verbose=True)]
         return [*lines, *([f"precisions: {precisions}"] if precisions else [])]
 
     def motifs(self, result: Result) -> list[tuple[str, ...]]:
@@ -56,30 +57,41 @@ class SparseLines(Lines, ABC):
         """Return text about the memory of a case."""
         return memory_text(problem)
 
+    def rates(self, result: Result) -> list[str]:
+        """Return the lines directly below the headline, with the rate by other flop counts; empty by default."""
+        return []
+
     @abstractmethod
     def checks(self, check: Section) -> list[str]:
         """Return lines about the outcome of the validation."""
 
     @abstractmethod
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return lines with rates by other flop counts and, if `verbose`, in other storage formats."""
+        """Return lines with other rates and, if `verbose`, with rates in other storage formats."""
 
 
 class HpgMxpLines(SparseLines):
     """The text lines of HPG-MxP."""
 
+    def rates(self, result: Result) -> list[str]:
+        """Return the rates by both flop counts, or the raw rates of a standalone solver."""
+        return [line for line in (unrated(result), _countings(result.result)) if line]
+
     def checks(self, check: Section) -> list[str]:
-        """Return one line with the iterations of the mixed and the double solver, and the penalty."""
-        return [_solvers(check)]
+        """Return one line per validation with the iterations of the mixed and the double solver, and the penalty."""
+        if check.get("type") == "none":
+            steps, residual = _count(check.get("iterations")), three_digits(check.get("residual"))
+            return [f"no validation; residual {residual} after {steps} iterations"]
+        return [_solvers(check), *([_solvers(check["fullscale"])] if check.get("fullscale") else [])]
 
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return lines with the rates by both flop counts and the speed-up over double precision.
+        """Return a line with the speed-up over double precision.
 
         If `verbose`, further lines contain the causes of the speed-up and the rates of other storage formats.
         """
         figures = result.result
         more = [_between(figures), *_beside(figures)] if verbose else []
-        return [line for line in (_countings(figures), _speedup(result), *more) if line]
+        return [line for line in (_speedup(result), *more) if line]
 
     def notes(self, result: Result) -> list[str]:
         """Return notes about the rates by both flop counts, and about the precisions of the mixed solver."""
@@ -87,7 +99,7 @@ class HpgMxpLines(SparseLines):
         precisions = precision_text(result.problem.get("precision"))
         precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
         second = f"{precisions}{together and f'; faster than double {together}'}" if precisions else ""
-        return [line for line in (_countings(result.result, raw=False), second) if line]
+        return [line for line in (unrated(result), _countings(result.result, raw=False), second) if line]
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
         """Return the speed-up over double precision as text, or an empty string if it was not measured."""
@@ -106,6 +118,19 @@ class HpcgLines(SparseLines):
         """Return lines with HPCG's other ratings and the rates of other storage formats; empty unless `verbose`."""
         figures = result.result
         return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
+
+
+def unrated(result: Result) -> str | None:
+    """Return text about a standalone solver of HPG-MxP, or None if both solvers ran."""
+    solver = result.problem.get("run_type", "benchmark")
+    if solver == "benchmark":
+        return None
+    kind = "raw" if solver == "mixed" else "double"
+    counted = [rate_text(result.result.get(f"{kind}_rate_flops{suffix}")) for suffix in ("", "_ornl")]
+    return (
+        f"standalone {solver} solver: no validation, penalty, speed-up or rating; raw rate by the flop count of the "
+        f"reference code {counted[0]}, of ORNL {counted[1]}"
+    )
 
 
 def sparse_case_text(problem: Section) -> str:
@@ -178,9 +203,15 @@ def _box(problem: Section, prefix: str) -> str:
     return "" if None in sides else "x".join(map(str, sides))
 
 
+#: Texts about optimizations that are off.
+OFF = {"overlap": "no overlap", "zero_guess": "full sweeps from zero", "fused_restriction": "unfused restriction"}
+
+
 def _choices(problem: Section) -> list[str]:
-    """Return the storage format, and "nonsymmetric" or an empty string."""
-    return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else ""]
+    """Return the storage format, "nonsymmetric" or an empty string, and the optimizations that are off."""
+    ran = problem.get("optimizations") or {}
+    off = [text for name, text in OFF.items() if ran.get(name) is False]
+    return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else "", *off]
 
 
 def _solvers(check: Section) -> str:

@@ -6,11 +6,21 @@ from dataclasses import dataclass
 
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, integer, listed, name_in, one_of, option, real
+from mxpeak.options import ValueParser, boolean, integer, listed, name_in, one_of, option, real
 
 #: Formats of the matrices, and of the vectors of the inner iteration.
 SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
 VECTOR_PRECISIONS = ("fp64", "fp32")
+#: Ranks of the standard validation (Kashi et al., table 1).
+VALIDATION_RANKS = 8
+
+
+def node_or_count(text: str) -> int | str:
+    """Parse a number of ranks, or the word node."""
+    try:
+        return text if text == "node" else integer(1)(text)
+    except UsageError as error:
+        raise UsageError(f"{error}, or node") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +55,29 @@ class HpgMxpConfig(SparseConfig):
         0.0, real(0.0, 1.0), "relative error allowed in stored values with --mode explore", "precision and rules"
     )
     restart: int = option(30, integer(1, 1000), "GMRES restart length", "precision and rules", "K")
+    run_type: str = option(
+        "benchmark",
+        one_of("benchmark", "mixed", "double"),
+        "benchmark, or only the mixed or the double solver, without validation and rating",
+        "measuring",
+    )
     validation: str = option(
         "standard",
-        one_of("standard", "fullscale"),
-        "compare solvers on up to 8 ranks (standard) or all ranks (fullscale)",
+        one_of("standard", "fullscale", "both"),
+        "validate on a few ranks (standard), on all ranks (fullscale), or both",
         "precision and rules",
     )
+    validation_ranks: int | str = option(
+        VALIDATION_RANKS,
+        ValueParser(node_or_count, "{node,R}"),
+        "most ranks of the standard validation, or node (those of one node)",
+        "precision and rules",
+    )
+
+    @property
+    def standalone(self) -> bool:
+        """Return whether only one of the two solvers runs."""
+        return self.run_type != "benchmark"
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:
         """Return the matrix format of each level; raise a UsageError if --mg-precision has the wrong length."""

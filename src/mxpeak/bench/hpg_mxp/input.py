@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.bench.hpg_mxp.rules import forms
+from mxpeak.bench.hpg_mxp.rules import forms, solvers_of
 from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.stencil_sizes import HierarchySize
 from mxpeak.comm.base import Communicator
@@ -62,7 +62,7 @@ class MatrixFile:
         double, mixed = forms(config, storage)
         if config.mg_precisions(1) == ("auto",):
             mixed = replace(mixed, values=("fp64",))
-        return self.memory_need(hierarchies_of((double, mixed), config.restart + 1))
+        return self.memory_need(hierarchies_of(solvers_of(config, (double, mixed)), config.restart + 1))
 
     def memory_need(self, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:
         """Return the memory of all ranks in bytes, without padding and halos. Each solver has n rows and nnz entries:

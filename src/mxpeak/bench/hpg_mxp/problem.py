@@ -12,8 +12,15 @@ from typing import Any, Protocol
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file, too_large
-from mxpeak.bench.hpg_mxp.rules import forms, storages
-from mxpeak.bench.sparse import SparseBench, box_lines, hierarchies_by_storage, hierarchies_of, order_of
+from mxpeak.bench.hpg_mxp.rules import forms, solvers_of, storages
+from mxpeak.bench.sparse import (
+    SparseBench,
+    box_lines,
+    hierarchies_by_storage,
+    hierarchies_of,
+    optimizations_of,
+    order_of,
+)
 from mxpeak.bench.sparse_result import mesh_section
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.comm.base import Communicator
@@ -72,7 +79,7 @@ def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tupl
         fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
         return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
-    by_storage = {storage: forms(config, storage) for storage in storages(config)}
+    by_storage = {storage: solvers_of(config, forms(config, storage)) for storage in storages(config)}
     return box_lines(box, hierarchies_by_storage(config, by_storage, config.restart + 1), budget)
 
 
@@ -84,7 +91,7 @@ class BoxProblem:
     def __init__(self, bench: SparseBench[HpgMxpConfig]):
         self._bench, self._config = bench, (config := bench.config)
         self._stencil = weights(nonsymmetric=config.nonsymmetric)
-        by_storage = {storage: self.forms(storage) for storage in storages(config)}
+        by_storage = {storage: solvers_of(config, self.forms(storage)) for storage in storages(config)}
         self._box = bench.box(hierarchies_by_storage(config, by_storage, config.restart + 1).values())
         self.levels = stencil_levels(self._box)
 
@@ -123,7 +130,8 @@ class FileProblem:
         self._bench, self._config, self._file = bench, (config := bench.config), file
         self._values = self._value_format()
         self.levels = Levels(rows=(file.n,), nnz=(file.nnz,), coarse_nnz=(0,))
-        parts = file.memory_need(hierarchies_of(self.forms(storages(config)[0]), config.restart + 1))
+        stored = solvers_of(config, self.forms(storages(config)[0]))
+        parts = file.memory_need(hierarchies_of(stored, config.restart + 1))
         need = file.node_need(parts, bench.comm.size, bench.budget)
         if need > bench.budget.limit:
             raise ResourceError(too_large(file, parts, need, bench.budget.limit))
@@ -166,7 +174,8 @@ class FileProblem:
         bench.forget_problem()
         block = distribute(comm, self._file.entries)
         order = order_of(self._config, forms[0].storage)
-        return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans)
+        optimizations = optimizations_of(self._config)
+        return make_general(bench.kernels.sparse, comm, block, forms, order, bench.spans, optimizations)
 
     def described(self, problem: StencilProblem, k: int) -> list[dict[str, Any]]:
         """Describe the only level, with the sizes of all ranks and the bytes of this rank."""

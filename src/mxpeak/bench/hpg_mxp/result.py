@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import HpgMxpProblem
-from mxpeak.bench.hpg_mxp.rules import foreseen
+from mxpeak.bench.hpg_mxp.rules import few_ranks, foreseen
 from mxpeak.bench.rules import ruling
 from mxpeak.bench.sparse import SparseBench, memory_violations
 from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
@@ -59,16 +59,23 @@ class Validation:
         return (double.outcome == Outcome.SOLVED or set_aim) and self.mixed.solve.outcome == Outcome.SOLVED
 
     @property
+    def ratio(self) -> float | None:
+        """Return n_d / n_ir, or None if the mixed solver took no step."""
+        n_d, n_ir = self.double.solve.steps, self.mixed.solve.steps
+        return n_d / n_ir if n_ir else None
+
+    @property
     def penalty(self) -> float:
         """Return the penalty factor min(1, n_d / n_ir) for additional iterations of the mixed solver."""
-        n_d, n_ir = self.double.solve.steps, self.mixed.solve.steps
-        return 1.0 if n_ir <= n_d else n_d / n_ir
+        return 1.0 if self.ratio is None else min(1.0, self.ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HpgMxpMeasured(MeasuredStorage[Solve]):
     """All phases of HPG-MxP with one storage format; `timed` and `levels` belong to the mixed solver.
 
+    validation     the validation that determines the penalty
+    fullscale      an additional validation on all ranks, or None
     double_bytes   memory of the double solver over all ranks
     """
 
@@ -76,13 +83,15 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
     solves_name: ClassVar[str] = "mixed solves"
 
     validation: Validation
+    fullscale: Validation | None
     double: Solves
     double_bytes: int
 
     @property
     def passed(self) -> bool:
-        """Return whether the validation passed, and no timed solve broke down."""
-        return self.validation.passed and self.timed.finite and self.double.finite
+        """Return whether all validations passed, and no timed solve broke down."""
+        validated = self.validation.passed and (self.fullscale is None or self.fullscale.passed)
+        return validated and self.timed.finite and self.double.finite
 
     def rates(self, levels: Levels) -> dict[str, Any]:
         """Return the rates of the mixed and the double solver in flop/s, and the speed-up of the mixed solver.
@@ -129,12 +138,13 @@ def hpg_mxp_result(
     """
     config, (official, *others) = bench.config, measured
     check, rates, mixed = official.validation, official.rates(problem.levels), official.timed
+    held = {"mixed": official.held_bytes, "double": official.double_bytes}
     broken = foreseen(config, bench.rt, official.storage)
-    broken += memory_violations(official.held_bytes, bench.facts.machine)
+    broken += [*few_ranks(check.ranks, bench.comm.size), *memory_violations(official.held_bytes, bench.facts.machine)]
     return {
         "benchmark": "hpg-mxp",
         "status": "valid" if official.passed else "invalid",
-        "problem": {**_problem(bench, problem, official), "peak_rss_bytes": rss},
+        "problem": {**problem_section(bench, problem, official, held), "peak_rss_bytes": rss},
         "result": {
             **rates,
             "time_s": mixed.time_s,
@@ -151,7 +161,10 @@ def hpg_mxp_result(
             "between": _between(between, rates, check.penalty, problem.levels),
             "beside": [_beside(config, other, problem.levels) for other in others],
         },
-        "validation": _validation(check, passed=official.passed),
+        "validation": {
+            **_validation(check, passed=official.passed),
+            "fullscale": official.fullscale and _validation(official.fullscale, passed=official.fullscale.passed),
+        },
         "rules": ruling(broken),
         "samples_s": mixed.samples_s,
         "phases": official.table(*HPG_MXP_MOTIFS, *mixed.phases),
@@ -159,7 +172,7 @@ def hpg_mxp_result(
         "warnings": [
             *bench.facts.cautions,
             *bench.cautions,
-            *_raised(config, official),
+            *raised(config, official.levels),
             *_unreached(config, check),
             *_failed(others),
             *official.limit.cautions(),
@@ -168,23 +181,26 @@ def hpg_mxp_result(
     }
 
 
-def _problem(bench: SparseBench[HpgMxpConfig], problem: HpgMxpProblem, measured: HpgMxpMeasured) -> dict[str, Any]:
+def problem_section(
+    bench: SparseBench[HpgMxpConfig], problem: HpgMxpProblem, measured: MeasuredStorage[Solve], held: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the sizes, formats and memory of the problem; `held` contains the bytes of each solver that ran."""
     config = bench.config
     values = [level["value_precision"] for level in measured.levels]
-    mixed, double = measured.held_bytes, measured.double_bytes
     return {
         **problem.section(),
         "restart": config.restart,
         "max_iterations": config.iterations,
         **bench.storage_section(measured),
+        "run_type": config.run_type,
         "memory_bytes": {
-            "mixed": mixed,
-            "double": double,
+            "mixed": held.get("mixed"),
+            "double": held.get("double"),
             "setup": measured.setup_bytes,
             "reference_formula": problem.reference_bytes(),
         },
         "rt_s": bench.rt,
-        "larger_mesh": problem.larger_mesh(mixed / double),
+        "larger_mesh": None if len(held) < 2 else problem.larger_mesh(held["mixed"] / held["double"]),
         "precision": {"mg": values, "krylov": values[0], "vectors": measured.levels[0]["vector_precision"]},
     }
 
@@ -199,6 +215,7 @@ def _validation(check: Validation, *, passed: bool) -> dict[str, Any]:
         "iterations": mixed.steps,
         "double_iterations": double.steps,
         "mixed_iterations": mixed.steps,
+        "ratio": check.ratio,
         "penalty": check.penalty,
         "type": check.type,
         "ranks": check.ranks,
@@ -252,16 +269,16 @@ def _beside(config: HpgMxpConfig, other: HpgMxpMeasured, levels: Levels) -> dict
     }
 
 
-def _raised(config: HpgMxpConfig, measured: HpgMxpMeasured) -> list[Caution]:
+def raised(config: HpgMxpConfig, levels: Sequence[Mapping[str, Any]]) -> list[Caution]:
     """Return a warning for each level whose requested format cannot represent its values."""
-    requested = config.mg_precisions(len(measured.levels))
+    requested = config.mg_precisions(len(levels))
     return [
         Caution(
             "raised",
             f"level {k}: {name} cannot represent every value, so {level['value_precision']} was used",
             "use --mode explore --value-tolerance X to allow rounded values",
         )
-        for k, (name, level) in enumerate(zip(requested, measured.levels))
+        for k, (name, level) in enumerate(zip(requested, levels))
         if name not in ("auto", level["value_precision"])
     ]
 

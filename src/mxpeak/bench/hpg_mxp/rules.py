@@ -2,7 +2,9 @@
 
 time         1800 s of mixed solves
 memory       at least a quarter of the machine's memory
-validation   standard: reduce the residual by nine orders of magnitude; fullscale: reach the double solver's residual
+validation   standard: reduce the residual by nine orders of magnitude, on at least 4 ranks (the reference code) or
+             8 (ORNL's code) if the run has as many; fullscale: reach the double solver's residual on all ranks
+run type     both solvers and the validation; a standalone solver has no rating
 solver       300 iterations per timed solve, restarted after 30 (ORNL's code) or 40 (the reference code)
 storage      32-bit columns: the published rules do not cover compressed columns
 matrix       the benchmark's matrix; a matrix from a file may be rounded to fp32 inside the iteration
@@ -31,6 +33,8 @@ from mxpeak.precision import PRECISIONS
 
 #: Iterations of a timed solve, and the restart lengths of the published codes.
 ITERATIONS, RESTARTS = 300, (30, 40)
+#: Ranks of the standard validation in the reference code; ORNL's code uses 8.
+LEAST_VALIDATION_RANKS = 4
 #: Options of the benchmark's own matrix, which conflict with --matrix.
 OF_BOXES = ("nx", "ny", "nz", "npx", "npy", "npz", "nonsymmetric")
 
@@ -42,6 +46,7 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
         box_of(config, rank, ranks)
     else:
         _check_alone(config, config.matrix)
+    _check_standalone(config)
     formats = config.mg_precisions(levels(config))
     if config.mode == "explore":
         return
@@ -66,6 +71,23 @@ def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
             )
 
 
+def _check_standalone(config: HpgMxpConfig) -> None:
+    """Raise a UsageError if a standalone solver is combined with an option that needs a rating."""
+    if not config.standalone:
+        return
+    needs = {
+        "--validation": ("validates both solvers", config.validation != "standard" and config.validation),
+        "--min-gflops": ("applies to the rating", config.min_gflops and f"{config.min_gflops:g}"),
+        "--scaling-study": ("compares ratings", config.study),
+    }
+    for flag, (why, value) in needs.items():
+        if value:
+            raise UsageError(
+                f"{flag} {value} {why}, but --run-type {config.run_type} runs one solver and has none; remove {flag}, "
+                "or use --run-type benchmark"
+            )
+
+
 def levels(config: HpgMxpConfig) -> int:
     """Return the number of multigrid levels; a matrix from a file has one level, so a cycle is one sweep."""
     return LEVELS if config.matrix is None else 1
@@ -86,6 +108,11 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
         Form(("fp64",) * count, "fp64", storage),
         Form(values, config.krylov_precision, storage, mixed=True, tolerance=tolerance),
     )
+
+
+def solvers_of(config: HpgMxpConfig, both: tuple[Form, Form]) -> Sequence[Form]:
+    """Return the forms of the solvers that run: both (double and mixed), or the one of a standalone solver."""
+    return both if not config.standalone else (both[config.run_type == "mixed"],)
 
 
 def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any]]) -> dict[str, Form]:
@@ -114,6 +141,8 @@ def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any
 def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     """Return the published rules that a run breaks independently of its measurements."""
     broken = mode_violations(config, storage)
+    if config.standalone:
+        broken.append(Violation("run type", f"--run-type {config.run_type}: no validation, penalty and rating"))
     if rt < OFFICIAL_S:
         broken.append(Violation("time", f"--rt {rt:g}: the rules require {OFFICIAL_S:g} s"))
     if config.matrix is not None:
@@ -126,3 +155,11 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     if config.threshold > 1e-9:
         broken.append(Violation("validation", f"--threshold {config.threshold:g} is above 1e-9"))
     return broken
+
+
+def few_ranks(validated: int, ranks: int) -> list[Violation]:
+    """Return a violation if fewer ranks than in both published codes ran the validation, otherwise []."""
+    least = min(LEAST_VALIDATION_RANKS, ranks)
+    if validated >= least:
+        return []
+    return [Violation("validation", f"{validated} of {ranks} ranks validated; the reference code uses {least}")]

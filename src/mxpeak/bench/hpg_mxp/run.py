@@ -4,14 +4,15 @@ problem     27 points per row, 26 and -1 (--nonsymmetric: -1.5 below and -0.5 ab
             levels built by the same stencil; one forward Gauss-Seidel sweep before and after each correction, and on
             the coarsest level; --matrix: the rows of a file, with one level, so one sweep is the preconditioner
 validation  double GMRES to 1e-9 in n_d iterations, GMRES-IR to the same in n_ir; penalty = min(1, n_d/n_ir)
-            standard: on up to 8 ranks; fullscale: on all ranks, and GMRES-IR must reach the residual that double GMRES
-            reached in 10,000 iterations
+            standard: on up to --validation-ranks ranks; fullscale: on all ranks, and GMRES-IR must reach the residual
+            that double GMRES reached in 10,000 iterations; both: the standard validation determines the penalty
 mixed       solves of 300 iterations from x = 0 until --rt has passed, after an uncounted restart cycle
 double      the same in fp64, as the reference
 between     double with the stored values of the mixed solver, and mixed with fp32 values: they separate the effect of
             the precision from that of values stored in fewer bits without loss; not with --quick
 counted     flops by the reference's formula, and also by ORNL's; `phases` has each motif's own flops and minimum bytes
 figure      (flops of the mixed solves / their time) · penalty
+standalone  --run-type mixed or double: only the timed solves of one solver, without a rating
 limit       read bandwidth: all ranks read the values of the matrix at the same time, in the same process, before and
             after the solves
 
@@ -21,7 +22,8 @@ Source: Yamazaki et al. 2022; Kashi et al. 2025 (arXiv 2507.11512); the benchmar
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any, Unpack
@@ -32,7 +34,8 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
 from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
 from mxpeak.bench.hpg_mxp.result import HpgMxpMeasured, Solves, Validated, Validation, cycles_of, hpg_mxp_result
-from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, storages
+from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, solvers_of, storages
+from mxpeak.bench.hpg_mxp.standalone import Standalone, standalone_result
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.sparse import BESIDE, SolveProgress, SparseBench, admission_notes, measuring_seconds, sparse_dry_run
 from mxpeak.bench.stencil_sizes import box_of
@@ -40,22 +43,23 @@ from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import SparseMatrix
-from mxpeak.distributed.stencil import Hierarchy, StencilProblem
+from mxpeak.distributed.stencil import Form, Hierarchy, StencilProblem
 from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box
 from mxpeak.options import Run
 from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
 from mxpeak.records import Result, three_digits
 from mxpeak.runtime.memory import memory_budget
+from mxpeak.runtime.nodes import node_name
 from mxpeak.runtime.placement import on_device
 from mxpeak.solvers.abft.residual_checks import CheckedMixed
 from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
 
-#: Ranks of the standard validation, maximum iterations of a validation, and those of GMRES-IR at full scale.
-FEW, MOST, MOST_IR = 8, 10_000, 100_000
-#: The parts of a run with each storage format, in order.
-PARTS = ("double to the threshold", "mixed to the threshold", "mixed", "double")
+#: Maximum iterations of a validation, and those of GMRES-IR at full scale.
+MOST, MOST_IR = 10_000, 100_000
+#: The solves of a validation, and the timed solves, in order.
+VALIDATING, TIMED = ("double to the threshold", "mixed to the threshold"), ("mixed", "double")
 #: Expected steps of a validation solve, shown to observers until the residual allows an estimate.
 GUESSED = 100
 
@@ -94,9 +98,10 @@ def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
 
     No solve is interrupted, so the minimum does not depend on --rt.
     """
-    solvers, m = 2 * len(storages(config)), config.iterations
-    measured = solvers + len(_between_expected(config))
-    text = f"least work, for any --rt: {solvers} solves to {config.threshold:g} and {measured} of {m} iterations"
+    m, validating = config.iterations, 2 * len(storages(config))
+    measured = (1 if config.standalone else 2) * len(storages(config)) + len(_between_expected(config))
+    validated = "" if config.standalone else f"{validating} solves to {config.threshold:g} and "
+    text = f"least work, for any --rt: {validated}{measured} of {m} iterations"
     if box is None:
         return text
     cycles = [min(config.restart, m - done) for done in range(0, m, config.restart)]
@@ -105,7 +110,7 @@ def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
 
 def _between_expected(config: HpgMxpConfig) -> list[str]:
     """Return the names of the intermediate storage forms that a run measures if no value needs a wider format."""
-    if config.quick or not measuring_seconds(config):
+    if config.quick or config.standalone or not measuring_seconds(config):
         return []
     first = storages(config)[0]
     return [*between(config, first, [{"value_precision": values} for values in forms(config, first)[1].values])]
@@ -121,6 +126,13 @@ def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
     return [*ignored, *admission_notes(config, broken)]
 
 
+def _validates(config: HpgMxpConfig, comm: Communicator) -> bool:
+    """Return whether this rank takes part in the standard validation. Collective over comm."""
+    if isinstance(config.validation_ranks, int):
+        return comm.rank < config.validation_ranks
+    return bool(comm.bcast_object(node_name()) == node_name())
+
+
 class HpgMxp:
     """Builds the problem in its storage forms and runs the three phases of HPG-MxP."""
 
@@ -130,19 +142,28 @@ class HpgMxp:
         self._storages = storages(config)
         self._problem = problem_of(bench, file)
         self._flops_per_step = hpg_mxp_flops(self._problem.levels, [config.restart])["total"] / config.restart
-        self._few = bench.comm.split(0 if bench.comm.rank < FEW else None, bench.comm.rank)  # for the validation
+        validates = _validates(config, bench.comm)
+        self._all_validate = bench.comm.agree(validates)
+        self._few = bench.comm.split(0 if validates else None, bench.comm.rank)
 
     def result(self) -> Result | None:
         """Run all measurements, and return the result on rank 0 and None on the other ranks. Collective."""
         start, bench, first = time.time(), self._bench, self._storages[0]
-        bench.parts = [f"{storage}: {part}" for storage in self._storages for part in PARTS]
+        parts = [self._config.run_type] if self._config.standalone else [*VALIDATING, *TIMED]
+        bench.parts = [f"{storage}: {part}" for storage in self._storages for part in parts]
         bench.parts += [f"{first}: {name}" for name in _between_expected(self._config)]
         for storage in self._storages:
-            self._problem.make_ready(self._problem.forms(storage), self._use)
+            self._problem.make_ready(self._forms(storage), self._use)
+        if self._config.standalone:
+            alone = bench.measured(self._storages, self._alone)
+            return bench.finished(bench.parts[0], start, partial(standalone_result, bench, self._problem, alone))
         measured = bench.measured(self._storages, self._measured)
         solves_between = self._between(first, measured[0])
         sections = partial(hpg_mxp_result, bench, self._problem, measured, solves_between)
         return bench.finished(f"{first}: mixed", start, sections)
+
+    def _forms(self, storage: str) -> Sequence[Form]:
+        return solvers_of(self._config, self._problem.forms(storage))
 
     def _between(self, storage: str, measured: HpgMxpMeasured) -> dict[str, Solves]:
         """Time solves in each intermediate storage form, for a share of the measuring time. Collective."""
@@ -176,16 +197,14 @@ class HpgMxp:
     def _measured(self, storage: str, rt: float) -> HpgMxpMeasured:
         """Run the validation, the mixed solves and the double solves with one storage format. Collective."""
         bench, config = self._bench, self._config
-        few = config.validation == "standard" and self._comm.size > FEW
-        validation = self._validate_on_few(storage) if few else None  # first, because both problems may not fit
-        begin = time.perf_counter()
-        problem = self._problem.make(self._problem.forms(storage), self._comm)
-        setup_s = time.perf_counter() - begin
-        bench.begin_solves(storage, problem)
+        standard = None
+        if config.validation != "fullscale" and not self._all_validate:
+            standard = self._validate_on_few(storage)  # first, because both problems may not fit
+        problem, setup_s = self._made(storage)
         double, mixed = problem.hierarchies
         held_double, held_mixed = (bench.bytes_of(problem, k, config.restart + 1) for k in range(2))
         before = bench.bandwidth(double.outer, held_mixed)
-        validation = validation or self._solve_both(problem, self._comm, storage)
+        validation, fullscale = self._validations(problem, storage, standard)
         official = storage == self._storages[0]
         least = config.repeat if official else 1
         timed = self._solves(problem, mixed, f"{storage}: mixed", rt, validation if official else None, least)
@@ -193,11 +212,38 @@ class HpgMxp:
         after = bench.bandwidth(double.outer, held_mixed)
         trace = self._trace(problem, mixed) if config.trace is not None and official else None
         return HpgMxpMeasured(
-            storage=storage, levels=self._problem.described(problem, 1), validation=validation, timed=timed,
-            double=reference, readings=bench.limit(before, after, held_mixed), setup_s=setup_s,
+            storage=storage, levels=self._problem.described(problem, 1), validation=validation, fullscale=fullscale,
+            timed=timed, double=reference, readings=bench.limit(before, after, held_mixed), setup_s=setup_s,
             optimize_s=problem.optimize_s, held_bytes=held_mixed, double_bytes=held_double,
             setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace,
         )  # fmt: skip
+
+    def _alone(self, storage: str, rt: float) -> Standalone:
+        """Time the solves of the only solver that runs, with one storage format. Collective."""
+        bench, config = self._bench, self._config
+        problem, setup_s = self._made(storage)
+        (hierarchy,) = problem.hierarchies
+        held = bench.bytes_of(problem, 0, config.restart + 1)
+        before = bench.bandwidth(hierarchy.outer, held)
+        first = storage == self._storages[0]
+        timed = self._solves(
+            problem, hierarchy, f"{storage}: {config.run_type}", rt, least=config.repeat if first else 1
+        )
+        after = bench.bandwidth(hierarchy.outer, held)
+        trace = self._trace(problem, hierarchy) if config.trace is not None and first else None
+        return Standalone(
+            solver=config.run_type, storage=storage, levels=self._problem.described(problem, 0), timed=timed,
+            readings=bench.limit(before, after, held), setup_s=setup_s, optimize_s=problem.optimize_s, held_bytes=held,
+            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace,
+        )  # fmt: skip
+
+    def _made(self, storage: str) -> tuple[StencilProblem, float]:
+        """Build the problem on all ranks, and return it with the seconds of its set-up. Collective."""
+        begin = time.perf_counter()
+        problem = self._problem.make(self._forms(storage), self._comm)
+        setup_s = time.perf_counter() - begin
+        self._bench.begin_solves(storage, problem)
+        return problem, setup_s
 
     def _trace(self, problem: StencilProblem, hierarchy: Hierarchy) -> list[dict[str, Any]]:
         """Run one restart cycle and return its spans (paper, fig. 9). Collective."""
@@ -206,23 +252,42 @@ class HpgMxp:
         return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
 
     def _validate_on_few(self, storage: str) -> Validation:
-        """Run the validation on the first eight ranks, and broadcast its outcome to all ranks. Collective."""
+        """Run the standard validation on its ranks, and broadcast its outcome to all ranks. Collective."""
         validation = None
         if self._few is not None:
             problem = self._problem.make(self._problem.forms(storage), self._few)
             self._bench.begin_solves(storage, problem)
-            validation = self._solve_both(problem, self._few, storage)
+            validation = self._solve_both(problem, self._few, storage, "standard")
         meet_asleep(self._comm)  # the solves may take longer than a message may wait
         return self._comm.bcast_object(validation)  # type: ignore[no-any-return]
 
-    def _solve_both(self, problem: StencilProblem, comm: Communicator, storage: str) -> Validation:
-        config, parts = self._config, [f"{storage}: {part}" for part in PARTS]
-        fullscale = config.validation == "fullscale" and self._problem.double_sets_aim
+    def _validations(
+        self, problem: StencilProblem, storage: str, standard: Validation | None
+    ) -> tuple[Validation, Validation | None]:
+        """Complete the validations on all ranks, and return the one that determines the penalty, and the other one.
+
+        `standard` is the standard validation if fewer ranks have run it. Collective.
+        """
+        kind, comm = self._config.validation, self._comm
+        if kind == "fullscale":
+            return self._solve_both(problem, comm, storage, "fullscale"), None
+        everywhere = standard is None
+        standard = standard or self._solve_both(problem, comm, storage, "standard")
+        if kind == "standard":
+            return standard, None
+        if everywhere and standard.passed:  # at full scale, the solves would be the same
+            return standard, replace(standard, type="fullscale")
+        return standard, self._solve_both(problem, comm, storage, "fullscale")
+
+    def _solve_both(self, problem: StencilProblem, comm: Communicator, storage: str, kind: str) -> Validation:
+        """Run the validation solves of both solvers, and return their outcome. Collective over comm."""
+        config, parts = self._config, [f"{storage}: {part}" for part in VALIDATING]
+        fullscale = kind == "fullscale" and self._problem.double_sets_aim
         double = self._validated(problem, problem.hierarchies[0], comm, MOST, config.threshold, parts[0])
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
         most = MOST_IR if fullscale else MOST
         mixed = self._validated(problem, problem.hierarchies[1], comm, most, reach, parts[1])
-        return Validation(double, mixed, reach, config.validation, comm.size)
+        return Validation(double, mixed, reach, kind, comm.size)
 
     def _validated(
         self, problem: StencilProblem, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
