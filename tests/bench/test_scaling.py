@@ -185,6 +185,30 @@ def test_efficiency_is_the_rate_a_rank_beside_that_of_the_fewest(monkeypatch: py
     assert page.count("<title>4 ranks, N 4000 on 1x4: expected 8.00 GFLOP/s</title>") == 1
 
 
+def test_a_series_of_hpg_mxp_has_the_ratios_of_both_validations() -> None:
+    def checked(ranks: int, standard: tuple[int, int], fullscale: tuple[int, int]) -> Result:
+        names = ("type", "ranks", "double_iterations", "mixed_iterations", "ratio", "double_residual", "passed")
+
+        def check(kind: str, n_d: int, n_ir: int, passed: bool = True) -> dict[str, Any]:
+            return dict(zip(names, (kind, ranks, n_d, n_ir, n_d / n_ir, 9e-10, passed)))
+
+        found = result(ranks, 1e9 * ranks)
+        found.validation |= check("standard", *standard) | {"fullscale": check("fullscale", *fullscale, ranks < 4)}
+        return found
+
+    runs = [(2, checked(2, (30, 31), (30, 31))), (4, checked(4, (30, 31), (42, 40)))]
+    study = made(runs)
+    VALIDATOR.validate(document([one for _, one in runs if one], several=True) | {"study": study})
+    last = study["points"][1]["validations"]
+    assert [(each["type"], each["ratio"]) for each in last] == [("standard", 30 / 31), ("fullscale", 42 / 40)]
+    head, two, four = [line.split() for line in study_table(study).splitlines()[-3:]]
+    assert head[:4] == ["ranks", "standard", "n_d", "standard"]
+    assert two == ["2", "30", "31", "0.968", "9.00e-10", "30", "31", "0.968", "9.00e-10"]
+    assert four == ["4", "30", "31", "0.968", "9.00e-10", "42", "40", "1.05", "9.00e-10", "FAILED"]
+    page = html_report(document([one for _, one in runs if one], several=True) | {"study": study})
+    assert page.count("<title>4 ranks, fullscale: 42 / 40 = 1.05</title>") == 1
+
+
 def test_a_series_without_a_beginning_has_no_efficiency() -> None:
     study = made([(1, None), (2, result(2, 1e9))], "strong")
     assert [point["efficiency"] for point in study["points"]] == [None, None]

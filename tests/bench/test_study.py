@@ -232,13 +232,13 @@ def test_json_goes_to_a_file_too(here, capsys):
         (["pivots", "-N", "ten"], "-N: 'ten' is not an integer"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
         (["gmres", "--diagonal-scale", "nan"], "--diagonal-scale: 'nan' is not a finite number"),
-        (
-            ["pivots", "--diagonal-scale", "1"],
-            "--diagonal-scale applies only to gmres, but pivots leaves the diagonal unchanged",
-        ),
+        (["pivots", "--diagonal-scale", "1"], "--diagonal-scale applies only to gmres, but pivots was requested"),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
         (["pivots", "--nb", "8"], "--nb applies only to fact, but pivots was requested"),
-        (["--threads", "1"], "--threads applies only to fact, but pivots and norms and gmres were requested"),
+        (
+            ["--threads", "1"],
+            "--threads applies only to fact and hpg-mxp, but pivots and norms and gmres were requested",
+        ),
         (["fact", "--nb", "32", "-N", "16,64"], "a panel of 16 rows has fewer rows than its NB = 32 columns"),
         (["fact", "--threads", "1024"], "--threads 1024 exceeds the"),
         (["fact", "--depth", "1"], "mxpeak study does not accept --depth 1"),

@@ -251,7 +251,15 @@ def _point(ranks: int, result: Result | None) -> dict[str, Any]:
         "rate": rate,
         "rate_per_rank": rate / ranks if rate else None,
         "expected_rate": None,
+        "validations": [] if result is None else _validations(result.validation),
     }
+
+
+def _validations(check: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the iterations of both solvers of HPG-MxP in each validation (Kashi et al., table 2), or []."""
+    names = ("type", "ranks", "double_iterations", "mixed_iterations", "ratio", "double_residual", "passed")
+    both = [each for each in (check, check.get("fullscale")) if each and each.get("mixed_iterations") is not None]
+    return [{name: each.get(name) for name in names} for each in both]
 
 
 def _memory_bytes(memory: Mapping[str, Any]) -> int | None:

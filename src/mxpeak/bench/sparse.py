@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import ceil, log
 from typing import Any, TypeVar
 
@@ -368,8 +368,7 @@ class SparseBench(Bench[AnySparse]):
         for form in forms:
             order = order_of(self.config, form.storage)
             names.append(f"{form.storage} {order} {'/'.join(form.values)} {form.vectors}")
-        off = [f"{name} off" for name, on in asdict(optimizations_of(self.config)).items() if not on]
-        return ", ".join([*names, *off, *(["checked"] if self.checks else [])])
+        return ", ".join([*names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
         """Run the kernels for halo entries on this rank, without communication, so that they are compiled."""

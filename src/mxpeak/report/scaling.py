@@ -24,7 +24,36 @@ def study_table(study: Study) -> str:
     title = f"  {study['kind']} scaling: {what}, {threads}"
     crowded = any(point["oversubscribed"] for point in study["points"])
     note = "  * ranks share cores, which lowers the efficiency\n" if crowded else ""
-    return f"{title}\n{rows}  expected: {study['expected']['text']}\n{note}"
+    return f"{title}\n{rows}  expected: {study['expected']['text']}\n{note}{_validation_table(study)}"
+
+
+def _validation_table(study: Study) -> str:
+    """Return the iterations of both solvers of HPG-MxP by validation and ranks; empty for other benchmarks."""
+    types = _validation_types(study)
+    if not types:
+        return ""
+    head = ["ranks", *(f"{name}{word}" for name in types for word in (" n_d", " n_ir", " n_d/n_ir", " residual"))]
+    rows = [head]
+    for point in study["points"]:
+        by_type = {each["type"]: each for each in point.get("validations") or ()}
+        cells = [cell for name in types for cell in _validation_cells(by_type.get(name))]
+        rows.append([str(point["ranks"]), *cells])
+    title = "validation: iterations of the double (n_d) and the mixed solver (n_ir), residual of the double solver"
+    return f"  {title}\n{table(rows, left=False)}"
+
+
+def _validation_types(study: Study) -> list[str]:
+    """Return the types of the validations of a study, each once."""
+    checks = (each for point in study["points"] for each in point.get("validations") or ())
+    return list(dict.fromkeys(str(each["type"]) for each in checks))
+
+
+def _validation_cells(check: Mapping[str, Any] | None) -> list[str]:
+    if check is None:
+        return [""] * 4
+    failed = "" if check["passed"] else " FAILED"
+    counts = [str(check[name]) for name in ("double_iterations", "mixed_iterations")]
+    return [*counts, three_digits(check["ratio"]), three_digits(check["double_residual"]) + failed]
 
 
 def _row(study: Study, point: Point) -> list[str]:
@@ -78,9 +107,34 @@ def study_figures(study: Study) -> str:
         _curve(study, shown, "rate", scale, "measured"),
     ]
     what = "at constant memory per rank" if study["kind"] == "weak" else "for one problem"
-    return curves(f"Efficiency {what}", "ranks", "efficiency in %", ranks, _from_zero(efficiency), efficiency) + curves(
-        f"Rate {what}", "ranks", unit, ranks, _from_zero(rates), rates
+    return (
+        curves(f"Efficiency {what}", "ranks", "efficiency in %", ranks, _from_zero(efficiency), efficiency)
+        + curves(f"Rate {what}", "ranks", unit, ranks, _from_zero(rates), rates)
+        + _ratio_figure(study, ranks)
     )
+
+
+def _ratio_figure(study: Study, ranks: Axis) -> str:
+    """Return the HTML figure of n_d / n_ir by validation over the number of ranks; empty without a validation."""
+    series = []
+    for k, name in enumerate(_validation_types(study)):
+        found = [
+            (point["ranks"], each)
+            for point in study["points"]
+            for each in point.get("validations") or ()
+            if each["type"] == name and each["ratio"] is not None and drawable([each["ratio"]])
+        ]
+        points = [(log2(count), each["ratio"]) for count, each in found]
+        tooltips = [
+            f"{count} ranks, {name}: {each['double_iterations']} / {each['mixed_iterations']} = "
+            f"{three_digits(each['ratio'])}"
+            for count, each in found
+        ]
+        series.append(PlotCurve(name, points, tooltips, colour=k, mark="circle"))
+    if not any(curve.points for curve in series):
+        return ""
+    title = "Iterations of double over those of mixed precision"
+    return curves(title, "ranks", "n_d / n_ir", ranks, _from_zero(series), series)
 
 
 def _curve(

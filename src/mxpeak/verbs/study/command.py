@@ -9,12 +9,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import count, integer, listed, one_of, parsed_by, real
+from mxpeak.options import count, device, integer, listed, one_of, parsed_by, real, seconds
 from mxpeak.records import to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.output import Folder
     from mxpeak.cli.session import Session
+    from mxpeak.verbs.study.hpg_mxp import SweepPlan
 
 EXAMPLES = """\
 examples:
@@ -22,11 +23,21 @@ examples:
   mxpeak study pivots norms -N 1000,2000,4000 --seeds 10
   mxpeak study gmres -N 2000 --diagonal-scale 0.6,0.625,1
   mxpeak study fact --nb 192 --threads 1,2
+  mxpeak study hpg-mxp --nx 64 --ranks 1,2
 """
 
 #: The studies that run by default. STUDIES contains all studies.
 DEFAULT = ("pivots", "norms", "gmres")
-STUDIES = (*DEFAULT, "fact")
+STUDIES = (*DEFAULT, "fact", "hpg-mxp")
+#: The flags that only one study reads.
+OF_ONE_STUDY = {
+    "diagonal_scale": "gmres",
+    "nb": "fact",
+    "nx": "hpg-mxp",
+    "rt": "hpg-mxp",
+    "ranks": "hpg-mxp",
+    "device": "hpg-mxp",
+}
 RESULT, PAGE = "study.json", "study.html"
 #: Number of seconds before the first line of progress and between two lines.
 PROGRESS_S = 2.0
@@ -36,7 +47,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `study`."""
     parser.description = (
         "Reproduce the fp64 experiments behind the HPL-MxP matrices: pivots, residuals with and without "
-        "pivoting, and GMRES without a preconditioner. The study fact measures the panel factorization of HPL."
+        "pivoting, and GMRES without a preconditioner. The study fact measures the panel factorization of HPL. "
+        "The study hpg-mxp measures each optimization of HPG-MxP, from the reference algorithm to the full code."
     )
     parser.epilog = EXAMPLES
     parser.add_argument(
@@ -55,8 +67,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nb", metavar="NB", help="columns of the panels in fact (default: 192)")
     parser.add_argument(
-        "--threads", metavar="T,...", help="numbers of threads in fact (default: powers of two up to the cores)"
+        "--threads",
+        metavar="T,...",
+        help="numbers of threads in fact (default: powers of two up to the cores), or threads per rank in hpg-mxp",
     )
+    parser.add_argument("--nx", metavar="NX", help="points per rank in each direction in hpg-mxp (default: 64)")
+    parser.add_argument("--rt", metavar="SECONDS", help="measuring time per step in hpg-mxp (default: 10)")
+    parser.add_argument("--ranks", metavar="R,...", help="numbers of ranks in hpg-mxp (default: 1)")
+    parser.add_argument("--device", metavar="DEVICE", help="device of hpg-mxp: auto, cpu or cuda (default: auto)")
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=study)
@@ -66,19 +84,8 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run the studies on rank 0, print the tables, write the HTML page and the JSON file, and return the exit code."""
     names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (names or DEFAULT))
-    if args.diagonal_scale is not None and "gmres" not in studies:
-        raise UsageError(
-            f"--diagonal-scale applies only to gmres, but {' and '.join(studies)} "
-            f"leave{'s' * (len(studies) == 1)} the diagonal unchanged; remove --diagonal-scale, or run "
-            "mxpeak study gmres"
-        )
-    for flag, value in (("--nb", args.nb), ("--threads", args.threads)):
-        if value is not None and "fact" not in studies:
-            raise UsageError(
-                f"{flag} applies only to fact, but {' and '.join(studies)} {'was' if len(studies) == 1 else 'were'} "
-                f"requested; remove {flag}, or run mxpeak study fact"
-            )
-    given = {
+    _check_flags(args, studies)
+    given: dict[str, Any] = {
         "orders": parsed_by(listed(count(1)), args.n, "-N"),
         "seeds": parsed_by(integer(1, 100_000), args.seeds, "--seeds"),
         "scales": parsed_by(listed(real(1e-3, 1e6)), args.diagonal_scale, "--diagonal-scale"),
@@ -89,6 +96,8 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         return ExitCode.VALID
     from mxpeak.verbs.study.run import StudyPlan, run
 
+    if "hpg-mxp" in studies:
+        given["sweep"] = _sweep(args, given["threads"])
     plan = StudyPlan(studies=studies, **{name: value for name, value in given.items() if value is not None})
     folder = _prepare(args)
     try:
@@ -96,6 +105,43 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         return _finish(body, args, folder, session)
     finally:
         folder.remove_if_empty()
+
+
+def _check_flags(args: argparse.Namespace, studies: tuple[str, ...]) -> None:
+    """Raise a UsageError if a flag applies to none of the studies."""
+    readers = {**{name: (study,) for name, study in OF_ONE_STUDY.items()}, "threads": ("fact", "hpg-mxp")}
+    for name, of_flag in readers.items():
+        if getattr(args, name) is not None and not set(of_flag) & set(studies):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{flag} applies only to {' and '.join(of_flag)}, but {' and '.join(studies)} "
+                f"{'was' if len(studies) == 1 else 'were'} requested; remove {flag}, or run mxpeak study {of_flag[0]}"
+            )
+
+
+def _sweep(args: argparse.Namespace, threads: tuple[int, ...] | None) -> SweepPlan:
+    """Return the plan of the study hpg-mxp; raise a UsageError for values that its runs would reject."""
+    from mxpeak.runtime.launch import launched
+    from mxpeak.verbs.study.hpg_mxp import SweepPlan
+
+    if launched():
+        raise UsageError(
+            "mxpeak study hpg-mxp starts its own ranks, so it cannot run under a launcher; use --ranks, or start "
+            "mxpeak run hpg-mxp with --overlap, --zero-guess and --fused-restriction under the launcher"
+        )
+    if threads is not None and len(threads) > 1:
+        raise UsageError(
+            f"--threads {','.join(map(str, threads))} has {len(threads)} values, but the study hpg-mxp needs one "
+            "number of threads per rank; use one value"
+        )
+    given = {
+        "nx": parsed_by(integer(16), args.nx, "--nx"),
+        "rt": parsed_by(seconds, args.rt, "--rt"),
+        "ranks": tuple(sorted(set(parsed_by(listed(integer(1, 4096)), args.ranks, "--ranks") or (1,)))),
+        "threads": threads[0] if threads else None,
+        "device": parsed_by(device, args.device, "--device"),
+    }
+    return SweepPlan(**{name: value for name, value in given.items() if value is not None})
 
 
 def _prepare(args: argparse.Namespace) -> Folder:

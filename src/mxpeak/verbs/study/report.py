@@ -11,6 +11,7 @@ from mxpeak.records import three_digits
 from mxpeak.report import style
 from mxpeak.report.columns import table
 from mxpeak.report.plots import Series, loglog
+from mxpeak.verbs.study.hpg_mxp_report import sweep_figures, sweep_table
 
 Row = Sequence[str]
 
@@ -121,6 +122,7 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
     "norms": _norm_table,
     "gmres": _gmres_table,
     "fact": _fact_table,
+    "hpg-mxp": sweep_table,
 }
 
 
@@ -133,7 +135,7 @@ def page(body: Mapping[str, Any]) -> str:
     facts = ", ".join(filter(None, (machine["cpu_model"], f"{machine['logical_cores_allowed']} cores", *versions)))
     shown = [
         "<h1>Experiments of the papers</h1>",
-        f'<p class="faint">{html.escape(facts)}; fp64, random entries</p>',
+        f'<p class="faint">{html.escape(facts)}{"" if set(drawn) == {"hpg-mxp"} else "; fp64, random entries"}</p>',
         *parts,
         f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
     ]
@@ -197,4 +199,5 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "norms": _norm_figures,
     "gmres": _gmres_figure,
     "fact": _fact_figure,
+    "hpg-mxp": sweep_figures,
 }

@@ -1,6 +1,6 @@
 """Run the experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
 
-The module `fact` runs the study of panel factorizations.
+The modules `fact` and `hpg_mxp` run the studies of panel factorizations and of HPG-MxP.
 
 generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal is unchanged, or c·√n for GMRES; b follows A
 pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)
@@ -34,7 +34,7 @@ from mxpeak.perf.host import available_memory_bytes, environment, host_facts, on
 from mxpeak.precision import precision
 from mxpeak.solvers.krylov import Basis, LeastSquares, cycle, started
 from mxpeak.solvers.residual import backward_error
-from mxpeak.verbs.study import fact
+from mxpeak.verbs.study import fact, hpg_mxp
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,7 +53,7 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """The settings of a call: studies, orders, seeds, diagonal scales, NB and threads.
+    """The settings of a call: studies, orders, seeds, diagonal scales, NB, threads, and those of the study hpg-mxp.
 
     If `orders`, `seeds` or `threads` is None, each study has its own default.
     """
@@ -64,6 +64,7 @@ class StudyPlan:
     scales: tuple[float, ...] = SCALES
     nb: int = fact.NB
     threads: tuple[int, ...] | None = None
+    sweep: hpg_mxp.SweepPlan = hpg_mxp.DEFAULT_SWEEP
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -105,7 +106,9 @@ def run(
     }
     for study in plan.studies:
         begin = perf_counter()
-        if study == "fact":
+        if study == "hpg-mxp":
+            cases = hpg_mxp.sweep_cases(plan.sweep, partial(on_case, study))
+        elif study == "fact":
             cases = fact.fact_cases(plan.nb, plan.heights, plan.thread_counts, partial(on_case, study))
         else:
             cases = _run_cases(study, plan, on_case)
@@ -114,7 +117,8 @@ def run(
 
 
 def _check_memory(plan: StudyPlan) -> None:
-    n = max((n for study in plan.studies if study != "fact" for n, _ in plan.cases(study)), default=0)
+    of_matrices = [study for study in plan.studies if study not in ("fact", "hpg-mxp")]
+    n = max((n for study in of_matrices for n, _ in plan.cases(study)), default=0)
     need, there = ARRAYS * 8 * n * n, available_memory_bytes()
     if there is not None and need > there:
         limit = int(sqrt(there / (ARRAYS * 8)))
@@ -382,6 +386,7 @@ SUMMARIES: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any]]] = {
     "norms": _norm_summary,
     "gmres": _gmres_summary,
     "fact": _fact_summary,
+    "hpg-mxp": hpg_mxp.summary,
 }
 
 
