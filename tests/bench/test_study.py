@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,13 +11,19 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
+from mxpeak.bench.sparse import order_of, plain_storage
 from mxpeak.cli import main as cli
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import ResourceError
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
+from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS
+from mxpeak.records import Result
 from mxpeak.report.plots import Axis, Series, loglog
+from mxpeak.verbs.study import hpg_mxp as sweep
 from mxpeak.verbs.study import run as study
+from mxpeak.verbs.study.hpg_mxp_report import sweep_figures, sweep_table
 from mxpeak.verbs.study.run import (
     StudyPlan,
     draw,
@@ -26,8 +33,11 @@ from mxpeak.verbs.study.run import (
     residual_norms,
     uniform_system,
 )
+from tests.support.hpg_mxp_results import measured
 
 U = 2.0**-53
+#: The settings that differ between the steps of the study hpg-mxp.
+STEP = ("storage", "smoother", "precision", "overlap", "zero_guess", "fused_restriction")
 
 
 # --- what is measured -------------------------------------------------------------------------------------------
@@ -214,6 +224,68 @@ def test_fact_measures_panels_by_height_and_threads(here, capsys):
     assert "T = 1" in page
 
 
+def test_hpg_mxp_adds_one_optimization_per_step_until_the_full_code(here, capsys, monkeypatch):
+    """The runs are on thread ranks with the reference kernels, boxes of 8 points a side and one iteration."""
+    asked: list[dict[str, Any]] = []
+    tiny = {"kernels": "reference", "iterations": 1, "threshold": 0.5, "warmup": "none"}
+
+    def run(**settings: Any) -> Result:
+        asked.append(settings)
+        wanted = {name: value for name, value in settings.items() if name in STEP}
+        return measured(settings["ranks"], **tiny, **wanted)
+
+    monkeypatch.setattr(sweep, "hpg_mxp", run)
+    argv = ["hpg-mxp", "--nx", "16", "--rt", "2", "--ranks", "2,1", "--device", "cpu", "--json", "s.json", "--out", "o"]
+    assert cli.main(["study", *argv]) == 0
+    part = json.loads(Path("s.json").read_text())["hpg-mxp"]
+    assert {(one["nx"], one["rt"], one["device"]) for one in asked} == {(16, 2.0, "cpu")}
+    names = ["reference", "zero guess", "fused restriction", "exact 16-bit values"]
+    by_ranks = {ranks: [case for case in part["cases"] if case["ranks"] == ranks] for ranks in (1, 2)}
+    assert [case["step"] for case in by_ranks[1]] == names
+    assert [case["step"] for case in by_ranks[2]] == [names[0], "overlap", *names[1:]]
+    off, on = dict.fromkeys(STEP[-3:], False), dict.fromkeys(STEP[-3:], True)
+    assert [case["ran"]["optimizations"] for case in (by_ranks[2][0], by_ranks[2][-1])] == [off, on]
+    assert [case["ran"]["precision"]["mg"][0] for case in (by_ranks[2][0], by_ranks[2][-1])] == ["fp32", "fp8"]
+    for cases in by_ranks.values():
+        for case in cases:
+            assert case["over_reference"] == case["rate_flops"] / cases[0]["rate_flops"]
+            assert sum(case["seconds_per_solve"]["double"][name] for name in HPG_MXP_MOTIFS) > 0.0
+    last = {name: value for name, value in asked[-1].items() if name in STEP}
+    config = HpgMxpConfig(kernels="host", **{name: value for name, value in last.items() if name != "smoother"})
+    assert config == HpgMxpConfig(kernels="host", storage=plain_storage(config)), "the full code is the default"
+    assert order_of(config, "rows") == order_of(replace(config, smoother=last["smoother"]), "rows")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[-9:]] == ["1"] * 4 + ["2"] * 5
+    page = Path("o/study.html").read_text()
+    assert page.count("<figure>") == 3
+    assert "fp64, random entries" not in page
+
+
+def test_hpg_mxp_steps_on_a_device_begin_with_levels_and_slices():
+    named = dict(sweep.steps(4, on_gpu=True))
+    assert list(named)[:3] == ["reference", "multicolor sweeps", "overlap"]
+    assert (named["reference"]["storage"], named["reference"]["smoother"]) == ("sell", "reference")
+    assert {named[name]["smoother"] for name in named if name != "reference"} == {"coloured"}
+
+
+def test_a_step_without_a_valid_result_has_no_rate(monkeypatch):
+    results = iter(
+        [Result(benchmark="hpg-mxp", status="invalid", result={"rate_flops": 1e9}, problem={"ranks": 1})] * 4
+    )
+    monkeypatch.setattr(sweep, "hpg_mxp", lambda **settings: next(results))
+    cases = sweep.sweep_cases(sweep.SweepPlan(device="cpu"), lambda done, count: None)
+    assert {(case["status"], case["rate_flops"], case["over_reference"]) for case in cases} == {("invalid", None, None)}
+    rows, _ = sweep_table({"cases": cases})
+    assert all("no rate: invalid" in row for row in rows[1:])
+    assert sweep_figures({"cases": cases}) == ""
+
+
+def test_hpg_mxp_is_refused_under_a_launcher(here, capsys, monkeypatch):
+    monkeypatch.setattr("mxpeak.runtime.launch.launched", lambda: True)
+    assert cli.main(["study", "hpg-mxp"]) == 2
+    assert "mxpeak study hpg-mxp starts its own ranks" in capsys.readouterr().err
+
+
 def test_fact_is_not_among_the_default_studies(here, capsys):
     assert cli.main(["study", "-N", "20", "--seeds", "1", "--json", "-"]) == 0
     assert "fact" not in json.loads(capsys.readouterr().out)
@@ -227,7 +299,7 @@ def test_json_goes_to_a_file_too(here, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres, fact"),
+        (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres, fact, hpg-mxp"),
         (["pivots", "-N", "0"], "-N: 0 is out of range"),
         (["pivots", "-N", "ten"], "-N: 'ten' is not an integer"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
@@ -239,6 +311,10 @@ def test_json_goes_to_a_file_too(here, capsys):
             ["--threads", "1"],
             "--threads applies only to fact and hpg-mxp, but pivots and norms and gmres were requested",
         ),
+        (["fact", "--nx", "32"], "--nx applies only to hpg-mxp, but fact was requested"),
+        (["hpg-mxp", "--nx", "20"], "--nx 20 is not a multiple of 8"),
+        (["hpg-mxp", "--rt", "-1"], "--rt: -1 is out of range"),
+        (["hpg-mxp", "--threads", "1,2"], "--threads 1,2 has 2 values, but the study hpg-mxp needs one number"),
         (["fact", "--nb", "32", "-N", "16,64"], "a panel of 16 rows has fewer rows than its NB = 32 columns"),
         (["fact", "--threads", "1024"], "--threads 1024 exceeds the"),
         (["fact", "--depth", "1"], "mxpeak study does not accept --depth 1"),
