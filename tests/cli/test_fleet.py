@@ -160,7 +160,7 @@ def other_device(body: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("after", "said"),
     [
-        (other_device(scan_body(4)), "not comparable: node000 has 1 ranks of Invented 9000 with 4 threads in a.json"),
+        (other_device(scan_body(4)), "not comparable: node000 has 1 rank of Invented 9000 with 4 threads in a.json"),
         (scan_body(4, host="x{}"), "have no node in common; use scans of the same nodes"),
         (scan_body(4, host="same"), "two ranks have the host name same and the same cores and device"),
         ({**scan_body(4), "problem": {**scan_body(4)["problem"], "n": 96}}, "N differs (6144 and 96)"),
@@ -220,6 +220,7 @@ def test_a_baseline_excludes_defective_nodes(capsys: pytest.CaptureFixture[str])
     [
         (scan_body(3), "3 of 3 ranks are on healthy nodes, and at least 4 are necessary; use scans of more nodes"),
         (scan_body(5, wrong={0: "bbb", 1: "ccc"}), "3 of 5 ranks are on healthy nodes"),
+        (scan_body(4, slow={0: 0.7, 1: 0.7}), "LU rates of Invented 9000 spread by"),
     ],
 )
 def test_a_baseline_of_too_few_nodes_is_an_error(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mxpeak.perf.published import published_rates
 from mxpeak.records import PASSED, figure_text, results_of, three_digits
 from mxpeak.report.markup import Body, folded, meter, part, rate_of, read, share, status, table, text, titled
 from mxpeak.report.overview import conclusion, overview
@@ -41,11 +42,26 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
         conclusion(results),
         card(results, runs),
         overview(results, runs),
+        _published(results),
         _study(document.get("study") or {}),
         *(show.benchmark(name, [each for each in results if str(each.get("benchmark")) == name]) for name in names),
         _embedded(document),
     ]
     return page(title, "\n".join(filter(None, body)), script=True)
+
+
+def _published(results: Sequence[Body]) -> str:
+    """Return collapsed HTML with the published rates of each device model; empty if no model is known."""
+    models = dict.fromkeys(str(part(result, "machine").get("device_name")) for result in results)
+    known = {model: published_rates(model) for model in models}
+    return "".join(
+        folded(
+            f"Published rates of one {model}",
+            table(("", "rate", "source"), [(r.name, figure_text(r.as_dict()), r.source) for r in rates], wide=2),
+        )
+        for model, rates in known.items()
+        if rates
+    )
 
 
 def _study(study: Body) -> str:

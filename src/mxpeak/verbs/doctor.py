@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.installation import install_command
 from mxpeak.options import integer
-from mxpeak.records import three_digits
+from mxpeak.perf.published import PublishedRate, published_rates
+from mxpeak.records import figure_text, three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -170,7 +171,12 @@ def _gpu_facts() -> Mapping[str, Any]:
         location, chip = gpu_location(gpu.bus), gpu.chip
         facts[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
         facts[f"cuda:{index} node"] = location.node
+        facts |= {f"{rate.name} of {chip.name}": _published(rate) for rate in published_rates(chip.name)}
     return facts | {f"adapter {name}": f"NUMA node {node}" for name, node in nics().items()}
+
+
+def _published(rate: PublishedRate) -> str:
+    return f"{figure_text(rate.as_dict())} ({rate.source})"
 
 
 def _core_facts(ranks: int) -> Mapping[str, Any]:

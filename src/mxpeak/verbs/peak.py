@@ -12,6 +12,7 @@ from mxpeak.cli.request import add_options
 from mxpeak.configs.run import PlaceConfig, RunConfig
 from mxpeak.errors import ExitCode
 from mxpeak.options import resolve
+from mxpeak.perf.published import published_rates
 from mxpeak.records import figure_text, three_digits
 
 if TYPE_CHECKING:
@@ -58,16 +59,25 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
     assert session.comm is not None
     body = run(config, session.comm, argv=argv)
     if session.rank == 0:
+        model = str(body["machine"].get("device_name") or body["machine"].get("cpu_model"))
+        published = [rate.as_dict() for rate in published_rates(model)]
+        body |= {"published": {"model": model, "rates": published}} if published else {}
         show(body, text_of(body), args.json, checked=True)
     return ExitCode.VALID
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """Return the sustained rate and the burst rate per kernel, and the flops per byte of memory traffic, as text."""
+    """Return the sustained rate and the burst rate per kernel, and the flops per byte of memory traffic, as text.
+
+    The published rates of the device follow if its model is known.
+    """
     lines = []
     for rate in body["rates"]:
         burst = {"rate_bytes" if "rate_bytes" in rate else "rate_flops": rate["burst"]}
         lines.append(f"{rate['name']:<13} {figure_text(rate):>13}  burst {figure_text(burst)}")
     balance = body["balance"]["flops_per_byte"]
     lines.append(f"{'balance':<13} {three_digits(balance)} {body['rates'][0]['name']} flops per byte read")
+    if published := body.get("published"):
+        lines += ["", f"published rates of one {published['model']}:"]
+        lines += [f"{rate['name']:<13} {figure_text(rate):>13}  {rate['source']}" for rate in published["rates"]]
     return "\n".join(lines) + "\n"

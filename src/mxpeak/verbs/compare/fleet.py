@@ -30,6 +30,7 @@ from statistics import median
 from typing import Any
 
 from mxpeak.errors import UsageError
+from mxpeak.report.scan_text import count_text
 from mxpeak.report.scans import node_rates
 from mxpeak.verbs.scan.baseline import check_hosts, differing_problem
 from mxpeak.verbs.scan.decide import ENOUGH, ERROR, FACTOR, SIGMA, deviation
@@ -132,8 +133,8 @@ def _models(scan: Body) -> dict[str, str]:
     """Return the ranks of each node as text, such as 8 ranks of NVIDIA H200."""
     ranks: dict[str, list[str]] = {}
     for rank in scan["ranks"]:
-        ranks.setdefault(rank["host"], []).append(f"{rank['model']} with {rank['threads']} threads")
-    return {host: f"{len(each)} ranks of {', '.join(sorted(set(each)))}" for host, each in ranks.items()}
+        ranks.setdefault(rank["host"], []).append(f"{rank['model']} with {count_text(rank['threads'], 'thread')}")
+    return {host: f"{count_text(len(each), 'rank')} of {', '.join(sorted(set(each)))}" for host, each in ranks.items()}
 
 
 def _wrong(scan: Body) -> Iterator[str]:

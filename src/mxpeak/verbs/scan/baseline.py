@@ -21,6 +21,7 @@ from typing import Any
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
 from mxpeak.records import read_json
+from mxpeak.report.scan_text import measure_title
 from mxpeak.schema import check
 from mxpeak.verbs.scan.decide import ENOUGH, SIGMA, Expected, RankRates, deviation, odd_bits, slow_ranks, spread
 
@@ -125,13 +126,22 @@ def _model(model: str, threads: int, places: Sequence[Sequence[Body]], bad: set[
             f"the baseline of {model} would be empty or too small: {len(healthy)} of {len(pool)} ranks are on healthy "
             f"nodes, and at least {ENOUGH} are necessary; use scans of more nodes"
         )
+    rates = {name: _expected([median(member.rates[name]) for member in healthy]) for name in healthy[0].rates}
+    for name, rate in rates.items():
+        if rate["sigma"] > tolerance * rate["expected"]:
+            spread_percent = 100 * rate["sigma"] / rate["expected"]
+            raise UsageError(
+                f"the {measure_title(name)} rates of {model} spread by {spread_percent:.1f} %, more than "
+                f"--tolerance {100 * tolerance:g} %, so none of them is typical; scan idle nodes, or use a "
+                "larger --tolerance"
+            )
     return {
         "model": model,
         "threads": threads,
         "nodes": len({hosts[member.rank] for member in healthy}),
         "ranks": len(healthy),
         "excluded": sorted(excluded),
-        "rates": {name: _expected([median(member.rates[name]) for member in healthy]) for name in healthy[0].rates},
+        "rates": rates,
         "bits": {kind: _bits([m for m in members if hosts[m.rank] not in excluded]) for kind, members in kinds.items()},
     }
 
