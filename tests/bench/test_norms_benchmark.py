@@ -122,7 +122,7 @@ def test_the_matrix_is_the_same_on_every_grid_and_in_every_layout(dtype: str):
         def body(comm: Any) -> list[Any]:
             grid, kernels = make_grid(ProcessGrid(P, Q), comm), HostKernels(1, poison=True)
             assert grid is not None
-            A = norms_matrix.empty_matrix(case, grid, kernels.norms)
+            A = norms_matrix.empty_matrix(case, grid, [kernels.norms])
             norms_matrix.generate(A, case, kernels, Spans())
             return [
                 (tile.rows.to_global(a), tile.cols.to_global(b), tile.A[a, b])
@@ -410,7 +410,7 @@ def test_the_sums_that_norms_are_checked_against_are_right_to_thirty_digits(rng:
         case = NormsCase(m=37, n=29, nb=8, P=1, Q=1, dtype=dtype, layout=order)
         grid = make_grid(ProcessGrid(1, 1), Solo())
         assert grid is not None
-        A = norms_matrix.empty_matrix(case, grid, host)
+        A = norms_matrix.empty_matrix(case, grid, [host])
         real, imaginary = rng.standard_normal((2, 37, 29))
         host.set_parts(A.tiles[0].A, real, imaginary if case.complex else None)
         for name in ("general", "band", "triangular"):
@@ -428,7 +428,7 @@ def test_strips_are_all_of_a_matrix_once():
         case = NormsCase(m=M, n=N, nb=2, P=1, Q=1, layout=layout)
         grid, kernels = make_grid(ProcessGrid(1, 1), Solo()), HostKernels(1)
         assert grid is not None
-        A = norms_matrix.empty_matrix(case, grid, kernels.norms)
+        A = norms_matrix.empty_matrix(case, grid, [kernels.norms])
         parts = norms_matrix.strips(A, count)
         seen = sorted(
             (tile.rows.to_global(a), tile.cols.to_global(b), tile.row0 + a, tile.col0 + b)

@@ -160,3 +160,23 @@ def test_the_benchmark_measures_the_norms_of_one_process(tmp_path: Path, standin
         assert set(b["result"]["values"]) == set(KINDS)
         for kind, value in a["result"]["values"].items():  # sums of up to n·n terms, each rounded
             assert b["result"]["values"][kind] == pytest.approx(value, rel=60 * 60 * U)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_options_of_the_benchmark_work_under_mpi(
+    tmp_path: Path, standing: dict[int, StandingRanks], size: int
+) -> None:
+    """Columns, rows, transposes, tiles of several sizes, and NaN and infinity; a prime size."""
+    asked = ["run", "norms", "-N", "61", "-m", "53", "--layout", "tiles", "--tiles", "8+3+1,100", "--kind", "one,fro"]
+    asked += ["--scope", "matrix,columns,rows", "--trans", "n,t", "--extended", "--threads", "1", "--warmup", "none"]
+    asked += ["--json", "-", "--quiet"]
+    one = commands_here({"one": asked}, tmp_path)["one"]
+    many = standing[size].run({"many": asked}, tmp_path)["many"]
+    for ended in (one, many):
+        ended.check(0)
+    for a, b in zip(one.body["results"], many.body["results"], strict=True):
+        assert a["status"] == b["status"] == "valid"
+        assert b["problem"]["P"] * b["problem"]["Q"] == size
+        assert all(check["passed"] for check in b["validation"]["extended"])
+        exact = a["problem"]["scope"] != "matrix"  # norms of vectors are bitwise identical on every grid
+        assert b["result"]["value"] == pytest.approx(a["result"]["value"], rel=0 if exact else 61 * 61 * U, abs=0)

@@ -24,6 +24,11 @@ class Grid:
     row: Communicator
     column: Communicator
 
+    @property
+    def transposed(self) -> Grid:
+        """Return the grid with process rows and process columns exchanged."""
+        return Grid(self.Q, self.P, self.q, self.p, self.all, self.column, self.row)
+
 
 def make_grid(shape: ProcessGrid, comm: Communicator) -> Grid | None:
     """Return the grid of the first P·Q ranks, or None on the other ranks. Collective over comm."""

@@ -63,3 +63,10 @@ DTYPE_NAMES = {name: name for name in DTYPES} | {
 }
 
 LAYOUTS = ("C", "F", "tiles")
+
+#: The scopes of a norm: one number for the matrix, or one for each column or row.
+SCOPES = ("matrix", "columns", "rows")
+#: The operations of BLAS's TRANS: A, its transpose, and its conjugate transpose.
+TRANS = ("n", "t", "c")
+#: The kinds of norms of a vector. Its infinity norm is its maximum.
+VECTOR_KINDS = ("max", "one", "fro")

@@ -63,6 +63,11 @@ class PlaceConfig:
         return 1
 
     @property
+    def gpus_per_rank(self) -> int:
+        """Return the number of GPUs that each rank uses."""
+        return 1
+
+    @property
     def on_gpu(self) -> bool:
         """Return whether the computation runs on a GPU, after `auto` is resolved."""
         return self.device.startswith("cuda")

@@ -47,8 +47,9 @@ class TileMatrix:
     @property
     def T(self) -> TileMatrix:
         """Return the transposed matrix as a view."""
-        tiles = [Tile(tile.A.T, tile.cols, tile.rows, tile.col0, tile.row0) for tile in self.tiles]
-        return TileMatrix(tiles, self.column_map, self.row_map, self.comm, self.stored.transposed)
+        return TileMatrix(
+            [tile.T for tile in self.tiles], self.column_map, self.row_map, self.comm, self.stored.transposed
+        )
 
     def mapped(self, change: Callable[[Matrix], Matrix]) -> TileMatrix:
         """Return the matrix in which each array is replaced by change(array)."""
@@ -125,8 +126,7 @@ class CyclicMatrix(BlockCyclicMatrix):
     @property
     def T(self) -> CyclicMatrix:
         """Return the transposed matrix on the transposed grid as a view."""
-        g = self.grid
-        return CyclicMatrix(Grid(g.Q, g.P, g.q, g.p, g.all, g.column, g.row), self.cols, self.rows, self.local.T)
+        return CyclicMatrix(self.grid.transposed, self.cols, self.rows, self.local.T)
 
     def mapped(self, change: Callable[[Matrix], Matrix]) -> CyclicMatrix:
         """Return the matrix in which the local array is replaced by change(array)."""

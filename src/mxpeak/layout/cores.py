@@ -97,6 +97,13 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
     return [chosen[rank] for rank in range(len(masks))]
 
 
+def device_groups(first: Sequence[int], devices: int, each: int) -> list[list[int]]:
+    """Return `each` distinct devices for every local rank: the rank's own first device, then devices left in order."""
+    left = [device for device in range(devices) if device not in first]
+    size = each - 1
+    return [[own, *left[rank * size : (rank + 1) * size]] for rank, own in enumerate(first)]
+
+
 def _ranks_by_cores(masks: Sequence[Sequence[int]]) -> dict[tuple[int, ...], list[int]]:
     """Return a dictionary from each set of allowed cores to the ranks that may use these cores."""
     groups: dict[tuple[int, ...], list[int]] = {}

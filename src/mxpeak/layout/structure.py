@@ -87,6 +87,10 @@ class Structure:
         """Return the structure of the transposed matrix."""
         return Structure(self.name, self.n, self.m, self.band.transposed, self.mirrored, self.ones, self.real)
 
+    def reads(self, i: int, j: int) -> bool:
+        """Return whether a norm reads entry (i, j)."""
+        return self.band.contains(i, j) or (self.mirrored and i == j)
+
     @property
     def diagonal(self) -> int:
         """Return the number of diagonal entries, min(m, n)."""

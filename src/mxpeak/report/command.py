@@ -16,6 +16,7 @@ OPTIONS = {
     "diagonal_scale": "--diagonal-scale", "bcast": "--bcast", "depth": "--depth", "pfact": "--pfact",
     "rfact": "--rfact", "nbmin": "--nbmin", "ndiv": "--ndiv", "kind": "--kind", "structure": "--structure",
     "uplo": "--uplo", "diag": "--diag", "kl": "--kl", "ku": "--ku", "dtype": "--dtype", "layout": "--layout",
+    "scope": "--scope", "trans": "--trans", "tiles": "--tiles",
     "seed": "--seed",
 }  # fmt: skip
 #: Flags of output files, which must not exist when the command runs again.
@@ -74,4 +75,6 @@ def values_of(result: Result) -> dict[str, Any]:
 
 def flag_value(value: Any) -> str:
     """Return a value as the argument of a flag, or `-` for None."""
+    if isinstance(value, list | tuple):
+        return "+".join(map(str, value))  # the sizes of tiles
     return "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -17,14 +17,14 @@ Body = Mapping[str, Any]
 #: Settings that are equal in two cases of the same problem, unless one of the cases does not have the setting.
 CASE = (
     "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "uplo", "diag", "kl", "ku",
-    "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
+    "scope", "trans", "tiles", "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
 )  # fmt: skip
 #: Names of settings in messages.
 CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
 #: Settings that may differ between runs of the same problem.
 WAY = (
     "nb", "P", "Q", "order", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "seed", "storage", "smoother",
-    "restart",
+    "restart", "devices_per_rank",
 )  # fmt: skip
 #: Machine facts that affect a rate.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")

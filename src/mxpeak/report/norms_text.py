@@ -8,6 +8,9 @@ from typing import Any
 from mxpeak.records import Result, three_digits
 from mxpeak.report.summaries import Lines, problem_line
 
+#: Settings that the text omits: one norm of the matrix, not transposed.
+USUAL = (("scope", "matrix"), ("trans", "n"))
+
 
 class NormsLines(Lines):
     """The text lines of the norms benchmark."""
@@ -30,13 +33,14 @@ class NormsLines(Lines):
         return _parts(problem, "×")
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
-        """Return two lines: the scaled error with the norms, and the matrix with the time."""
+        """Return the scaled error with the norms, the matrix with the time, and the checks of NaN and infinity."""
         shown = [f"{name} {value:.10g}" for name, value in _values(result).items()]
-        return ["; ".join(filter(None, (_norm_error(result), ", ".join(shown)))), problem_line(self, result)]
+        error = "; ".join(filter(None, (_norm_error(result), ", ".join(shown))))
+        return [error, problem_line(self, result), *special_lines(result)]
 
     def found(self, result: Result) -> list[str]:
-        """Return one line about the scaled error."""
-        return [_norm_error(result)]
+        """Return a line about the scaled error, and one per check with NaN or infinite entries."""
+        return [_norm_error(result), *special_lines(result)]
 
     def details(self, result: Result) -> list[str]:
         """Return lines with the formula of the scaled error, and the computed and expected norms with all digits."""
@@ -46,6 +50,18 @@ class NormsLines(Lines):
         formula = [f"scaled error = {check.get('formula')}"] if check.get("formula") else []
         shown = [(name, value) for name, value in (values or {}).items() if value is not None]
         return [*formula, *(f"{name} found {value}, expected {wanted.get(name)}".strip() for name, value in shown)]
+
+
+def special_lines(result: Result) -> list[str]:
+    """Return a line per check with NaN or infinite entries."""
+    lines = []
+    for check in result.validation.get("extended") or ():
+        placed = " and ".join(f"{entry['value']} at ({entry['i']}, {entry['j']})" for entry in check["entries"])
+        read = "" if check["read"] else " (not read)"
+        found = ", ".join(f"{kind} {found}" for kind, found in check["found"].items())
+        mark = "PASSED" if check["passed"] else "FAILED"
+        lines.append(f"{mark}  {placed}{read}: {found}, expected {check['expected']}")
+    return lines
 
 
 def _norm_error(result: Result) -> str:
@@ -62,16 +78,22 @@ def _norm_error(result: Result) -> str:
 
 
 def _values(result: Result) -> dict[str, float]:
-    """Return the computed norms by kind."""
-    values = result.result.get("values") or {result.problem.get("kind"): result.result.get("value")}
+    """Return the computed norms by name; of the norms of all rows or columns, only the largest one."""
+    kind, count = result.problem.get("kind"), result.result.get("vectors")
+    name = kind if count is None else f"largest {kind} of {count} {result.problem.get('scope')}"
+    values = result.result.get("values") or {name: result.result.get("value")}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _parts(problem: Mapping[str, Any], times: str) -> list[str]:
-    names = ["kind", "structure", "uplo", "diag", "kl", "ku", "dtype", "layout"]
+    names = ["kind", "scope", "trans", "structure", "uplo", "diag", "kl", "ku", "dtype", "layout"]
     settings = {name: problem[name] for name in names if problem.get(name) not in (None, "nonunit")}
-    parts = [f"{name}={value}" if name in ("kl", "ku") else str(value) for name, value in settings.items()]
+    settings = {name: value for name, value in settings.items() if (name, value) not in USUAL}
+    parts = [f"{name}={value}" if name in ("trans", "kl", "ku") else str(value) for name, value in settings.items()]
     parts += [f"{problem['m']}{times}{problem['n']}"] if "m" in problem and "n" in problem else []
     if problem.get("P", 1) * problem.get("Q", 1) > 1 or problem.get("layout") == "tiles":
-        parts.append(f"NB={problem.get('nb')} {problem.get('P')}{times}{problem.get('Q')}")
+        blocks = "+".join(map(str, problem.get("tiles") or [problem.get("nb")]))
+        parts.append(f"NB={blocks} {problem.get('P')}{times}{problem.get('Q')}")
+    devices = problem.get("devices_per_rank") or 1
+    parts += [f"{devices} devices per rank"] if devices > 1 else []
     return [*parts, *(["deterministic"] if problem.get("deterministic") else [])]

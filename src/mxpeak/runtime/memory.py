@@ -108,4 +108,5 @@ def _gpu_memory(config: PlaceConfig, comm: Communicator, number: int | None) -> 
     sharing = nodes.values.count(device)
     if isinstance(comm, DryRunCommunicator):  # the only process answers for all ranks, which share the GPUs
         sharing = -(-nodes.size // gpu_count(config.device))
-    return nodes.max_ranks * here[0] // sharing, nodes.max_ranks * here[1] // sharing
+    ranks = nodes.max_ranks * config.gpus_per_rank
+    return ranks * here[0] // sharing, ranks * here[1] // sharing

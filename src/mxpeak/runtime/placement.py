@@ -14,10 +14,11 @@ from mxpeak.comm.collectives import allreduce_scalars, is_leader, raise_first_er
 from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import PlaceConfig
-from mxpeak.errors import MxpeakError
-from mxpeak.kernels.choose import GPUS, chip_name, choose, gpu_buses, gpu_count, open_device, resolve
+from mxpeak.errors import MxpeakError, ResourceError, UsageError
+from mxpeak.kernels.choose import GPUS, chip_name, choose, device_norms, gpu_buses, gpu_count, open_device, resolve
 from mxpeak.kernels.contract import Kernels
-from mxpeak.layout.cores import devices_near, oversubscribed, short_list, split_masks
+from mxpeak.kernels.contract.norms import NormKernels
+from mxpeak.layout.cores import device_groups, devices_near, oversubscribed, short_list, split_masks
 from mxpeak.options import AnyRun, Run
 from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.host import core_groups, one_core_each
@@ -82,6 +83,55 @@ def device_number(config: PlaceConfig, comm: Communicator, root: str | Path = "/
         return local_rank(comm)
     beside = [gpu_location(bus, root).cores for bus in shown.pop()]
     return devices_near([cores for cores, _ in nodes.values], beside)[nodes.rank]
+
+
+@dataclass(frozen=True, slots=True)
+class NormDevices:
+    """The norm kernels of a rank.
+
+    each       the kernels of each device, which allocate tiles in the memory of their device
+    together   the kernels that read the tiles of all devices
+    devices    the devices, or an empty list if there is only one
+    """
+
+    each: list[NormKernels]
+    together: NormKernels
+    devices: list[Any]
+
+    def wait(self) -> None:
+        """Wait until all devices have finished. The kernels of a single device are awaited by the caller."""
+        for device in self.devices:
+            device.wait()
+
+
+def norm_devices(config: PlaceConfig, comm: Communicator, placement: Placement, own: NormKernels) -> NormDevices:
+    """Return the norm kernels of this rank's devices. `own` are the kernels of its first device. Collective over comm.
+
+    Raise an error on every rank if a node has fewer devices than its ranks need.
+    """
+    each = config.gpus_per_rank
+    if each == 1:
+        return NormDevices([own], own, [])
+    buses = tuple(gpu_buses(config.device)) if config.on_gpu else ()
+    nodes = nodes_of(comm, (placement.device % max(1, len(buses)), buses))
+    apart = len({shown for _, shown in nodes.values}) > 1  # the launcher shows each rank its own devices
+    first, ranks = ([nodes.values[nodes.rank][0]], 1) if apart else ([number for number, _ in nodes.values], nodes.size)
+    mistake: MxpeakError | None = None
+    if not config.on_gpu or config.device != GPUS:
+        mistake = UsageError(
+            f"--devices-per-rank {each} needs {each} GPUs per rank, but the device is {config.device}; use --device "
+            f"{GPUS}, or remove --devices-per-rank"
+        )
+    elif ranks * each > len(buses):
+        mistake = ResourceError(
+            f"{ranks} ranks with {each} devices each need {ranks}*{each} = {ranks * each} devices, but {len(buses)} "
+            f"are visible; use --devices-per-rank {max(1, len(buses) // ranks)}, or fewer ranks"
+        )
+    raise_first_error(comm, mistake)
+    mine = device_groups(first, len(buses), each)[0 if apart else nodes.rank]
+    opened = [open_device(GPUS, number) for number in reversed(mine)]  # the last one opened is torch's current device
+    devices = opened[::-1]
+    return NormDevices([device_norms([device]) for device in devices], device_norms(devices), devices)
 
 
 def bind_to_cores(

@@ -2,6 +2,8 @@
 
     error = |norm - reference| / reference,  over sqrt(m) for one, sqrt(n) for inf, sqrt(m·n) for fro, in units of eps
 
+The norm of a row or column adds as many terms as the vector has entries. The reference is computed from A, so that the
+norm of a transposed A is compared with sums along the other dimension.
 Errors up to 10 pass, but the maximum of a real matrix must be exact. eps is the machine epsilon of the entries' type.
 For 16-bit types, it is that of fp32, because other libraries add 16-bit entries in fp32.
 """
@@ -9,15 +11,17 @@ For 16-bit types, it is that of fp32, because other libraries add 16-bit entries
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
-from math import inf, isfinite, prod, sqrt
+from itertools import chain, groupby
+from math import inf, isfinite, sqrt
 from typing import Any
 
 from mxpeak.bench.norms.config import NormsCase
-from mxpeak.bench.norms.matrix import StoredMatrix, strips
+from mxpeak.bench.norms.matrix import NormsMatrix, StoredMatrix, strips
 from mxpeak.comm.base import Communicator
-from mxpeak.configs.norms import KINDS
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.configs.norms import VECTOR_KINDS
 from mxpeak.kernels.contract import Matrix
 from mxpeak.kernels.contract.norms import ExtendedParts, NormKernels, Tile
 from mxpeak.layout.index_map import IndexMap, consecutive
@@ -36,13 +40,26 @@ STRIPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The reference norms, and the number of entries from which they were computed."""
+    """The reference norms of A, the number of entries from which they were computed, and the norms of its vectors.
+
+    vectors     by `rows` or `columns` and by kind, only of those that a case needs
+    """
 
     values: dict[str, Decimal]
     entries: int
+    vectors: dict[str, dict[str, list[Decimal]]] = field(default_factory=dict)
+
+    def expected(self, case: NormsCase, kind: str) -> Decimal:
+        """Return the reference of a norm of op(A)."""
+        turned = {"one": "inf", "inf": "one"} if case.transposed else {}
+        return self.values[turned.get(kind, kind)]
+
+    def expected_vectors(self, case: NormsCase, kind: str) -> list[Decimal]:
+        """Return the reference of the norm of every row or column of op(A)."""
+        return self.vectors[case.vectors_of_A][kind]
 
 
-def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: Spans) -> Reference | None:
+def reference_norms(A: NormsMatrix, S: Structure, kernels: NormKernels, spans: Spans) -> Reference | None:
     """Compute all norms in double-double arithmetic; return them on the first rank, and None on the other ranks.
 
     Collective over the grid.
@@ -51,8 +68,9 @@ def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: 
     band = _parts(A, strips(A, STRIPS), S.band, kernels, spans)
     diagonal = _parts(A, [diagonal_tiles(A, S)], DIAGONAL, kernels, Spans())
     spans.finish()
-    rows = _complete(_sum(band.by_row, diagonal.by_row, kernels), A.grid.row, A.grid.column, A.row_map, S.m, kernels)
-    columns = _complete(band.by_column, A.grid.column, A.grid.row, A.column_map, S.n, kernels)
+    of_rows, of_columns = _groups(A)
+    rows = _complete(_sum(band.by_row, diagonal.by_row, kernels), *of_rows, A.row_map, S.m, kernels)
+    columns = _complete(band.by_column, *of_columns, A.column_map, S.n, kernels)
     squares = band.squares.tolist(), diagonal.squares.tolist()
     parts = A.comm.gather_objects((band.top, diagonal.top, *squares, band.entries + diagonal.entries))
     if parts is None:
@@ -73,6 +91,54 @@ def reference_norms(A: StoredMatrix, S: Structure, kernels: NormKernels, spans: 
     return Reference(values, sum(part[4] for part in parts))
 
 
+def reference_vectors(
+    A: NormsMatrix, S: Structure, by: str, kernels: NormKernels, spans: Spans
+) -> dict[str, list[Decimal]] | None:
+    """Return the norms of every row or column by kind on the first rank, and None on the other ranks. Collective.
+
+    Each vector of a rank is summed in double-double arithmetic by itself. The first rank adds the parts of the ranks.
+    """
+    spans.start(f"checking {by} of {S.name} {S.m}x{S.n}", float(STRIPS))
+    A, S = (A, S) if by == "columns" else (A.T, S.transposed)
+    parts = _column_parts(A.tiles, A.column_map, S.band, kernels, spans)
+    if S.mirrored:
+        parts += _column_parts(A.T.tiles, A.row_map, S.transposed.band, kernels, Spans())
+        parts += _column_parts(diagonal_tiles(A, S), A.column_map, DIAGONAL, kernels, Spans())
+    spans.finish()
+    ranks = A.comm.gather_objects(parts)
+    if ranks is None:
+        return None
+    ones = [Decimal(1 if S.ones and j < S.diagonal else 0) for j in range(S.n)]
+    norms = {kind: list(ones) for kind in VECTOR_KINDS}
+    with localcontext(prec=DIGITS):
+        for j, top, total, squares in chain.from_iterable(ranks):
+            norms["max"][j] = max(norms["max"][j], Decimal(top))
+            norms["one"][j] += total
+            norms["fro"][j] += squares
+        norms["fro"] = [square.sqrt() for square in norms["fro"]]
+    return norms
+
+
+def _column_parts(
+    tiles: Sequence[Tile], columns: IndexMap, band: Band, kernels: NormKernels, spans: Spans
+) -> list[tuple[int, float, Decimal, Decimal]]:
+    """Return the global index, the maximum, the sum and the sum of squares of each of this rank's columns of tiles."""
+    parts, done = [], 0
+    for _, of_columns in groupby(sorted(tiles, key=lambda tile: tile.col0), lambda tile: tile.col0):
+        strip = list(of_columns)
+        for b in range(strip[0].A.shape[1]):
+            ig = int(strip[0].cols.to_global(b))
+            column = [Tile(tile.A[:, b : b + 1], tile.rows, consecutive(1, ig), tile.row0, 0) for tile in strip]
+            rows = max(tile.row0 + tile.A.shape[0] for tile in strip)
+            found = kernels.extended_pass(column, band, rows, 1)
+            with localcontext(prec=DIGITS):
+                sums, squares = _number(found.by_column[:, 0]), _first(found.squares.tolist())
+            parts.append((ig, found.top, sums, squares))
+            done += 1
+            spans.step(done, columns.size, STRIPS * done / columns.size)
+    return parts
+
+
 def scaled_error(case: NormsCase, kind: str, value: float, expected: Decimal) -> float:
     """Return the scaled error of a norm of this kind, in units of eps, or inf if the norm is not finite."""
     if not isfinite(value):
@@ -80,8 +146,7 @@ def scaled_error(case: NormsCase, kind: str, value: float, expected: Decimal) ->
     with localcontext(prec=DIGITS):
         error = abs(Decimal(value) - expected)
         relative = float(error / expected if expected else error)
-    terms = prod(getattr(case, dimension) for dimension in KINDS[kind].terms)
-    return relative / sqrt(terms) / eps(case)
+    return relative / sqrt(case.terms[kind]) / eps(case)
 
 
 def eps(case: NormsCase) -> float:
@@ -95,14 +160,14 @@ def threshold(case: NormsCase, kind: str) -> float:
 
 
 def _parts(
-    A: StoredMatrix, tiles: Sequence[Sequence[Tile]], band: Band, kernels: NormKernels, spans: Spans
+    A: NormsMatrix, tiles: Sequence[Sequence[Tile]], band: Band, kernels: NormKernels, spans: Spans
 ) -> ExtendedParts:
     """Compute the double-double sums of this rank's tiles, and report the progress after each strip of tiles."""
     parts = []
     for step, strip in enumerate(tiles, start=1):
-        parts.append(kernels.extended_pass(strip, band, A.rows.local_size, A.cols.local_size))
+        parts.append(kernels.extended_pass(strip, band, A.row_map.size, A.column_map.size))
         spans.step(step, len(tiles), STRIPS * step / len(tiles))
-    parts = parts or [kernels.extended_pass([], band, A.rows.local_size, A.cols.local_size)]
+    parts = parts or [kernels.extended_pass([], band, A.row_map.size, A.column_map.size)]
     return ExtendedParts(
         max(part.top for part in parts),
         kernels.paired_sum([part.squares for part in parts]),
@@ -110,6 +175,13 @@ def _parts(
         kernels.paired_sum([part.by_column for part in parts]),
         sum(part.entries for part in parts),
     )
+
+
+def _groups(A: NormsMatrix) -> tuple[tuple[Communicator, Communicator], tuple[Communicator, Communicator]]:
+    """Return the ranks over which row sums are added and then assembled, and the same for column sums."""
+    if isinstance(A, StoredMatrix):
+        return (A.grid.row, A.grid.column), (A.grid.column, A.grid.row)
+    return (A.comm, Solo()), (A.comm, Solo())
 
 
 def _complete(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from mxpeak.bench.harness import grid_text, sortable_residual
 from mxpeak.bench.limits import Limit
 from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
+from mxpeak.bench.norms.matrix import cut
 from mxpeak.configs.norms import KINDS
 from mxpeak.layout.structure import Structure
 from mxpeak.records import Caution, Result
@@ -16,13 +18,17 @@ from mxpeak.runtime.facts import Facts
 
 #: The settings of a case that its result records as the problem.
 PROBLEM = (
-    "kind", "structure", "dtype", "layout", "m", "n", "nb", "P", "Q", "order", "node_grid", "uplo", "diag", "kl", "ku",
-    "seed",
+    "kind", "scope", "trans", "structure", "dtype", "layout", "m", "n", "nb", "P", "Q", "order", "node_grid", "uplo",
+    "diag", "kl", "ku", "seed", "tiles", "devices_per_rank",
 )  # fmt: skip
 
 
-def error_formula(kind: str) -> str:
-    """Return the formula of the scaled error of a kind of norm, or of all kinds."""
+def error_formula(case: NormsCase) -> str:
+    """Return the formula of the scaled error of the case's norm, or of all kinds."""
+    kind = case.kind
+    if case.vectors:
+        length = "" if kind == "max" else f"sqrt( {'m' if case.scope == 'columns' else 'n'} ) * "
+        return f"the largest of | norm - reference | / ( reference * {length}eps ) over all {case.scope}"
     scales = {name: f"sqrt( {' * '.join(each.terms)} )" if each.terms else "" for name, each in KINDS.items()}
     if kind == "all":
         of_kinds = ", ".join(f"{name}: s = {scale or 1}" for name, scale in scales.items())
@@ -32,10 +38,10 @@ def error_formula(kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimedNorms:
-    """The seconds and the values of each timed run of one case."""
+    """The seconds and the values of each timed run of one case. The values of a vector norm are tuples."""
 
     samples_s: list[float]
-    values: list[dict[str, float]]
+    values: list[dict[str, Any]]
     start_unix: float
     end_unix: float
 
@@ -74,38 +80,68 @@ class NormCheck:
 def check_runs(case: NormsCase, S: Structure, runs: TimedNorms, reference: Reference) -> NormCheck:
     """Compare every norm of every run with the reference, and return the largest error per norm."""
     errors = {
-        kind: max(scaled_error(case, kind, values[kind], reference.values[kind]) for values in runs.values)
+        kind: max(
+            error_of(case, kind, value, reference) for value in dict.fromkeys(values[kind] for values in runs.values)
+        )
         for kind in case.kinds
     }
     return NormCheck(errors, {kind: threshold(case, kind) for kind in case.kinds}, reference.entries == S.entries)
+
+
+def error_of(case: NormsCase, kind: str, value: Any, reference: Reference) -> float:
+    """Return the scaled error of a norm, or the largest one if the value contains a norm of every row or column."""
+    if not case.vectors:
+        return scaled_error(case, kind, value, reference.expected(case, kind))
+    expected = reference.expected_vectors(case, kind)
+    if len(value) != len(expected):
+        return inf
+    return max(scaled_error(case, kind, found, wanted) for found, wanted in zip(value, expected))
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The reference of a case, and the records of its checks with NaN and infinite entries, if there are any."""
+
+    reference: Reference
+    special: list[dict[str, Any]] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Return whether all checks with NaN and infinite entries passed."""
+        return all(record["passed"] for record in self.special or ())
 
 
 def norms_result(
     case: NormsCase,
     S: Structure,
     runs: TimedNorms,
-    reference: Reference,
+    checked: Checked,
     limit: Limit,
     phases: dict[str, Any],
     memory: dict[str, int],
     facts: Facts,
 ) -> Result:
     """Build the result of one case, with the time of the fastest run and the errors of the worst run."""
+    reference = checked.reference
     check, time_s = check_runs(case, S, runs, reference), min(runs.samples_s)
+    passed = check.passed and checked.passed
     read_bytes = S.entries * case.itemsize
     rate = read_bytes / time_s if time_s > 0 else 0.0
-    values, expected = runs.values[runs.best], {kind: float(reference.values[kind]) for kind in case.kinds}
+    values, expected = runs.values[runs.best], {kind: _expected(case, kind, reference) for kind in case.kinds}
     whole = case.kind == "all"
     shown = {"values": values} if whole else {"value": values[case.kind]}
+    if case.vectors:  # the largest one represents all of them
+        shown = {"value": max(values[case.kind]), "vectors": len(values[case.kind])}
     return Result(
         benchmark="norms",
-        status="valid" if check.passed else "invalid",
+        status="valid" if passed else "invalid",
         **facts.sections(runs.start_unix, runs.end_unix, grid_text(case)),
         problem={
             **{name: getattr(case, name) for name in PROBLEM},
+            "nb": case.nb if case.tiles is None else None,
             "entries": S.entries,
             "bytes": read_bytes,
-            "deterministic": case.deterministic,
+            "deterministic": case.reproducible,
             "memory_bytes": memory,
         },
         result={
@@ -117,15 +153,16 @@ def norms_result(
             **shown,
         },
         validation={
-            "passed": check.passed,
+            "passed": passed,
             "residual": check.errors[check.worst],
             "threshold": check.thresholds[check.worst],
-            "formula": error_formula(case.kind),
+            "formula": error_formula(case) + "; m and n are those of op(A)" * case.transposed,
             "iterations": None,
             **shown,
             "expected": expected if whole else expected[case.kind],
             "errors": check.errors,
             "entries": reference.entries,
+            **({} if checked.special is None else {"extended": checked.special}),
         },
         samples_s=runs.samples_s,
         phases=phases,
@@ -133,10 +170,17 @@ def norms_result(
     )
 
 
+def _expected(case: NormsCase, kind: str, reference: Reference) -> float:
+    """Return the reference of a norm, or the largest one of all rows or columns."""
+    return float(max(reference.expected_vectors(case, kind)) if case.vectors else reference.expected(case, kind))
+
+
 def _idle(case: NormsCase) -> list[Caution]:
-    down, across = -(-case.m // case.nb), -(-case.n // case.nb)
+    sizes = case.tiles or (case.nb,)
+    down, across = len(cut(case.m, sizes)), len(cut(case.n, sizes))
     if down >= case.P and across >= case.Q:
         return []
-    blocks = f"{case.m}x{case.n} in blocks of {case.nb} is {down}x{across} blocks"
+    blocks = f"{case.m}x{case.n} in blocks of {case.blocks} is {down}x{across} blocks"
     text = f"{blocks} for {case.P}x{case.Q} ranks: some ranks have none"
-    return [Caution("idle", text, f"use --nb {max(1, min(case.m // case.P, case.n // case.Q))} or less")]
+    flag = "--nb" if case.tiles is None else "--tiles"
+    return [Caution("idle", text, f"use {flag} {max(1, min(case.m // case.P, case.n // case.Q))} or less")]

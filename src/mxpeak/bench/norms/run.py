@@ -2,10 +2,12 @@
 
 generated   A, uniform in [-1/2, 1/2], before the timed part; its entries are equal for every grid and layout; entries
             outside of the structure are generated in the same way
-timed       one norm, or all kinds in one pass: from a barrier to the end of the slowest rank; the fastest run counts
+timed       one norm of op(A), all kinds in one pass, or a norm of every column or row: from a barrier to the end of the
+            slowest rank; the fastest run counts
 counted     the bytes of the entries of the structure, each once
 verified    every value of every run against double-double sums by other kernels: |norm - reference|/reference
             <= 10·s·eps with s = 1, sqrt(m), sqrt(n), sqrt(m·n) for max, one, inf, fro; the max of real entries exact
+extended    with --extended: an entry becomes NaN or infinite, and so does the norm, exactly if the norm reads it
 limit       read bandwidth: all ranks read as many bytes of the same matrix as the structure has at the same time, in
             the same process, before and after the norm; or the fastest norm of the process
 """
@@ -21,10 +23,10 @@ from typing import Any, Unpack
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import Bench, RunHooks, node_cautions, phase_table, repeated, run_cases, threads_a_rank
 from mxpeak.bench.limits import READ, READ_LEAST_S, Limit, Reading, Readings, read_limit, reading
-from mxpeak.bench.norms.check import Reference, reference_norms
+from mxpeak.bench.norms.check import Reference, reference_norms, reference_vectors
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
-from mxpeak.bench.norms.matrix import StoredMatrix, empty_matrix, generate, leading
-from mxpeak.bench.norms.result import TimedNorms, norms_result
+from mxpeak.bench.norms.matrix import NormsMatrix, empty_matrix, generate, leading
+from mxpeak.bench.norms.result import Checked, TimedNorms, norms_result
 from mxpeak.bench.norms.sizes import (
     NormsSizes,
     check,
@@ -34,20 +36,22 @@ from mxpeak.bench.norms.sizes import (
     structure_of,
     without_effect,
 )
+from mxpeak.bench.norms.special import check_special
 from mxpeak.bench.timeline import events_a_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.errors import ResourceError
+from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.structure import Structure
 from mxpeak.options import Run
 from mxpeak.records import Result, size_text
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.memory import memory_budget
-from mxpeak.runtime.placement import on_device
-from mxpeak.solvers.exact_norms import reproducible_norms
+from mxpeak.runtime.placement import norm_devices, on_device
+from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
 from mxpeak.solvers.norms import norms
 from mxpeak.spans import Spans
 
@@ -85,6 +89,15 @@ def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:
     return without_effect(config)
 
 
+def norms_of(case: NormsCase, A: NormsMatrix, S: Structure, kernels: NormKernels) -> dict[str, Any]:
+    """Return the norms of op(A) by kind; the norms of all rows or columns are a tuple. Collective over the grid."""
+    if case.transposed:
+        A, S = A.T, S.transposed
+    if case.vectors:
+        return {kind: tuple(vector_norms(A, S, kind, case.scope, kernels).tolist()) for kind in case.kinds}
+    return (reproducible_norms if case.deterministic else norms)(A, S, case.kinds, kernels)
+
+
 class NormBench(Bench[NormsConfig]):
     """Runs all cases of the norms benchmark, and keeps the state that the cases share."""
 
@@ -94,6 +107,8 @@ class NormBench(Bench[NormsConfig]):
         self.facts.cautions.extend([*node_cautions(self.config, self.comm), *self._sizes.cautions])
         self._grid = lru_cache(maxsize=None)(self._make_grid)
         self._ready = lru_cache(maxsize=None)(self._make_ready)
+        self._devices = norm_devices(self.config, self.comm, self.placement, self.kernels.norms)
+        self._norms = self._devices.together
         self._readings = Readings()
         self._fastest: dict[object, float] = {}  # the fastest norms of data that is read at the same rate
 
@@ -117,15 +132,25 @@ class NormBench(Bench[NormsConfig]):
         first, spans = cases[0], self._unwatched()
         self._ready(first.dtype)
         with spans("generate", bytes=self._once(matrix_bytes(first))):
-            A = empty_matrix(first, self._grid(first.P, first.Q), self.kernels.norms)
+            A = empty_matrix(first, self._grid(first.P, first.Q), self._devices.each)
             generate(A, first, self.kernels, self.new_spans())
         for S, group in groupby(cases, structure_of):
             of_structure = list(group)
             with spans("check", bytes=self._once(read_bytes(of_structure[0]))):
-                reference = reference_norms(A, S, self.kernels.norms, self.new_spans())
+                reference = self._reference(A, S, of_structure)
             for case in of_structure:
                 yield case, self._measured(case, A, S, reference, spans)
                 spans = self._unwatched()  # the first case records the phases that the cases share
+
+    def _reference(self, A: NormsMatrix, S: Structure, cases: Sequence[NormsCase]) -> Reference | None:
+        """Compute the reference norms that these cases need; return them on the first rank. Collective."""
+        kernels = self._norms
+        reference = reference_norms(A, S, kernels, self.new_spans())
+        for by in dict.fromkeys(case.vectors_of_A for case in cases if case.vectors):
+            vectors = reference_vectors(A, S, by, kernels, self.new_spans())
+            if reference is not None and vectors is not None:
+                reference.vectors[by] = vectors
+        return reference
 
     def _unwatched(self) -> Spans:
         """Create spans without observers, because other spans report the parts of the case. Collective."""
@@ -136,31 +161,32 @@ class NormBench(Bench[NormsConfig]):
         return spans
 
     def _measured(
-        self, case: NormsCase, A: StoredMatrix, S: Structure, reference: Reference | None, spans: Spans
+        self, case: NormsCase, A: NormsMatrix, S: Structure, reference: Reference | None, spans: Spans
     ) -> Result | None:
         """Measure one case, and return its result on rank 0 and None on the other ranks. Collective."""
         self.begin(case)
         before, runs, after = self._between_readings(case, A, S, spans)
-        phases = phase_table(A.grid.all, spans)
-        trace = None if self.config.trace is None else timeline(A.grid.all, spans)
+        special = self._special(case, A, S, reference) if case.extended else None
+        phases = phase_table(A.comm, spans)
+        trace = None if self.config.trace is None else timeline(A.comm, spans)
         if reference is None:
             return None
         limit = self._limit(case, before, after, runs)
-        result = norms_result(case, S, runs, reference, limit, phases, self._sizes.memory(case), self.facts)
+        checked = Checked(reference, special)
+        result = norms_result(case, S, runs, checked, limit, phases, self._sizes.memory(case), self.facts)
         if trace is not None:
             result.telemetry["trace"] = trace
         return result
 
-    def _timed(self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans) -> TimedNorms:
+    def _timed(self, case: NormsCase, A: NormsMatrix, S: Structure, spans: Spans) -> TimedNorms:
         """Compute the norm once without timing, and then repeatedly with timing. Collective over the grid."""
-        compute = reproducible_norms if case.deterministic else norms
-        values: list[dict[str, float]] = []
+        values: list[dict[str, Any]] = []
 
         def compute_norm() -> None:
-            values.append(compute(A, S, case.kinds, self.kernels.norms))
+            values.append(norms_of(case, A, S, self._norms))
 
         def timed() -> float:
-            elapsed = self.metered(compute_norm, A.grid.all)
+            elapsed = self.metered(compute_norm, A.comm)
             spans.add("norm", elapsed, bytes=self._once(read_bytes(case)))
             return elapsed
 
@@ -171,8 +197,14 @@ class NormBench(Bench[NormsConfig]):
         samples = repeated(timed, least=repeat, most=max(repeat, MOST_RUNS), seconds=NORM_S)
         return TimedNorms(samples, values, start, time.time())
 
+    def _special(
+        self, case: NormsCase, A: NormsMatrix, S: Structure, reference: Reference | None
+    ) -> list[dict[str, Any]]:
+        """Check NaN and infinite entries, and return the records on the first rank. Collective over the grid."""
+        return check_special(case, A, S, lambda: norms_of(case, A, S, self._norms), reference)
+
     def _between_readings(
-        self, case: NormsCase, A: StoredMatrix, S: Structure, spans: Spans
+        self, case: NormsCase, A: NormsMatrix, S: Structure, spans: Spans
     ) -> tuple[Reading | None, TimedNorms, Reading | None]:
         """Time the norm between two measurements of the read bandwidth. Collective over the grid.
 
@@ -181,7 +213,7 @@ class NormBench(Bench[NormsConfig]):
         """
         if self.config.warmup == "none":
             return None, self._timed(case, A, S, spans), None
-        comm, data = A.grid.all, (matrix_of(case), read_bytes(case))
+        comm, data = A.comm, (matrix_of(case), read_bytes(case))
 
         def measure() -> Reading:
             return self._bandwidth(case, A, spans)
@@ -190,18 +222,19 @@ class NormBench(Bench[NormsConfig]):
         runs = self._timed(case, A, S, spans)
         return before, runs, self._readings.after(data, comm, measure, last=True)
 
-    def _bandwidth(self, case: NormsCase, A: StoredMatrix, spans: Spans) -> Reading:
+    def _bandwidth(self, case: NormsCase, A: NormsMatrix, spans: Spans) -> Reading:
         """Measure the rate at which all ranks read as many bytes as the structure has. Collective over the grid."""
         part = leading(A, read_bytes(case) / matrix_bytes(case), by_columns=case.layout == "F")
-        amount = allreduce_scalar(A.grid.all, float(sum(m * n for m, n in (tile.A.shape for tile in part))), "sum")
+        amount = allreduce_scalar(A.comm, float(sum(m * n for m, n in (tile.A.shape for tile in part))), "sum")
         amount *= case.itemsize
 
         def read() -> None:
-            self.kernels.norms.read_all(part)
-            A.grid.all.barrier()  # ranks that share a core read in sequence: wait for the last
+            self._norms.read_all(part)
+            self._devices.wait()
+            A.comm.barrier()  # ranks that share a core read in sequence: wait for the last
 
         def timed() -> float:
-            elapsed = self.slowest(read, A.grid.all)
+            elapsed = self.slowest(read, A.comm)
             spans.add("limit", elapsed, bytes=self._once(amount))
             return elapsed
 
@@ -223,6 +256,11 @@ class NormBench(Bench[NormsConfig]):
         """Return a byte count on rank 0, and 0 on the other ranks, so that the sum over the ranks counts it once."""
         return float(count) if self.comm.rank == 0 else 0.0
 
+    @property
+    def _reproducible(self) -> bool:
+        """Return whether any case uses the kernels of reproducible sums."""
+        return self.config.deterministic or self.config.scope != ("matrix",)
+
     def _make_grid(self, P: int, Q: int) -> Grid:
         grid = make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
         assert grid is not None, "the grid uses all ranks"
@@ -232,7 +270,7 @@ class NormBench(Bench[NormsConfig]):
         """Compile the norm kernels for entries of a type. Collective."""
         # Hermitian needs all kernels, also those for real parts
         name = "hermitian" if {"hermitian", "hermitian-band"} & set(self.config.structure) else "general"
-        use = f"norms, {dtype} {name}{' deterministic' * self.config.deterministic}"
+        use = f"norms, {dtype} {name}{' deterministic' * self._reproducible}"
         cores, label = self.placement.before, f"first use of {dtype}"
         kernels = use if self.kernels.name == "host" else ""
         compile_in_turn(self.comm, label, partial(self._try_all, dtype, name), kernels, cores, self.kernels)
@@ -242,8 +280,8 @@ class NormBench(Bench[NormsConfig]):
         case = NormsCase(m=2, n=2, nb=2, P=1, Q=1, dtype=dtype, structure=structure, kind="all")
         alone = make_grid(ProcessGrid(1, 1), Solo())
         assert alone is not None
-        A, S, kernels = empty_matrix(case, alone, self.kernels.norms), structure_of(case), self.kernels.norms
+        A, S, kernels = empty_matrix(case, alone, [self.kernels.norms]), structure_of(case), self.kernels.norms
         generate(A, case, self.kernels, Spans())
         reference_norms(A, S, kernels, Spans())
         kernels.read_all(A.tiles)
-        (reproducible_norms if self.config.deterministic else norms)(A, S, case.kinds, kernels)
+        (reproducible_norms if self._reproducible else norms)(A, S, case.kinds, kernels)

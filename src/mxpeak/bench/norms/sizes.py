@@ -34,9 +34,12 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
 
 
 def without_effect(config: NormsConfig) -> list[str]:
-    """Return a note for each option that no selected structure uses."""
+    """Return a note for each option that no case uses."""
     used = {option for name in config.structure for option in STRUCTURES[name]}
-    return [
+    notes = []
+    if config.tiles is not None and config.nb != NormsConfig.nb:
+        notes.append("--nb has no effect with --tiles, which sets the sizes of the blocks")
+    return notes + [
         f"--{option} has no effect on {' and '.join(config.structure)} matrices; it applies to "
         f"{', '.join(name for name, options in STRUCTURES.items() if option in options)}"
         for option in ("uplo", "diag", "kl", "ku")
@@ -54,7 +57,7 @@ def structure_of(case: NormsCase) -> Structure:
 
 def matrix_of(case: NormsCase) -> tuple[object, ...]:
     """Return the settings that identify the matrix of a case, as a key for grouping."""
-    return case.P, case.Q, case.m, case.n, case.nb, case.seed, case.dtype, case.layout
+    return case.P, case.Q, case.m, case.n, case.nb, case.tiles, case.seed, case.dtype, case.layout
 
 
 def matrix_bytes(case: NormsCase) -> int:
@@ -102,7 +105,7 @@ class NormsSizes:
         """Return the dry-run line with the matrix sizes and the memory of a case."""
         need, ranks = self.memory(case), case.P * case.Q
         text = (
-            f"{case.m}x{case.n} {case.dtype} {case.layout}  NB {case.nb}  grid {case.P}x{case.Q}: matrix "
+            f"{case.m}x{case.n} {case.dtype} {case.layout}  NB {case.blocks}  grid {case.P}x{case.Q}: matrix "
             f"{size_text(need['matrix'])} and buffers {size_text(need['buffers'])}, "
             f"{size_text(need['total'] / ranks)} per rank"
         )

@@ -29,6 +29,11 @@ class Tile:
     row0: int
     col0: int
 
+    @property
+    def T(self) -> Tile:
+        """Return the transposed tile as a view."""
+        return Tile(self.A.T, self.cols, self.rows, self.col0, self.row0)
+
 
 @dataclass(frozen=True, slots=True)
 class NormParts:
