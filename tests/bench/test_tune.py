@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.bench.lu import gemm_probe
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.bench.sparse import smoother_of
 from mxpeak.comm.grid import make_grid
@@ -21,8 +23,11 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.options import resolve
+from mxpeak.perf.simulation.machine_from_measurements import _gemm_curve
 from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.runtime.tuned import Store, append
+from mxpeak.verbs.tune import job as job_module
+from mxpeak.verbs.tune import probe as probe_module
 from mxpeak.verbs.tune.candidates import (
     Candidate,
     RankLayout,
@@ -35,6 +40,7 @@ from mxpeak.verbs.tune.candidates import (
 from mxpeak.verbs.tune.groups import Stopped
 from mxpeak.verbs.tune.job import TuneJob, line, perform, probe_of, trial_texts
 from mxpeak.verbs.tune.operands import near_one
+from mxpeak.verbs.tune.page import page
 from mxpeak.verbs.tune.plan import TunePlan
 from mxpeak.verbs.tune.probe import _usual, probes
 from mxpeak.verbs.tune.run import Tuner
@@ -413,7 +419,10 @@ def test_ranks_of_unequal_nodes_repeat_what_they_do_together_equally_often() -> 
 
 
 @pytest.mark.parametrize("name", ["hpl", "hpl-mxp", "hpcg"])
-def test_kernels_and_a_benchmark_are_really_measured(store: Store, name: str, tmp_path: Path) -> None:
+def test_kernels_and_a_benchmark_are_really_measured(
+    store: Store, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe_module, "SECONDS", 0.0)  # three repetitions of each kernel
     group = Here()
     body = tuned(store, group, name, layouts=(RankLayout(1, 1),), size={"n": 256, "nx": 16}, scale=32)
     assert {r["name"] for r in body["curves"]} >= {"gemm", "trsm", "factor", "fact", "ld", "read", "sweep", "solve"}
@@ -423,6 +432,11 @@ def test_kernels_and_a_benchmark_are_really_measured(store: Store, name: str, tm
     assert body["check"][name]["verdict"] in ("faster", "equal", "slower")
     assert find_machine(str(store.table_file(1, 1))).fact, "the machine is there for simulate"
     assert all(len(text) > 10 for text in group.said)
+    whole = {"config": {"benchmarks": [name]}, "store": "", "machine": {"tables": {}}, **body}
+    shown = page(whole)
+    low = next(iter({r["precision"] for r in body["curves"] if r["name"] == "ld"} - {"fp64", "fp32"}), "fp32")
+    for title in ("GEMM in fp64 over (m, n, k)", f"leading dimension, GEMM in {low}", "TRSM in fp32", "GETRF"):
+        assert f"<figcaption>{title}</figcaption>" in shown
 
 
 def test_a_record_of_a_kernel_names_its_probe() -> None:
@@ -456,9 +470,86 @@ def test_what_ranks_solve_together_in_a_probe_is_the_matrix_of_one_of_them(P: in
     assert np.abs(found - np.eye(n)).sum(axis=1).max() < 0.5
 
 
-def test_probes_are_all_different() -> None:
-    found = [str(probe) for probe in probes(2, ["bf16"], on_gpu=False)]
-    assert len(found) - len(set(found)) <= 0
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_probes_are_all_different_and_cover_the_map(on_gpu: bool) -> None:
+    found = [str(probe) for probe in probes(2, ["bf16"], on_gpu=on_gpu)]
+    assert len(found) == len(set(found))
+    for name in ("fp64", "fp32", "bf16"):
+        of = [probe for probe in probes(2, ["bf16"], on_gpu=on_gpu) if probe.get("precision") == name]
+        shapes = {(p["m"], p["n"], p["k"]) for p in of if p["name"] == "gemm"}
+        edges, inner = ((1024, 4096, 8192), (256, 1024, 3072)) if on_gpu else ((256, 1024, 3072), (64, 256, 768))
+        assert shapes >= set(itertools.product(edges, edges, inner))
+        assert max(k for _, _, k in shapes) == (4096 if on_gpu else 768)
+        strides = {(p["m"], p["ld"]) for p in of if p["name"] == "ld"}
+        assert len({m for m, _ in strides}) == 3
+        assert len({ld for _, ld in strides}) == 5
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_product_with_another_leading_dimension_is_the_same_product(precision: str) -> None:
+    kernels, (m, n, k, ld) = HostKernels(1), (37, 23, 16, 41)
+    plain, padded = gemm_probe(kernels, m, n, k, precision), gemm_probe(kernels, m, n, k, precision, ld)
+    plain()
+    padded()
+    assert padded.C.strides == (4 * ld, 4)
+    assert padded.C.tolist() == plain.C.tolist()
+    assert np.abs(plain.C).max() > 0.0
+
+
+def test_products_that_are_not_square_do_not_change_the_machine_table() -> None:
+    square = [{"name": "gemm", "precision": "fp64", "m": m, "n": m, "k": 256, "rate": 1e10 * m} for m in (1, 2)]
+    other = {"name": "gemm", "precision": "fp64", "m": 9, "n": 1, "k": 256, "rate": 1e12}
+    assert _gemm_curve([*square, other], "fp64", 0.0) == _gemm_curve(square, "fp64", 0.0) == [[256, 2e10]]
+
+
+def test_the_time_to_load_kernels_does_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first use that compiles for longer than the budget leaves the budget to the measurements."""
+    clock = [1000.0]
+    monkeypatch.setattr(job_module, "time", SimpleNamespace(time=lambda: clock[0]))
+
+    def slow(*arguments: Any) -> Any:
+        clock[0] += 100.0
+        yield {"kind": "loaded", "ranks": 1, "threads": 1, "device": "cpu", "seconds": 100.0}
+        for m in range(9):
+            clock[0] += 2.0
+            yield {"kind": "kernel", "name": "read", "ranks": 1, "threads": 1, "device": "cpu", "m": m, "seconds": 2.0}
+
+    monkeypatch.setattr(job_module, "_probes", slow)
+    job = TuneJob(
+        ranks=1, threads=1, device="cpu", kernels="host", tasks=[{"do": "probes"}], journal=str(store.journal_file),
+        until_unix=1010.0,
+    )  # fmt: skip
+    said: list[str] = []
+    perform(job, Solo(), said.append)
+    assert [r["kind"] for r in store.journal()[0]] == ["loaded", *["kernel"] * 5]
+    assert "kernels loaded in 100 s" in said[0]
+
+
+def test_a_page_shows_what_was_measured_and_nothing_else() -> None:
+    curves = [
+        {"ranks": 1, "threads": 2, **probe, "seconds": 1.0, "rate": 1e9 * (1 + at)}
+        for at, probe in enumerate(probes(1, ["bf16"], on_gpu=False))
+    ]
+    trials = [
+        {"benchmark": "hpl", "phase": "search", "passed": passed, "ranks": 1, "threads": 2, "size": {"n": 2048},
+         "settings": settings, "rate_flops": rate}
+        for settings, rate, passed in (
+            ({"nb": "64"}, 1e9, True), ({"nb": "128"}, 2e9, True), ({"nb": "256"}, 9e9, False), ({}, 1e9, True),
+        )
+    ]  # fmt: skip
+    body = {
+        "config": {"benchmarks": ["hpl"]}, "curves": curves, "trials": trials, "winners": [], "check": {}, "notes": [],
+        "machine": {"tables": {}}, "store": "",
+    }  # fmt: skip
+    shown = page(body)
+    of = next(r for r in curves if (r["name"], r.get("m"), r.get("n"), r.get("k")) == ("gemm", 256, 3072, 768))
+    assert f"m x n 256x3072, k 768: {of['rate'] / 1e9:.3g}" in shown
+    for name in ("fp64", "fp32", "bf16"):
+        assert f"leading dimension, GEMM in {name}" in shown
+    assert "hpl by block size" in shown
+    assert "hpl by local size" not in shown  # all trials have one order
+    assert "by block size" not in page({**body, "trials": []})
+    assert "<figure" not in page({**body, "trials": [], "curves": []})
 
 
 def test_a_trial_that_cannot_be_run_has_no_rate(store: Store) -> None:

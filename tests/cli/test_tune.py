@@ -119,6 +119,9 @@ def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
     assert Path(body["store"]).exists()
     assert list(body["machine"]["tables"]) == ["1x1"]
     assert "tuning hpl for 20m on 1x1" in said.err
+    (folder,) = Path("mxpeak-out").glob("*-tune-*")
+    assert json.loads((folder / "tune.json").read_text()) == body
+    assert "GEMM in fp64 over (m, n, k)" in (folder / "tune.html").read_text()
 
     run = ["run", "hpl", "-N", "300", "--threads", "1", "--ranks", "1", "--device", "cpu", "--quiet", "--json", "-"]
     assert main(run) == 0

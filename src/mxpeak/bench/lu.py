@@ -504,14 +504,14 @@ class GemmProbe:
         self.kernels.subtract_product(self.C, self.A, self.B)
 
 
-def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str) -> GemmProbe:
+def gemm_probe(kernels: Kernels, m: int, n: int, k: int, precision: str, ld: int | None = None) -> GemmProbe:
     """Return a product C = C - A B for timing, in which C is a zero m×n matrix and A has k columns.
 
     A and B are stored in `precision`. Their entries are random, because products of equal numbers need less power and
     are faster than those of an LU.
     """
     stored = stored_as(precision)
-    C = kernels.matrix(m, n, stored)
+    C = kernels.matrix(m, n, stored) if ld is None else kernels.buffer(m * ld, stored).reshape((m, ld))[:, :n]
     C[:] = 0.0
 
     def random(rows: int, columns: int, side: str, seed: int) -> Matrix:

@@ -265,3 +265,47 @@ class FaultTolerantStream:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
+
+
+def prepared_folder(out: str | None, verb: str, names: Sequence[str], json: str | None) -> Folder:
+    """Create the folder for the files `names` of a verb, and return it.
+
+    Raise a UsageError if a file of this folder or the file `json` exists or cannot be created. If only the default folder
+    is not writable and `json` is given, return a `Folder` that stores no files.
+    """
+    folder = results_folder(out, verb, names, json)
+    try:
+        if json not in (None, "-"):
+            check_file(Path(json), taken=[] if folder.missing else [folder.path / name for name in names])
+    except UsageError:
+        folder.remove_if_empty()
+        raise
+    return folder
+
+
+def write_result(
+    files: Mapping[str, str], text: str, json: str | None, folder: Folder, log: Callable[[str], None]
+) -> int:
+    """Print the text, write the files to the folder, and return the exit code.
+
+    The first file contains JSON, which is also written to `json`, or printed instead of the text if `json` is `-`.
+    """
+    (result, content), *others = files.items()
+    stdout = FaultTolerantStream(sys.stdout)
+    try:
+        try:
+            folder.write(result, content)  # first, because printing may fail
+        finally:
+            stdout.say(content if json == "-" else text)
+        for name, other in others:
+            folder.write(name, other)
+        if json not in (None, "-"):
+            write_new(Path(json), content)
+    except OSError as error:
+        log(
+            f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
+            "the result is on stdout only"
+        )
+        return ExitCode.RESOURCE
+    log(folder.location(json or ""))
+    return stdout.exit_code(log, "" if folder.missing else f"; see {folder.path}/{result}")

@@ -102,6 +102,8 @@ def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
     return 1e-9, f"G{name}"
 
 
+#: Opacity of the cell with the largest number in a heat map, on which text is still readable.
+DARKEST = 0.6
 WIDTH, HEIGHT = 560, 314
 LEFT, TOP, RIGHT, BOTTOM = 66, 32, 538, 264
 #: Marker shapes in the drawing, and their symbols in the legend.
@@ -214,6 +216,40 @@ def stacked(
             below = above
     keys = [(f'<span class="key c{k % 8}">■</span>', name) for k, (name, _) in enumerate(layers)]
     return _figure(title, drawing, keys[::-1], caption)
+
+
+def heat_map(
+    title: str,
+    x_label: str,
+    y_label: str,
+    columns: Sequence[str],
+    rows: Sequence[str],
+    cells: Sequence[Sequence[float | None]],
+    caption: str = "",
+) -> str:
+    """Return the HTML figure of a table of numbers, in which the color of a cell becomes darker with its number.
+
+    `cells` has a row per label in `rows`, from the top. Unknown numbers are None and have no cell.
+    """
+    highest = max((value for row in cells for value in row if value is not None), default=0.0)
+    if not highest > 0.0 or not drawable([value for row in cells for value in row if value is not None]):
+        return ""
+    width, height = (RIGHT - LEFT) / len(columns), (BOTTOM - TOP) / len(rows)
+    x = Axis(0.0, len(columns), [(k + 0.5, label) for k, label in enumerate(columns)])
+    y = Axis(0.0, len(rows), [(len(rows) - k - 0.5, label) for k, label in enumerate(rows)])
+    drawing = []
+    for i, row in enumerate(cells):
+        for j, value in enumerate(row):
+            if value is None:
+                continue
+            left, top = LEFT + j * width, TOP + i * height
+            tooltip = html.escape(f"{y_label} {rows[i]}, {x_label} {columns[j]}: {value:.3g}")
+            shape = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
+            shade = f'fill-opacity="{DARKEST * value / highest:.2f}"'
+            drawing.append(f'<rect class="heat c0" {shape} {shade}><title>{tooltip}</title></rect>')
+            middle = f'x="{left + width / 2:.1f}" y="{top + height / 2 + 4:.1f}"'
+            drawing.append(f'<text class="value" {middle} text-anchor="middle">{value:.3g}</text>')
+    return _figure(title, [*_frame(x, y, x_label, y_label), *drawing], [], caption)
 
 
 def _figure(title: str, drawing: Iterable[str], legend: Sequence[tuple[str, str]], caption: str) -> str:

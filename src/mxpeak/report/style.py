@@ -51,6 +51,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; } summary h2 { display: 
 .plot text { fill: var(--ink); font: 12px system-ui, sans-serif; } .plot .label { fill: var(--faint); }
 .plot .frame { fill: none; stroke: var(--faint); } .plot .trace { fill: none; stroke-width: 1.8; stroke: var(--c); }
 .plot .dot { fill: var(--c); fill-opacity: .45; stroke: var(--c); } .plot .unseen { fill: transparent; }
+.plot .heat { fill: var(--c); }
 .plot .layer { fill: var(--c); } .plot .layer:hover { fill-opacity: .7; }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .1rem 1rem; padding: 0; margin: .2rem 0; }
 .legend li { font-size: .9rem; } .key { color: var(--c); } .key.line { display: inline-block; width: 1.6rem;

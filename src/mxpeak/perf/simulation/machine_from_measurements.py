@@ -127,14 +127,19 @@ def _points(records: Sequence[Record], name: str, precision: str) -> list[list[f
     return [[k, rate] for k, rate in sorted(best.items())]
 
 
+def _products(records: Iterable[Record]) -> list[Record]:
+    """Return the measured products whose C is square; the products with other shapes only serve as a map of rates."""
+    return [r for r in _of(records, "gemm") if r.get("n", r["m"]) == r["m"]]
+
+
 def _edge(records: Sequence[Record]) -> float:
     """Return the number e of rows and columns that a product wastes at its edges, from GEMM rates at two block sizes.
 
     The model is rate(s) = R (s / (s + e))² for s×s blocks. With q² = rate(s)/rate(b), e = s b (1 - q) / (q b - s).
     """
     edges = []
-    for r in _of(records, "gemm"):
-        beside = [o for o in _of(records, "gemm") if (o["precision"], o["k"]) == (r["precision"], r["k"])]
+    for r in _products(records):
+        beside = [o for o in _products(records) if (o["precision"], o["k"]) == (r["precision"], r["k"])]
         whole = max(beside, key=lambda o: int(o["m"]))
         s, b, q = float(r["m"]), float(whole["m"]), (r["rate"] / whole["rate"]) ** 0.5
         if r["precision"] == "fp64" and s < b and q * b > s:
@@ -145,7 +150,7 @@ def _edge(records: Sequence[Record]) -> float:
 def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[list[float]]:
     """Return the points (k, rate) of GEMM without the loss at the edges, from the largest blocks of each k."""
     best: dict[int, tuple[int, float]] = {}
-    for r in _of(records, "gemm"):
+    for r in _products(records):
         if r["precision"] == precision:
             best[r["k"]] = max(best.get(r["k"], (0, 0.0)), (int(r["m"]), float(r["rate"])))
     return [[k, rate * ((m + edge) / m) ** 2] for k, (m, rate) in sorted(best.items())]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +92,13 @@ def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     }
     if session.rank != 0:
         return ExitCode.VALID
+    from mxpeak.cli.output import prepared_folder
     from mxpeak.verbs.study.run import StudyPlan, run
 
     if "hpg-mxp" in studies:
         given["sweep"] = _sweep(args, given["threads"])
     plan = StudyPlan(studies=studies, **{name: value for name, value in given.items() if value is not None})
-    folder = _prepare(args)
+    folder = prepared_folder(args.out, "study", [RESULT, PAGE], args.json)
     try:
         body = run(plan, argv=argv, on_case=_Progress(session))
         return _finish(body, args, folder, session)
@@ -144,47 +143,12 @@ def _sweep(args: argparse.Namespace, threads: tuple[int, ...] | None) -> SweepPl
     return SweepPlan(**{name: value for name, value in given.items() if value is not None})
 
 
-def _prepare(args: argparse.Namespace) -> Folder:
-    """Create the folder for study.json and study.html, and return it.
-
-    Raise a UsageError if a file of this folder or the file of --json exists or cannot be created. If only the default
-    folder is not writable and --json is given, return a `Folder` that stores no files.
-    """
-    from mxpeak.cli.output import check_file, results_folder
-
-    folder = results_folder(args.out, "study", [RESULT, PAGE], args.json)
-    try:
-        if args.json not in (None, "-"):
-            taken = [] if folder.missing else [folder.path / name for name in (RESULT, PAGE)]
-            check_file(Path(args.json), taken=taken)
-    except UsageError:
-        folder.remove_if_empty()
-        raise
-    return folder
-
-
 def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, session: Session) -> int:
-    from mxpeak.cli.output import FaultTolerantStream, write_new
+    """Print the tables, write the files and return the exit code."""
+    from mxpeak.cli.output import write_result
     from mxpeak.verbs.study.report import page, tables
 
-    text = to_json(body)
-    stdout = FaultTolerantStream(sys.stdout)
-    try:
-        try:
-            folder.write(RESULT, text)  # first, because printing may fail
-        finally:
-            stdout.say(text if args.json == "-" else tables(body))
-        folder.write(PAGE, page(body))
-        if args.json not in (None, "-"):
-            write_new(Path(args.json), text)
-    except OSError as error:
-        session.log(
-            f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
-            "the result is on stdout only"
-        )
-        return ExitCode.RESOURCE
-    session.log(folder.location(args.json or ""))
-    return stdout.exit_code(session.log, "" if folder.missing else f"; see {folder.path}/{RESULT}")
+    return write_result({RESULT: to_json(body), PAGE: page(body)}, tables(body), args.json, folder, session.log)
 
 
 class _Progress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.options import count, device, integer, one_of, parsed_by, seconds
 
 if TYPE_CHECKING:
+    from mxpeak.cli.output import Folder
     from mxpeak.cli.session import Session
     from mxpeak.comm.base import Communicator
     from mxpeak.runtime.tuned import Store
@@ -32,6 +32,7 @@ examples:
 """
 
 SCHEMA = "mxpeak.tune/1"
+RESULT, PAGE = "tune.json", "tune.html"
 LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
 
 
@@ -78,6 +79,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     problem.add_argument(
         "--nx", metavar="NX", help="grid points per rank and direction in trials (default: chosen from --budget)"
     )
+    parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument("--quiet", action="store_true", help="do not print progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # job of a rank that tune starts
@@ -185,13 +187,12 @@ def _follow(args: argparse.Namespace, session: Session, comm: Communicator) -> i
 
 def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | None, layout: RankLayout | None) -> int:
     """Plan and run the search on rank 0, print and write the result, and return the exit code."""
-    from mxpeak.cli.output import check_file
+    from mxpeak.cli.output import prepared_folder
     from mxpeak.runtime.tuned import this_store
     from mxpeak.verbs.tune.groups import StartedRanks, Stopped
     from mxpeak.verbs.tune.run import Tuner
 
-    if args.json not in (None, "-"):
-        check_file(Path(args.json))
+    folder = prepared_folder(args.out, "tune", [RESULT, PAGE], args.json)
     store = this_store()
     if args.fresh:
         store.clear()
@@ -200,10 +201,12 @@ def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | 
     say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
     try:
         body = Tuner(plan, store, standing or StartedRanks(), say).run()
+        return _show(args, session, folder, _result(plan, store, body))
     except Stopped as stopped:
         session.log("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
         return stopped.code
-    return _show(args, session, plan, store, body)
+    finally:
+        folder.remove_if_empty()
 
 
 def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
@@ -228,14 +231,11 @@ def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
     return TunePlan(layouts=chosen, device=where, size=size, cores=cores, memory_bytes=memory_bytes, **given)
 
 
-def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Store, body: dict[str, Any]) -> int:
-    from mxpeak.cli.output import FaultTolerantStream, write_new
-    from mxpeak.records import to_json
-    from mxpeak.verbs.tune.report import tables
-
+def _result(plan: TunePlan, store: Store, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a call as it is written as JSON."""
     tables_of = {f"{ranks}x{threads}": str(path) for (ranks, threads), path in store.tables().items()}
     config = {name: getattr(plan, name) for name in ("benchmarks", "mode", "budget_s", "device")}
-    whole = {
+    return {
         "schema": SCHEMA,
         "config": {**config, "layouts": list(map(str, plan.layouts)), **plan.size},
         "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
@@ -243,12 +243,13 @@ def _show(args: argparse.Namespace, session: Session, plan: TunePlan, store: Sto
         **body,
         "winners": [asdict(winner) for winner in body["winners"]],
     }
-    stdout = FaultTolerantStream(sys.stdout)
-    stdout.say(to_json(whole) if args.json == "-" else tables(whole))
-    if args.json not in (None, "-"):
-        try:
-            write_new(Path(args.json), to_json(whole))
-        except OSError as error:
-            session.log(f"mxpeak: error: cannot write {args.json}: {error.strerror}; the result is on stdout only")
-            return ExitCode.RESOURCE
-    return ExitCode.VALID
+
+
+def _show(args: argparse.Namespace, session: Session, folder: Folder, body: dict[str, Any]) -> int:
+    """Print the result and write its files on rank 0, and return the exit code."""
+    from mxpeak.cli.output import write_result
+    from mxpeak.records import to_json
+    from mxpeak.verbs.tune.page import page
+    from mxpeak.verbs.tune.report import tables
+
+    return write_result({RESULT: to_json(body), PAGE: page(body)}, tables(body), args.json, folder, session.log)

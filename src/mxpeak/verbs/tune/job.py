@@ -51,18 +51,28 @@ class TuneJob:
 
 
 def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> None:
-    """Perform the tasks that can start before the deadline, and record the results on rank 0. Collective over comm."""
+    """Perform the tasks that can start before the deadline, and record the results on rank 0. Collective over comm.
+
+    The time to load and compile the kernels extends the deadline.
+    """
+    until = job.until_unix
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
         with closing(steps):
-            while comm.bcast_object(time.time() < job.until_unix) and (record := next(steps, None)) is not None:
+            while comm.bcast_object(time.time() < until) and (record := next(steps, None)) is not None:
+                if record["kind"] == "loaded":
+                    until += record["seconds"]
                 if comm.rank == 0:
                     append(Path(job.journal), [record])
                     say(line(record))
 
 
 def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
-    """Measure each kernel that `task["known"]` does not contain, and yield its record. Collective."""
+    """Measure each kernel that `task["known"]` does not contain, and yield its record. Collective.
+
+    The first record contains the time to load the kernels, whose first use compiles them.
+    """
+    begin = time.time()
     run = on_device(Run(RunConfig(device=job.device, kernels=job.kernels, threads=job.threads)))
     config = run.config
     number = device_number(config, comm)
@@ -71,6 +81,7 @@ def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
         kernels, comm = load_kernels(config, placement, comm)
         bench = Bench[RunConfig](run, comm, placement, kernels, {})
         low = native(kernels, on_gpu=config.on_gpu)
+        yield {"kind": "loaded", **_layout(job), "seconds": time.time() - begin}
         for probe in probes(comm.size, low, on_gpu=config.on_gpu, scale=task.get("scale", 1)):
             if probe not in task["known"]:
                 yield {"kind": "kernel", **_layout(job), **measured(bench, probe)}
@@ -133,6 +144,8 @@ def line(record: Record) -> str:
     where = f"tune {record['ranks']}x{record['threads']}"
     if record["kind"] == "complete":
         return f"{where} all kernels are measured"
+    if record["kind"] == "loaded":
+        return f"{where} kernels loaded in {record['seconds']:.3g} s, which the budget does not include"
     if record["kind"] == "trial":
         rate = "failed" if not record["passed"] else rate_text(record["rate_flops"])
         return f"{where} {record['benchmark']} {record['phase']}  {typed(record['settings'])}  {rate}"

@@ -1,8 +1,8 @@
 """Time single kernels on all ranks at the same time, for the figures of the papers and the parameters of the model.
 
-    gemm        C -= A B over (m, n, k) in each precision that is not emulated      OLCF, fig. 3
+    gemm        C -= A B over (m, n, k) in each precision that is not emulated      OLCF, figs. 3, 5 and 6
     trsm, factor, fact   solves and factorizations of a step, by NB                 OLCF, figs. 5 and 6; rocHPL, fig. 5
-    ld          the same product with other leading dimensions                      OLCF, fig. 7
+    ld          the same product over m = n, with other leading dimensions          OLCF, fig. 7
     bcast       each broadcast of panels                                            OLCF, fig. 8
     pingpong    time of a message from rank 0 to rank 1
     pair        additional time per column of FACT if two ranks share a panel
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from statistics import median
 from typing import Any
 
@@ -58,9 +58,12 @@ SECONDS, LEAST, MOST = 0.1, 3, 40
 #: Seconds of uninterrupted work if ranks share a core. This is many times the scheduler's time slice.
 SHARED_S = 0.03
 #: On CPUs and GPUs: inner sizes (NB), the order of C for rates by NB, and the other orders of C in the heat map.
-INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048)
+INNER, GPU_INNER = (256, 128, 512, 192, 384, 64, 768), (512, 256, 1024, 128, 2048, 3072, 4096)
 SIDE, GPU_SIDE = 3072, 8192
-SIDES, GPU_SIDES = (256, 512, 1024), (1024, 2048, 4096, 16384)
+SIDES, GPU_SIDES = (256, 512, 1024, 2048), (1024, 2048, 4096, 16384)
+#: Values of m and n, and of k, in the map of GEMM rates over (m, n, k), and of NB in the rates over the trailing size.
+MAP, GPU_MAP = (256, 1024, 3072), (1024, 4096, 8192)
+MAP_INNER, GPU_MAP_INNER = (64, 256, 768), (256, 1024, 3072)
 #: Inner size for the other orders in the heat map, for row moves, and for kernels that are measured with one NB.
 AT, GPU_AT = 256, 512
 #: Number of entries that are added to the leading dimension LD, which is a power of two.
@@ -99,8 +102,25 @@ def probes(ranks: int, low: Iterable[str], *, on_gpu: bool, scale: int = 1) -> l
         probes += [{"name": "bcast", "bcast": name, "bytes": size} for size in MESSAGES[2:] for name in BCASTS]
     probes += [{"name": "gemm", "precision": name, "m": s, "n": s, "k": at} for s in sides for name in formats]
     wide = (GPU_LD if on_gpu else LD) // scale
-    probes += [{"name": "ld", "precision": "fp64", "m": wide, "k": at, "ld": wide + pad} for pad in PADDING]
-    return probes
+    probes += [
+        {"name": "ld", "precision": name, "m": m, "k": at, "ld": wide + pad}
+        for name in formats
+        for m in (wide, wide // 2, wide // 4)
+        for pad in PADDING
+    ]
+    edges = [max(16, s // scale) for s in (GPU_MAP if on_gpu else MAP)]
+    blocks = [max(8, k // scale) for k in (GPU_MAP_INNER if on_gpu else MAP_INNER)]
+    shapes = [*((s, s) for s in sides), *product(edges, edges)]  # trailing matrices, and the map
+    probes += [
+        {"name": "gemm", "precision": name, "m": m, "n": n, "k": k}
+        for k in blocks
+        for m, n in shapes
+        for name in formats
+    ]
+    probes += [
+        {"name": "trsm", "precision": name, "m": m, "k": k} for k in blocks for m in sides for name in ("fp64", "fp32")
+    ]
+    return [probe for at, probe in enumerate(probes) if probe not in probes[:at]]
 
 
 def native(kernels: Kernels, *, on_gpu: bool = False) -> list[str]:
@@ -155,8 +175,14 @@ def _gemm(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
 
 
 def _ld(kernels: Kernels, probe: Probe, on_gpu: bool) -> Work:
-    """Prepare a product C -= A B for timing, in which C and B have the leading dimension `ld`, and A is a panel."""
+    """Prepare a product C -= A B for timing, in which C has the leading dimension `ld`.
+
+    In fp64, A is a panel, and B also has this leading dimension, as in HPL. In the other formats, A and B are operands,
+    as in HPL-MxP.
+    """
     m, k, ld = probe["m"], probe["k"], probe["ld"]
+    if probe["precision"] != "fp64":
+        return gemm_probe(kernels, m, m, k, probe["precision"], ld), 2.0 * m * m * k
     C, B = (kernels.buffer(rows * ld).reshape((rows, ld)) for rows in (m, k))
     C[:] = 0.0
     filled(kernels, B, 2)

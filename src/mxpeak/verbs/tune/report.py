@@ -20,13 +20,18 @@ NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 
 def tables(body: Mapping[str, Any]) -> str:
     """Return the report of `mxpeak tune`, 80 columns wide."""
-    layouts: dict[tuple[int, int], list[Record]] = {}
-    for record in body["curves"]:
-        layouts.setdefault((record["ranks"], record["threads"]), []).append(record)
-    parts = [_layout(records, *layout) for layout, records in layouts.items()]
+    parts = [_layout(records, *layout) for layout, records in by_layout(body["curves"]).items()]
     parts += [_check(name, check) for name, check in body["check"].items()]
     parts.append(_stored(body))
     return "\n".join(filter(None, parts))
+
+
+def by_layout(records: Sequence[Record]) -> dict[tuple[int, int], list[Record]]:
+    """Return the measured kernels by number of ranks and of threads."""
+    layouts: dict[tuple[int, int], list[Record]] = {}
+    for record in records:
+        layouts.setdefault((record["ranks"], record["threads"]), []).append(record)
+    return layouts
 
 
 def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
@@ -36,7 +41,7 @@ def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
     for name in dict.fromkeys(r["precision"] for r in records if r["name"] == "gemm"):
         lines += _gemm([r for r in records if r["name"] == "gemm" and r["precision"] == name], name)
     lines += _by_block(records)
-    lines += _leading_dimension([r for r in records if r["name"] == "ld"])
+    lines += _leading_dimensions([r for r in records if r["name"] == "ld"])
     if "read" in rates:
         lines.append(f"  memory read at {bytes_rate_text(rates['read'])}")
     lines += _messages(records)
@@ -45,10 +50,11 @@ def _layout(records: Sequence[Record], ranks: int, threads: int) -> str:
 
 def _gemm(records: Sequence[Record], name: str) -> list[str]:
     """Return the lines of GEMM rates in one precision, with a row per order of C and a column per inner dimension."""
-    inner = sorted({r["k"] for r in records})
+    square = [r for r in records if r["m"] == r["n"]]
+    inner = sorted({r["k"] for r in square})
     lines = [_row(f"GEMM {name}, m=n", "k", *inner)]
-    for side in sorted({r["m"] for r in records}):
-        of = {r["k"]: r["rate"] for r in records if r["m"] == side}
+    for side in sorted({r["m"] for r in square}):
+        of = {r["k"]: r["rate"] for r in square if r["m"] == side}
         lines.append(_row("", side, *(three_digits(of[k] / 1e9) if k in of else "" for k in inner)))
     return lines
 
@@ -64,12 +70,12 @@ def _by_block(records: Sequence[Record]) -> list[str]:
             cells = []
             for k in inner:
                 measured = [r for r in records if (r["name"], r.get("precision"), r.get("k")) == (name, low, k)]
-                cells.append(three_digits(max(map(_rate, measured)) / 1e9) if measured else "")
+                cells.append(three_digits(max(map(kernel_rate, measured)) / 1e9) if measured else "")
             lines.append(_row(title, low, *cells))
     return lines
 
 
-def _rate(record: Record) -> float:
+def kernel_rate(record: Record) -> float:
     """Return the FLOP/s of a measured kernel; the factorization of a panel of m rows has m NB² - NB³/3 flops."""
     if "rate" in record:
         return float(record["rate"])
@@ -77,16 +83,19 @@ def _rate(record: Record) -> float:
     return float((m * k**2 - k**3 / 3) / record["seconds"])
 
 
-def _leading_dimension(records: Sequence[Record]) -> list[str]:
+def _leading_dimensions(records: Sequence[Record]) -> list[str]:
+    """Return a line per format with the rates of the largest product by leading dimension, and the largest effect."""
     if not records:
         return []
-    ordered = sorted(records, key=lambda r: int(r["ld"]))
-    best, worst = (pick(r["rate"] for r in ordered) for pick in (max, min))
-    return [
-        _row("by leading dim.", "ld", *(r["ld"] for r in ordered)),
-        _row("GEMM fp64", f"k={ordered[0]['k']}", *(three_digits(r["rate"] / 1e9) for r in ordered)),
-        f"  the leading dimension changes the rate by at most {100 * (best / worst - 1):.1f} %",
-    ]
+    m = max(r["m"] for r in records)
+    largest = sorted((r for r in records if r["m"] == m), key=lambda r: int(r["ld"]))
+    lines = [_row("by leading dim.", "ld", *dict.fromkeys(r["ld"] for r in largest))]
+    effects = []
+    for name in dict.fromkeys(r["precision"] for r in largest):
+        rates = [r["rate"] for r in largest if r["precision"] == name]
+        lines.append(_row(f"GEMM {name}", f"k={largest[0]['k']}", *(three_digits(rate / 1e9) for rate in rates)))
+        effects.append(f"{100 * (max(rates) / min(rates) - 1):.1f} % in {name}")
+    return [*lines, f"  the leading dimension changes the rate by at most {', '.join(effects)}"]
 
 
 def _messages(records: Sequence[Record]) -> list[str]:
