@@ -218,22 +218,19 @@ def test_a_size_at_which_nothing_else_can_be_tried_says_so(store: Store) -> None
     assert "larger -N" in body["notes"][-1]
 
 
-def two_layouts(task: dict[str, Any]) -> float:
-    """Two ranks are 2.5 times as fast as one; the runs of each differ by 2 %."""
-    two_layouts.runs += 1  # type: ignore[attr-defined]
-    return 1e9 * (2.5 if task["ranks"] == 2 else 1.0) * (1.0 + 0.02 * (two_layouts.runs % 2))  # type: ignore[attr-defined]
-
-
-two_layouts.runs = 0  # type: ignore[attr-defined]
+def two_layouts() -> Callable[[dict[str, Any]], float]:
+    """Two ranks are 2.5 times as fast as one; each second run is 2 % faster."""
+    count = itertools.count()
+    return lambda task: 1e9 * (2.5 if task["ranks"] == 2 else 1.0) * (1.0 + 0.02 * (next(count) % 2))
 
 
 def test_a_budget_that_ends_in_the_check_stores_a_clear_winner(store: Store) -> None:
-    group = Invented(two_layouts)
+    group = Invented(two_layouts())
     whole = tuned(Store(store.folder / "whole", store.facts), group, layouts=(ONE, TWO))
     assert "remaining" in whole
     assert whole["remaining"] == {}
     first = next(k for k, each in enumerate(group.done) if each.get("phase") == "check")
-    body = tuned(store, Invented(two_layouts, most=first + 2), layouts=(ONE, TWO))  # one pair of the check
+    body = tuned(store, Invented(two_layouts(), most=first + 2), layouts=(ONE, TWO))  # one pair of the check
     (winner,) = store.book()[0].winners.values()
     assert (winner.ranks, winner.verdict) == (2, "faster")
     check = body["check"]["hpl"]
@@ -243,7 +240,7 @@ def test_a_budget_that_ends_in_the_check_stores_a_clear_winner(store: Store) -> 
     left = body["remaining"]["hpl"]
     assert left["runs_left"] == 2 * (LEAST_PAIRS - 1)
     assert f"the other {left['runs_left']} need about" in body["notes"][-1]
-    later = tuned(store, Invented(two_layouts), layouts=(ONE, TWO))  # continues and decides with all pairs
+    later = tuned(store, Invented(two_layouts()), layouts=(ONE, TWO))  # continues and decides with all pairs
     assert later["check"]["hpl"]["complete"] is True
     assert later["remaining"] == {}
 
@@ -283,6 +280,28 @@ def test_a_corrupted_store_is_told_and_tuned_anew(store: Store) -> None:
     assert any("not JSON" in text for text in body["notes"])
     assert any("not measurements" in text for text in body["notes"])
     assert len(store.book()[0].winners) == 1
+
+
+def by_order(task: dict[str, Any]) -> float:
+    """N = 1536 is the best of the orders, with any NB."""
+    n = int(task["settings"].get("n", task["size"]["n"]))
+    return by_block(task) / (1 + abs(n - 1536) / 1536)
+
+
+def test_several_orders_are_searched_and_the_fastest_is_stored(store: Store) -> None:
+    orders, size = (2048, 1536, 1024), {"n": 2048}
+    body = tuned(store, Invented(by_order), orders=orders, size=size)
+    (winner,) = store.book()[0].winners.values()
+    assert winner.size == {"n": 1536}
+    assert winner.settings["n"] == "1536"
+    assert {r["settings"]["n"] for r in body["trials"] if r["phase"] == "search"} == set(map(str, orders))
+    whole = {"config": {"benchmarks": ["hpl"]}, "store": "", "machine": {"tables": {}}, **body}
+    assert "hpl by local size" in page(whole)
+    assert resolve(BENCHMARKS["hpl"].config, dict(winner.settings), {}, {})["n"].value == (1536,)
+    tuner = Tuner(plan("hpl", size=size), store, Invented(by_order), lambda text: None)
+    assert tuner.planned("hpl") is None, "a search at one order is another search"
+    again = Tuner(plan("hpl", size=size, orders=orders), store, Invented(by_order), lambda text: None)
+    assert again.planned("hpl") is not None
 
 
 # --- candidates -------------------------------------------------------------------------------------------------
@@ -352,6 +371,13 @@ def test_the_default_block_of_a_gpu_stays_the_first_candidate() -> None:
     assert {int(one.settings["nb"]) for one in found} >= {1024, 3072, 4096}
     chosen = ordered(found, lambda one: 1.0 / float(one.settings["nb"]), 4)  # the model prefers the largest block
     assert [dict(one.settings) for one in chosen] == [{"nb": nb} for nb in ("1024", "4096", "3072", "2048")]
+
+
+def test_the_default_of_each_order_stays() -> None:
+    found = [Candidate(ONE, {"n": n, **nb}) for n in ("96", "64") for nb in ({}, {"nb": "8"}, {"nb": "16"})]
+    assert [dict(one.settings) for one in ordered(found, lambda one: 1.0, 3)] == [
+        {"n": "96"}, {"n": "64"}, {"n": "96", "nb": "8"},
+    ]  # fmt: skip
 
 
 def test_boxes_have_about_as_many_points_and_keep_the_rules() -> None:

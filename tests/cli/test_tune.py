@@ -75,6 +75,8 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
         (["hpl", "--ranks", "0"], "--ranks: 0 is out of range"),
         (["hpl", "--threads", "many"], "--threads"),
         (["hpl", "-N", "7"], "-N: 7 is out of range"),
+        (["hpl", "-N", "96,7"], "-N"),
+        (["hpcg", "-N", "96,128"], "-N does not apply to hpcg"),
         (["hpcg", "--nx", "20"], "--nx 16"),
         (["hpl", "hpl-mxp", "--nx", "16"], "--nx does not apply to hpl and hpl-mxp"),
         (["hpl", "--mode", "fast"], "--mode"),

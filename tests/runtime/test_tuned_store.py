@@ -167,6 +167,18 @@ def test_a_grid_and_a_box_are_taken_whole_or_not_at_all(here: Store) -> None:
     assert taken(here, box, benchmark="hpcg", quick="yes")[0] == {"storage": "sell"}
 
 
+def test_a_searched_order_is_taken_if_nothing_determines_the_order(here: Store) -> None:
+    one = replace(HPL, settings={"n": "1024", "nb": "64"})
+    assert taken(here, one) == ({"n": (1024,), "nb": (64,)}, [])  # although the memory of this machine holds more
+    for flags in ({"n": "2000"}, {"n": "2000", "mem": "1GiB"}):
+        assert taken(here, one, **flags) == ({"nb": (64,)}, []), flags
+    assert "n" not in taken(here, one, mem="1GiB")[0]
+    assert "n" not in taken(here, one, quick="yes")[0]
+    assert "n" not in taken(here, one, study="weak")[0]
+    run, _ = with_tuned("hpl", asked("hpl", device="cpu", ranks="1", threads=str(CORES)), alone=False)
+    assert run.origins.get("n", "default") == "default"
+
+
 @pytest.mark.parametrize("settings", [{"nb": "0"}, {"nb": "wide"}, {"nonsense": "1"}, {"bcast": "telegram"}])
 def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store, settings: dict[str, str]) -> None:
     nothing, notes = taken(here, replace(HPL, settings=settings), n="2000")

@@ -54,6 +54,7 @@ class RunNeeds:
     ranks, threads        None: any number matches
     open_layout           whether tuned settings may set ranks and threads
     n, shape, precision   None if not set
+    open_n                whether tuned settings may set N, so that `n` is only an estimate
     """
 
     benchmark: str
@@ -63,6 +64,7 @@ class RunNeeds:
     threads: int | None
     open_layout: bool = False
     n: tuple[int, ...] | None = None
+    open_n: bool = False
     shape: tuple[int, int, int] | None = None
     precision: tuple[str, ...] | None = None
 
@@ -96,7 +98,8 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
     """Return the reason why the precision or size of a winner does not fit a run of its benchmark; empty if it fits."""
     if wanted.precision is not None and winner.precision and set(wanted.precision) != {winner.precision}:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
-    if wanted.n is not None and "n" in winner.size:
+    sets_n = wanted.open_n and "n" in winner.settings
+    if wanted.n is not None and "n" in winner.size and not sets_n:
         n = winner.size["n"]
         far = [order for order in wanted.n if not n / COMPARABLE_N <= order <= n * COMPARABLE_N]
         if far:

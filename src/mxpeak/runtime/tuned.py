@@ -163,14 +163,22 @@ def with_tuned(
     if not any(one.benchmark == benchmark for one in book.winners.values()):
         return run, []
     config: RunConfig = run.config
-    winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone))
+    open_n = alone and _n_is_open(run)
+    winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone, open_n=open_n))
     if winner is None:
         return run, [f"stored settings are not used: {reason}; see mxpeak tune {benchmark}"] * bool(reason)
     try:
         values = _winner_values(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
     except UsageError as error:
         return run, [f"{store.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"]
-    return run.with_values(_open_values(run, values, fixed), "tuned"), []
+    return run.with_values(_open_values(run, values, [*fixed, *([] if open_n else ["n"])]), "tuned"), []
+
+
+def _n_is_open(run: Run[Any]) -> bool:
+    """Return whether no source determines the order N of a run: neither N itself, nor a file or the memory to fill."""
+    config = run.config
+    given = [name for name in ("n", "mem", "study") if hasattr(config, name) and not run.is_default(name)]
+    return not given and not config.quick and getattr(config, "matrix", None) is None
 
 
 def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, Any]:
@@ -196,7 +204,7 @@ def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool
     return {name: by_name[name].parse(text) for name, text in texts.items()}
 
 
-def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> RunNeeds:
+def _wanted(benchmark: str, config: RunConfig, *, alone: bool, open_n: bool = False) -> RunNeeds:
     """Return the properties of a run by which tuned settings are selected.
 
     Under a launcher, the ranks are fixed, and the threads follow from them.
@@ -220,6 +228,7 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool) -> RunNeeds:
         threads=threads,
         open_layout=is_open,
         n=_orders(config, device),
+        open_n=open_n,
         shape=getattr(config, "shape", None),
         precision=getattr(config, "precision", None) if benchmark == "hpl-mxp" else None,
     )

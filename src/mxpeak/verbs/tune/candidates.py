@@ -110,14 +110,15 @@ def ordered(
 ) -> list[Candidate]:
     """Return the default candidate of each layout, then the other candidates in order of simulated time.
 
-    The default candidate of a layout is its first one, which sets NB on a GPU (see `lu_candidates`). The list has at
+    The default candidate of a layout is its first one, which sets NB on a GPU (see `lu_candidates`). If the candidates
+    have several orders N, each layout has a default candidate per order. The list has at
     most `limit` candidates, but at least one candidate in addition to the defaults. Of the candidates that differ only
     in the broadcast, all but the ALIKE fastest are moved to the end of the simulated candidates. Candidates without a
     simulated time follow, and alternate between the layouts.
     """
-    firsts = dict[RankLayout, Candidate]()
+    firsts = dict[tuple[RankLayout, str], Candidate]()
     for candidate in candidates:
-        firsts.setdefault(candidate.layout, candidate)
+        firsts.setdefault((candidate.layout, candidate.settings.get("n", "")), candidate)
     defaults = list(firsts.values())
     rest = [candidate for candidate in candidates if candidate not in defaults]
     seconds = {candidate.key: seconds_of(candidate) for candidate in rest}

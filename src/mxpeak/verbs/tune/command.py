@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import of_kind
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.options import count, device, integer, one_of, parsed_by, seconds
+from mxpeak.options import count, device, integer, listed, one_of, parsed_by, seconds
 
 if TYPE_CHECKING:
     from mxpeak.cli.output import Folder
@@ -28,6 +28,7 @@ examples:
   mxpeak tune
   mxpeak tune hpl --budget 2m
   mxpeak tune hpl-mxp --ranks 2 -N 8000 --budget 10m
+  mxpeak tune hpl-mxp -N 8000,10000,12000
   mxpeak tune hpcg --mode explore --json tune.json
 """
 
@@ -75,7 +76,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
     )
     problem = parser.add_argument_group("problem")
-    problem.add_argument("-N", "--n", metavar="N", help="order of the matrix in trials (default: chosen from --budget)")
+    problem.add_argument(
+        "-N", "--n", metavar="N,...", help="order of the matrix in trials, or orders to search (default: from --budget)"
+    )
     problem.add_argument(
         "--nx", metavar="NX", help="grid points per rank and direction in trials (default: chosen from --budget)"
     )
@@ -120,7 +123,7 @@ def _parse(args: argparse.Namespace) -> None:
     for flag, given, kind in (("-N", args.n, "lu"), ("--nx", args.nx, "sparse")):
         if given is not None and not set(args.benchmarks) & set(of_kind(kind)):
             raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
-    args.n, args.nx = parsed_by(count(64), args.n, "-N"), parsed_by(integer(16), args.nx, "--nx")
+    args.n, args.nx = parsed_by(listed(count(64)), args.n, "-N"), parsed_by(integer(16), args.nx, "--nx")
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8
         raise UsageError(
@@ -225,10 +228,12 @@ def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
         chosen = [RankLayout(ranks, args.threads or max(1, cores // ranks))]
     else:
         chosen = layouts(cores, several=can_start_ranks())
-    size = {name: n for name, n in (("n", args.n), ("nx", args.nx)) if n is not None}
+    orders = sorted(set(args.n or ()), reverse=True)  # the defaults run with the largest
+    size = {name: n for name, n in (("n", next(iter(orders), None)), ("nx", args.nx)) if n is not None}
+    searched = orders if len(orders) > 1 else []
     given = {name: getattr(args, name) for name in ("benchmarks", "budget_s", "mode", "kernels", "comm", "quiet")}
-    memory_bytes = float(total_memory_bytes() or 2**30)
-    return TunePlan(layouts=chosen, device=where, size=size, cores=cores, memory_bytes=memory_bytes, **given)
+    limits: dict[str, Any] = {"cores": cores, "memory_bytes": float(total_memory_bytes() or 2**30)}
+    return TunePlan(layouts=chosen, device=where, size=size, orders=searched, **limits, **given)
 
 
 def _result(plan: TunePlan, store: Store, body: dict[str, Any]) -> dict[str, Any]:
@@ -237,7 +242,12 @@ def _result(plan: TunePlan, store: Store, body: dict[str, Any]) -> dict[str, Any
     config = {name: getattr(plan, name) for name in ("benchmarks", "mode", "budget_s", "device")}
     return {
         "schema": SCHEMA,
-        "config": {**config, "layouts": list(map(str, plan.layouts)), **plan.size},
+        "config": {
+            **config,
+            "layouts": list(map(str, plan.layouts)),
+            **plan.size,
+            **({"orders": list(plan.orders)} if plan.orders else {}),
+        },
         "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
         "store": str(store.book_file),
         **body,

@@ -40,6 +40,7 @@ class TunePlan:
 
     layouts      ranks and threads of the candidates, the default first
     size         size of the trials if the user has set it: {"n": …} or {"nx": …}
+    orders       the orders to search if the user has set several; the largest is the n of `size`
     scale        divisor of the sizes of kernels and trials, for tests
     """
 
@@ -52,6 +53,7 @@ class TunePlan:
     comm: str = "auto"
     quiet: bool = False
     size: dict[str, int] = field(default_factory=dict)
+    orders: Sequence[int] = ()
     scale: int = 1
     memory_bytes: float = 1e9
     cores: int = 1
@@ -111,14 +113,18 @@ def _lu(
         default = Candidate(layouts[0], {})
         n = largest(ORDERS, lambda n: lu_seconds(benchmark, default, n, nb, low, machine), trial_s)
     candidates = [
-        candidate for layout in layouts for candidate in lu_candidates(benchmark, layout, n, nb, on_gpu=plan.on_gpu)
+        Candidate(layout, {**candidate.settings, **({"n": str(order)} if plan.orders else {})})
+        for layout in layouts
+        for order in plan.orders or [n]
+        for candidate in lu_candidates(benchmark, layout, order, nb, on_gpu=plan.on_gpu)
     ]
 
     def seconds_of(candidate: Candidate) -> float | None:
         here = machines.get(candidate.layout)
         if here is None or low not in here.gemm or perf_counter() > until:
             return None
-        return lu_seconds(benchmark, candidate, n, nb, low, here)
+        order = int(candidate.settings.get("n", n))
+        return lu_seconds(benchmark, candidate, order, nb, low, here) * (n / order) ** 3  # at equal flops
 
     return SearchPlan({"n": n}, ordered(candidates, seconds_of, limit), [])
 

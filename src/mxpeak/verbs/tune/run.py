@@ -161,6 +161,7 @@ class Tuner:
         for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
+                same &= record.get("orders", []) == self.orders_asked(benchmark)
                 return record if same and self.plan.budget_s < LARGER * record["budget_s"] else None
         return None
 
@@ -168,6 +169,10 @@ class Tuner:
         """Return the trial size that the user has set for this benchmark: N or NX; empty if the user has set none."""
         names = ("n",) if kind_of(benchmark) == "lu" else ("nx",)
         return {name: n for name, n in self.plan.size.items() if name in names}
+
+    def orders_asked(self, benchmark: str) -> list[int]:
+        """Return the orders to search for this benchmark; empty if the user has set none or only one."""
+        return list(self.plan.orders) if kind_of(benchmark) == "lu" else []
 
     def tune(self, benchmark: str, until: float) -> None:
         """Search, check and store the settings of a benchmark before the time `until`."""
@@ -235,6 +240,7 @@ class Tuner:
             "key": self.key(benchmark),
             "budget_s": self.plan.budget_s,
             "size": search.size,
+            "orders": self.orders_asked(benchmark),
             "candidates": [
                 {"ranks": c.layout.ranks, "threads": c.layout.threads, "settings": dict(c.settings)}
                 for c in search.candidates
@@ -311,10 +317,11 @@ class Tuner:
         candidate = challenger if check.taken else self.candidates(plan)[0]
         passed = {"kind": "trial", "benchmark": benchmark, "passed": True}
         low = next((r["precision"] for r in reversed(self.trials.records) if has(r, passed)), "")
+        order = candidate.settings.get("n")
         winner = self.winner(
             benchmark,
             candidate,
-            plan["size"],
+            plan["size"] if order is None else {"n": int(order)},
             precision=str(low) if benchmark == "hpl-mxp" else "",
             rate_flops=check.medians[1 if check.taken else 0],
             gain=check.gain if check.taken else 0.0,
