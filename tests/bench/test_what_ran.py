@@ -37,6 +37,7 @@ def test_a_depth_that_ran_as_one_is_in_the_text_and_in_the_result() -> None:
         deep = on_ranks(2, bench, config(depth=(3,), **SMALL))
         assert (deep.problem["depth"], deep.problem["lookahead"]) == (3, 1)
         assert f"\n  {DEPTH}\n" in verdict(deep)
+        assert "without effect" not in verdict(deep)  # no HPL.dat
         plain = on_ranks(1, bench, config(depth=(0,), **SMALL))
         assert (plain.problem["depth"], plain.problem["lookahead"]) == (0, 0)
         assert "look-ahead" not in verdict(plain)
@@ -55,6 +56,9 @@ def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
         assert found.problem["variant"].startswith("WR1")
         page = html_report(document([found]))
         assert ">8 (not used)<" in page
+        unused_in_file = "settings of HPL.dat without effect on this run: ALIGN"
+        assert unused_in_file in page
+        assert f"\n  {unused_in_file}\n" in verdict(found)
         assert (">lib (not used)<" in page) == (ranks == 1)
         assert f"<p>{DEPTH}</p>" in page
     rows = on_ranks(2, hpl, HplConfig(P=(2,), split=0.5, **SMALL))

@@ -270,8 +270,8 @@ class FaultTolerantStream:
 def prepared_folder(out: str | None, verb: str, names: Sequence[str], json: str | None) -> Folder:
     """Create the folder for the files `names` of a verb, and return it.
 
-    Raise a UsageError if a file of this folder or the file `json` exists or cannot be created. If only the default folder
-    is not writable and `json` is given, return a `Folder` that stores no files.
+    Raise a UsageError if a file of this folder or the file `json` exists or cannot be created. If only the default
+    folder is not writable and `json` is given, return a `Folder` that stores no files.
     """
     folder = results_folder(out, verb, names, json)
     try:

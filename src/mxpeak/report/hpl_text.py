@@ -1,8 +1,8 @@
 """Write the report of Netlib HPL 2.3 in its exact layout, so that scripts that parse HPL's output work.
 
 The report has one header, one block per case and one footer. A broadcast that HPL does not have (lib, ilib) appears as
-digit 6 or 7. The report prints the look-ahead depth that ran and marks settings that mxpeak does not use. An additional
-line names the library that factored the panels.
+digit 6 or 7. The report prints the look-ahead depth that ran and marks settings that mxpeak does not use. Additional
+lines state the requested depth if it did not run, and the library that factored the panels.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import Result
+from mxpeak.report.lu_text import depth_text
 from mxpeak.report.native_report import OwnReport
 
 DOUBLE_RULE = "=" * 80
@@ -166,11 +167,12 @@ def _result_line(result: Result) -> str:
     of = result.problem
     note = "panels by {}: PFACT, NBMIN, NDIV and RFACT were not used"  # because the variant and the header name them
     library = f"HPL_pdgesv() {note.format(of['panel_library'])}\n\n" if of.get("panel_library") else ""
+    depth = f"HPL_pdgesv() {text}\n\n" if (text := depth_text(of)) else ""
     return (
         f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
         f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
         f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
-        f"{library}"
+        f"{depth}{library}"
     )
 
 

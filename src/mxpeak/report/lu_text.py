@@ -97,10 +97,10 @@ def depth_text(problem: Mapping[str, Any]) -> str:
 
 
 def _what_ran(result: Result) -> list[str]:
-    """Return lines about look-ahead, library panels, panel solves and generator, if they differ from the options."""
+    """Return lines about settings without effect, library panels, panel solves and generator."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    notes = (depth_text(result.problem), panels, solves_text(result), pivoting_text(result))
+    notes = (depth_text(result.problem), file_text(result), panels, solves_text(result), pivoting_text(result))
     return [line for line in (*notes, *remark_lines(result), generator_text(result.problem)) if line]
 
 
@@ -115,6 +115,21 @@ def pivoting_text(result: Result) -> str:
 def remark_lines(result: Result) -> list[str]:
     """Return the remarks of the rules on the choices of a run."""
     return [str(remark.get("text")) for remark in result.rules.get("remarks") or ()]
+
+
+#: The names of settings in HPL.dat that differ from mxpeak's.
+FILE_NAMES = {
+    "l1_form": "L1", "u_form": "U", "equilibration": "EQUIL", "alignment": "ALIGN",
+    "swap_threshold": "the swapping threshold",
+}  # fmt: skip
+
+
+def file_text(result: Result) -> str:
+    """Return text about the settings of an HPL.dat that had no effect on the run; empty if there are none."""
+    origins = {name: setting.get("origin") for name, setting in result.config.items() if isinstance(setting, Mapping)}
+    unused = [name for name in result.problem.get("not_used") or () if origins.get(name) == "HPL.dat"]
+    names = ", ".join(FILE_NAMES.get(name, name.upper()) for name in unused)
+    return f"settings of HPL.dat without effect on this run: {names}" if names else ""
 
 
 def generator_text(problem: Mapping[str, Any]) -> str:
