@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from mxpeak.bench import checkpointing
 from mxpeak.bench.checkpointing import FolderCheckpointer
 from mxpeak.cli import main as cli
+from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import PAGE, SLOTS, Writer, read_part
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
 from tests.support.result_file import VALIDATOR
@@ -104,6 +108,57 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith(f"note: {text}")  # at once
     assert f"warning: {text}" in said  # and at the end
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
+def test_a_device_matrix_is_kept_in_pieces_and_comes_back_bitwise(
+    benchmark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch on the CPU: the matrix is no array of NumPy, so it is written without a copy and read row by row."""
+    monkeypatch.setattr(checkpoint, "AT_ONCE", 4 * PAGE)  # pieces end within rows
+    kept, loaded = dict[int, str](), list[str]()
+    keep, load = FolderCheckpointer.keep, FolderCheckpointer.load
+
+    def digest(keeper: FolderCheckpointer) -> str:
+        return str(keeper._kernels.digest(keeper._A.local))
+
+    def kept_as(keeper: FolderCheckpointer, *arguments: Any) -> None:
+        keep(keeper, *arguments)
+        kept[keeper._number] = digest(keeper)
+
+    def loaded_as(keeper: FolderCheckpointer, *arguments: Any) -> None:
+        load(keeper, *arguments)
+        loaded.append(digest(keeper))
+
+    monkeypatch.setattr(FolderCheckpointer, "keep", kept_as)
+    monkeypatch.setattr(FolderCheckpointer, "load", loaded_as)
+    assert cli.main(["run", benchmark, *KEPT, "--kernels", "torch", "--device", "cpu", "--out", "first"]) == 0
+    newest, _ = read_part(newest_part().parent, 0, 0, whole=True)
+    wanted, here = kept[newest.number], len(loaded)
+    assert cli.main(["resume", "kept", "--out", "second"]) == 0
+    assert loaded[here:] == [wanted]
+    again = result("second")
+    assert again["software"]["kernels"] == "torch"
+    assert again["validation"]["passed"]
+    assert 0 < again["result"]["resumed"]["steps"] < 14
+
+
+def test_a_killed_run_on_a_device_is_resumed(tmp_path: Path) -> None:
+    run = ["-N", "900", "--nb", "32", "--threads", "1", "--kernels", "torch", "--device", "cpu", "--warmup", "none"]
+    command = [sys.executable, "-m", "mxpeak", "run", "hpl", *run, "--ranks", "1", "--checkpoint", "kept"]
+    process = subprocess.Popen([*command, "--every", "0.000001s", "--quiet"], stdout=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 120.0
+        while not (tmp_path / "kept/b/0-0").exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.001)
+    finally:
+        process.kill()
+        process.wait()
+    assert cli.main(["resume", "kept", "--out", "second"]) == 0
+    again = result("second")
+    assert again["result"]["resumed"]["steps"] > 0
+    assert again["validation"]["passed"]
+    assert again["software"]["kernels"] == "torch"
 
 
 def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(

@@ -21,6 +21,7 @@ from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import (
     PAGE,
     SLOTS,
+    DirectWriter,
     Part,
     Writer,
     check_numbers,
@@ -88,7 +89,7 @@ def test_a_matrix_comes_back_on_any_grid(tmp_path: Path, shape: tuple[int, int],
             rows, columns = BlockCyclic(M, NB, p, shape[0]), BlockCyclic(N, NB, q, shape[1])
             padded = np.full((rows.local_size, columns.local_size + 3), np.nan, dtype)
             local = padded[:, : columns.local_size]
-            load(tmp_path / SLOTS[1], first, rows, columns, local)
+            load(tmp_path / SLOTS[1], first, rows, columns, local.__setitem__)
             assert np.array_equal(local, whole[places(rows, columns)])
             assert np.isnan(padded[:, columns.local_size :]).all()
 
@@ -232,7 +233,9 @@ def test_a_part_that_changes_before_it_is_loaded_is_refused(tmp_path: Path) -> N
     first = keep(tmp_path)
     other = dataclasses.replace(first, steps=5)
     with pytest.raises(ValueError, match="another checkpoint"):
-        load(tmp_path / SLOTS[1], other, BlockCyclic(M, NB, 0, 1), BlockCyclic(N, NB, 0, 1), np.empty((M, N)))
+        load(
+            tmp_path / SLOTS[1], other, BlockCyclic(M, NB, 0, 1), BlockCyclic(N, NB, 0, 1), np.empty((M, N)).__setitem__
+        )
 
 
 @pytest.mark.parametrize("link", ["the part under way", "the part", "the slot"])
@@ -258,8 +261,9 @@ def test_links_in_a_folder_of_checkpoints_lead_to_no_other_file(tmp_path: Path, 
 
 def test_a_full_disk_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = part_of()
-    writer = Writer(tmp_path, WHOLE)
-    writer.write(part, lambda copy: np.copyto(copy, WHOLE))
+    numbers = WHOLE.copy()
+    writer = Writer(tmp_path, WHOLE, lambda copy: np.copyto(copy, numbers))
+    writer.write(part)
     writer.wait()
     before = (tmp_path / SLOTS[1] / "0-0").read_bytes()
 
@@ -267,13 +271,62 @@ def test_a_full_disk_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
-    writer.write(part, lambda copy: np.copyto(copy, 0.0))
+    numbers[:] = 0.0
+    writer.write(part)
     writer.wait()
     assert writer.error is not None
     assert writer.error.errno == 28
     assert not writer.busy
     assert (tmp_path / SLOTS[1] / "0-0").read_bytes() == before
     assert [path.name for path in (tmp_path / SLOTS[1]).iterdir()] == ["0-0"]
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_part_in_pieces_has_the_bytes_of_a_part_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, dtype: str
+) -> None:
+    """Pieces of a page and more, which end within rows and entries; a row may be longer than a piece."""
+    monkeypatch.setattr(checkpoint, "AT_ONCE", at_once * PAGE)
+    m, n = 97, 1031 if at_once == 1 else 131
+    part = part_of(m=m, n=n, nb=3, steps=1, dtype=dtype)
+    numbers = np.random.default_rng(2).standard_normal((m, n)).astype(dtype)
+    write_part(tmp_path / SLOTS[1], part, numbers)
+    whole = (tmp_path / SLOTS[1] / "0-0").read_bytes()
+    heights = []
+
+    def rows_of(i0: int, i1: int) -> Any:
+        heights.append(i1 - i0)
+        return numbers[i0:i1]
+
+    writer = DirectWriter(tmp_path, rows_of)
+    writer.write(part)
+    assert (writer.error, writer.busy) == (None, False)
+    assert (tmp_path / SLOTS[1] / "0-0").read_bytes() == whole
+    assert sum(heights) == m
+    assert max(heights) * n * numbers.itemsize <= max(at_once * PAGE, n * numbers.itemsize)
+    found, _ = read_part(tmp_path / SLOTS[1], 0, 0, whole=True)
+    back, sizes = np.zeros_like(numbers), []
+
+    def put(rows: Any, lines: Any) -> None:
+        back[rows] = lines
+        sizes.append(lines.nbytes)
+
+    load(tmp_path / SLOTS[1], found, part.rows, part.columns, put)
+    assert np.array_equal(back, numbers)
+    assert max(sizes) <= max(at_once * PAGE, n * numbers.itemsize)
+
+
+def test_a_failed_direct_write_leaves_the_other_checkpoint(tmp_path: Path) -> None:
+    part = part_of()
+
+    def fails(i0: int, i1: int) -> Any:
+        raise RuntimeError("the device is lost")
+
+    writer = DirectWriter(tmp_path, fails)
+    writer.write(part)
+    assert str(writer.error) == "the device is lost"
+    assert list((tmp_path / SLOTS[1]).iterdir()) == []
 
 
 def takes_direct_writes(folder: Path) -> bool:
@@ -311,13 +364,14 @@ def test_what_is_written_past_the_cache_is_what_goes_through_it(
 
     monkeypatch.setattr(checkpoint.os, "write", written)
     monkeypatch.setattr(checkpoint.fcntl, "fcntl", controlled)
-    writer, numbers = Writer(tmp_path, np.empty((2, n))), np.random.default_rng(1).standard_normal((2, n))
-    writer.write(part, lambda copy: np.copyto(copy, numbers))
+    numbers = np.random.default_rng(1).standard_normal((2, n))
+    writer = Writer(tmp_path, np.empty((2, n)), lambda copy: np.copyto(copy, numbers))
+    writer.write(part)
     writer.wait()
     assert writer.error is None
     assert any(direct) == (refuses == "nobody")
     assert not direct[-1]
     found, _ = read_part(tmp_path / SLOTS[1], 0, 0, whole=True)
     local = np.empty((2, n))
-    load(tmp_path / SLOTS[1], found, part.rows, part.columns, local)
+    load(tmp_path / SLOTS[1], found, part.rows, part.columns, local.__setitem__)
     assert np.array_equal(local, numbers)

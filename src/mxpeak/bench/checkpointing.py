@@ -32,6 +32,7 @@ from mxpeak.runtime.checkpoint import (
     RUN,
     SCHEMA,
     SLOTS,
+    DirectWriter,
     Part,
     Writer,
     load,
@@ -48,6 +49,9 @@ from mxpeak.spans import Spans
 LOOKS = 100
 #: Settings that select the cases, their repetitions and their ranks; a run with checkpoints has only one case.
 NOT_OF_A_CASE = ("P", "Q", "ranks", "ranks_list", "study", "quick", "repeat", "soak")
+#: Kernels whose matrices are NumPy arrays, and the type of the entries in a file by precision.
+IN_HOST_MEMORY = ("host", "reference")
+DTYPES = {"fp64": "float64", "fp32": "float32"}
 #: The largest number of defects of a checkpoint that a message lists.
 MOST_NAMED = 3
 
@@ -369,7 +373,7 @@ class CheckpointedRun:
     cautions: list[Caution] = field(default_factory=list)
     gap_s: float = 0.0
     lock: FolderLock | None = None
-    writer: Writer | None = None
+    writer: Writer | DirectWriter | None = None
 
     @property
     def before_s(self) -> float:
@@ -475,20 +479,36 @@ class FolderCheckpointer:
         ending: Callable[[], bool] = lambda: False,
     ):
         self._run, self._A, self._kernels, self._spans = run, A, kernels, spans
-        self._writer = run.writer = Writer(run.folder, A.local)
+        self._in_host_memory = kernels.name in IN_HOST_MEMORY
+        self._writer = run.writer = self._new_writer()
         self._ending, self._last = ending, False
         self._number, self._kept_s, self._seen = 0, 0.0, 0
         self.first = 0
         self.notes: Notes = {}
         if run.resumed_from is not None:
             first, slot = run.resumed_from.first, run.resumed_from.slot
-            there, here = (first.m, first.n, first.nb, first.dtype), (A.rows.n, A.cols.n, A.nb, A.local.dtype.name)
+            there, here = (first.m, first.n, first.nb, first.dtype), (A.rows.n, A.cols.n, A.nb, DTYPES[A.precision])
             if there != here:
                 raise UsageError(
                     f"the checkpoint in {slot} belongs to the matrix {there}, but this run has {here}; use another "
                     "--checkpoint folder"
                 )
             self._number, self.first, self.notes = first.number, first.steps, run.resumed_from.notes
+
+    def _new_writer(self) -> Writer | DirectWriter:
+        """Return a writer in the background for a matrix in host memory, otherwise one that writes pieces directly."""
+        folder, A, kernels = self._run.folder, self._A.local, self._kernels
+        if self._in_host_memory:
+            return Writer(folder, A, lambda copy: kernels.copy(A, copy))
+        return DirectWriter(folder, lambda i0, i1: kernels.host_array(A[i0:i1]))
+
+    def _put(self, rows: Any, lines: Any) -> None:
+        """Set these local rows of the matrix."""
+        A, kernels = self._A.local, self._kernels
+        if self._in_host_memory:
+            A[rows] = lines
+        else:
+            kernels.scatter_rows(kernels.xp.asarray(lines), kernels.indices(rows.tolist()), A)
 
     def load(self, blocks: DiagonalBlocks) -> None:
         """Read the matrix and the notes of its diagonal blocks if the run is resumed. Collective over the grid."""
@@ -497,7 +517,7 @@ class FolderCheckpointer:
             return
         defect = ""
         try:
-            load(checkpoint.slot, checkpoint.first, self._A.rows, self._A.cols, self._A.local)
+            load(checkpoint.slot, checkpoint.first, self._A.rows, self._A.cols, self._put)
         except (OSError, ValueError) as error:
             defect = f"{checkpoint.slot}: {_reason(error)}"
         ranks = self._A.grid.all
@@ -530,17 +550,17 @@ class FolderCheckpointer:
         return able
 
     def keep(self, done: int, notes: Notes) -> None:
-        """Copy this rank's part of the matrix and start to write the copy. After the last checkpoint, end this rank."""
+        """Write this rank's part of the matrix, or start to write a copy. After the last checkpoint, end this rank."""
         with self._spans("keep"):
             A, grid, elapsed_s = self._A, self._A.grid, self._spans.active_s
             self._number, self._kept_s = self._number + 1, elapsed_s
             part = Part(
                 about=self._run.record.about(), generation=self._run.generation, number=self._number, steps=done,
-                m=A.rows.n, n=A.cols.n, nb=A.nb, P=grid.P, Q=grid.Q, p=grid.p, q=grid.q, dtype=A.local.dtype.name,
+                m=A.rows.n, n=A.cols.n, nb=A.nb, P=grid.P, Q=grid.Q, p=grid.p, q=grid.q, dtype=DTYPES[A.precision],
                 elapsed_s=elapsed_s + self._run.before_s, unix=time.time(),
                 notes={name: list(values) for name, values in notes.items()},
             )  # fmt: skip
-            self._writer.write(part, lambda copy: self._kernels.copy(A.local, copy))
+            self._writer.write(part)
         if self._last:
             self._writer.wait()
             grid.all.barrier()

@@ -51,8 +51,6 @@ GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 GPU_PROBES = 8
 #: The smallest order of a warm-up run on a GPU: for few rows, libraries use other kernels.
 GPU_WARM_N = 24 * 1024
-#: The kernels whose matrices are in the host's memory.
-IN_HOST_MEMORY = ("host", "reference")
 
 AnyCase = TypeVar("AnyCase", bound=LuCase)
 #: A product whose rate is a limit: P, Q, NB, the order that bounds its blocks, and the precision.
@@ -276,17 +274,15 @@ def _check_checkpoint(bench: LuBench, cases: int) -> None:
             f"--checkpoint supports only one run of one case, not {runs}; use one -N and one --nb, and "
             "remove --repeat and --soak"
         )
-    if bench.kernels.name not in IN_HOST_MEMORY:
-        raise UsageError(
-            f"--checkpoint supports only the host kernels, not the {bench.kernels.name} kernels; remove "
-            "--checkpoint, or use --kernels host"
-        )
 
 
 def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:
-    """Return the footprint of a case, including the copy of the matrix that --checkpoint writes."""
+    """Return the footprint of a case, including the copy of the matrix that --checkpoint writes.
+
+    The matrix of a GPU is written without a copy.
+    """
     need = problem.footprint(case, config.on_gpu)
-    if config.checkpoint is None:
+    if config.checkpoint is None or config.on_gpu:
         return need
 
     def with_copy(n: int, nb: int, P: int, Q: int) -> dict[str, int]:

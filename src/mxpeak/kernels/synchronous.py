@@ -75,6 +75,9 @@ class Synchronous:
         values: list[float] = vector.tolist()
         return lambda: values
 
+    def host_array(self, A: Matrix) -> Any:
+        return A
+
     def host_numbers(self, count: int) -> Vector:
         return np.zeros(count)
 

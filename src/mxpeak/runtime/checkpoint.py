@@ -27,8 +27,8 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -52,6 +52,8 @@ MOST_HEAD = 1 << 26
 MOST_RUN = 1 << 20
 #: Writes that bypass the cache begin and end on a page, in memory and in the file.
 PAGE = mmap.PAGESIZE
+#: The largest number of rows that are read at a time.
+MOST_ROWS = 256
 #: The types of the entries of a matrix in host memory.
 DTYPES = ("float64", "float32", "float16")
 #: The integers of a header, each with its smallest and its largest allowed value.
@@ -178,10 +180,13 @@ def _head_digest(begin: bytes, body: bytes) -> bytes:
 
 
 class Writer:
-    """Writes the parts of this rank in the background, one at a time, from a copy of the matrix."""
+    """Writes the parts of this rank in the background, one at a time, from a copy of the matrix.
 
-    def __init__(self, folder: Path, like: Array):
-        self._folder = folder
+    `fill` copies the entries of the matrix to an array like `like`.
+    """
+
+    def __init__(self, folder: Path, like: Array, fill: Callable[[Array], None]):
+        self._folder, self._fill = folder, fill
         self._copy = pages(like.shape, like.dtype)
         self._copy.fill(0)  # so that the system provides the memory now
         self._thread: threading.Thread | None = None
@@ -192,10 +197,10 @@ class Writer:
         """Return whether a part is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def write(self, part: Part, fill: Callable[[Array], None]) -> None:
-        """Copy the entries with `fill`, and start to write the copy as this part in the background."""
+    def write(self, part: Part) -> None:
+        """Copy the entries, and start to write the copy as this part in the background."""
         self.wait()
-        fill(self._copy)
+        self._fill(self._copy)
         self._thread = threading.Thread(target=self._run, args=(part,), name="checkpoint")
         self._thread.start()
 
@@ -211,28 +216,95 @@ class Writer:
             self.error = error
 
 
-def write_part(slot: Path, part: Part, numbers: Array) -> None:
-    """Write a part under a temporary name, and rename the file when it is complete."""
+class DirectWriter:
+    """Writes the parts of this rank while the run waits, from a matrix that is not in host memory.
+
+    `rows_of(i0, i1)` returns rows i0:i1 of the matrix as an array. The matrix of a device may be larger than the memory
+    of the host, so only two pieces of AT_ONCE bytes are in host memory at the same time.
+    """
+
+    busy = False
+
+    def __init__(self, folder: Path, rows_of: Callable[[int, int], Array]):
+        self._folder, self._rows_of = folder, rows_of
+        self.error: Exception | None = None
+
+    def write(self, part: Part) -> None:
+        """Write the entries as this part."""
+        try:
+            write_pieces(self._folder / SLOTS[part.number % 2], part, pieces_of(part, self._rows_of))
+        except Exception as error:  # the run must report every failure as a missing checkpoint
+            self.error = error
+
+    def wait(self) -> None:
+        """Do nothing, because each part is complete when `write` returns."""
+
+
+def pieces_of(part: Part, rows_of: Callable[[int, int], Array]) -> Iterator[Array]:
+    """Yield the entries of a part as bytes, in pieces of AT_ONCE bytes; each piece replaces the previous one."""
+    m, n = part.shape
+    line = n * np.dtype(part.dtype).itemsize
+    height = max(1, AT_ONCE // max(1, line))
+    piece, filled = pages((AT_ONCE,), np.dtype(np.uint8)), 0
+    for i0 in range(0, m if line else 0, height):
+        rows = np.ascontiguousarray(rows_of(i0, min(i0 + height, m))).reshape(-1).view(np.uint8)
+        while rows.size:
+            count = min(rows.size, AT_ONCE - filled)
+            piece[filled : filled + count] = rows[:count]
+            rows, filled = rows[count:], filled + count
+            if filled == AT_ONCE:
+                yield piece
+                filled = 0
+    if filled:
+        yield piece[:filled]
+
+
+def write_pieces(slot: Path, part: Part, pieces: Iterable[Array]) -> None:
+    """Write a part whose entries arrive as pieces of AT_ONCE bytes, of which only the last one may be smaller."""
     head = head_of(part)
+    digest = Digest(head)
+    with _part_file(slot, part) as file:
+        _write(file, np.frombuffer(head, np.uint8))
+        for piece in pieces:
+            digest.add(piece.data)
+            _write_piece(file, piece)
+        _write(file, np.frombuffer(digest.text(), np.uint8))
+
+
+def write_part(slot: Path, part: Part, numbers: Array) -> None:
+    """Write a part from an array of its entries; the digest is computed at the same time."""
+    head = head_of(part)
+    flat = numbers.reshape(-1).view(np.uint8)
+    digest = Digest(head)
+    summing = threading.Thread(target=digest.add_all, args=(flat,), name="digest")
+    with _part_file(slot, part) as file:
+        summing.start()  # while the disk writes
+        try:
+            _write(file, np.frombuffer(head, np.uint8))
+            for piece in _cut(flat):
+                _write_piece(file, piece)
+        finally:
+            summing.join()
+        _write(file, np.frombuffer(digest.text(), np.uint8))
+
+
+@contextmanager
+def _part_file(slot: Path, part: Part) -> Iterator[int]:
+    """Open the file of a part under a temporary name, and rename it when it is complete."""
     with suppress(FileExistsError):
         slot.mkdir()
         _flush_folder(slot.parent)
     if slot.is_symlink():
         raise OSError(errno.ELOOP, f"{slot} is a symbolic link; use a folder instead")
-    flat = numbers.reshape(-1).view(np.uint8)
-    digest = Digest(head)
-    summing = threading.Thread(target=digest.add_all, args=(flat,), name="digest")
     with new_file(slot / f".{part.name}.part", slot / part.name) as file:
-        summing.start()  # while the disk writes
-        try:
-            _write(file, np.frombuffer(head, np.uint8))
-            for piece in _cut(flat):
-                whole = len(piece) // PAGE * PAGE
-                _write(file, piece[:whole])
-                _write(file, piece[whole:])
-        finally:
-            summing.join()
-        _write(file, np.frombuffer(digest.text(), np.uint8))
+        yield file
+
+
+def _write_piece(file: int, piece: Array) -> None:
+    """Write whole pages and the rest of a piece separately, because only whole pages can bypass the cache."""
+    whole = len(piece) // PAGE * PAGE
+    _write(file, piece[:whole])
+    _write(file, piece[whole:])
 
 
 def _cut(flat: Array) -> Iterator[Array]:
@@ -404,41 +476,38 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
         piece = piece[count:]
 
 
-def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, local: Array) -> None:
-    """Read the entries of this rank into `local` from the parts of a checkpoint, which may have another process grid.
+def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, put: Callable[[Array, Array], None]) -> None:
+    """Read the entries of this rank from the parts of a checkpoint, which may have another process grid.
 
-    `first` is one of the parts. All parts must have been read and checked before. Raises a ValueError or an OSError.
+    `put(i, lines)` receives the entries of local rows i, with at most AT_ONCE bytes unless one row is longer. `first`
+    is one of the parts. All parts must have been read and checked before. Raises a ValueError or an OSError.
     """
+    line = columns.local_size * np.dtype(first.dtype).itemsize
+    most = max(1, min(MOST_ROWS, AT_ONCE // max(1, line)))
     for p in range(first.P):
         to_i, from_i = _common(rows, BlockCyclic(first.m, first.nb, p, first.P))
-        for q in range(first.Q) if len(to_i) else ():
-            to_j, from_j = _common(columns, BlockCyclic(first.n, first.nb, q, first.Q))
-            if len(to_j):
-                _load_part(slot, first, (p, q), (to_i, from_i), (to_j, from_j), local)
+        with ExitStack() as files:
+            sources = []
+            for q in range(first.Q) if len(to_i) else ():
+                to_j, from_j = _common(columns, BlockCyclic(first.n, first.nb, q, first.Q))
+                if len(to_j):
+                    sources.append((*_open_part(slot, first, (p, q), files), to_j, from_j))
+            for to, source in _runs(to_i, from_i, most) if sources else ():
+                lines = np.empty((len(to), columns.local_size), first.dtype)
+                for file, begin, width, to_j, from_j in sources:
+                    piece = np.empty((len(source), width), first.dtype)
+                    file.seek(begin + int(source[0]) * width * piece.itemsize)
+                    _fill(file, piece.data.cast("B"))
+                    lines[:, to_j] = piece[:, from_j]
+                put(to, lines)
 
 
-def _load_part(
-    slot: Path,
-    first: Part,
-    process: tuple[int, int],
-    rows: tuple[Array, Array],
-    columns: tuple[Array, Array],
-    local: Array,
-) -> None:
-    """Read rows and columns of one part into `local`.
-
-    `rows` and `columns` are pairs: indices in `local`, and indices in the part.
-    """
+def _open_part(slot: Path, first: Part, process: tuple[int, int], files: ExitStack) -> tuple[BinaryIO, int, int]:
+    """Open a part of a checkpoint, and return its file, the position of its entries and its number of columns."""
     part, begin = read_part(slot, *process, whole=False)
     if part.shared != first.shared:
         raise ValueError("it belongs to another checkpoint")
-    line = part.shape[1] * np.dtype(part.dtype).itemsize
-    with regular_file(slot / part.name) as file:
-        for to, source in _runs(*rows):
-            piece = np.empty((len(source), part.shape[1]), part.dtype)
-            file.seek(begin + int(source[0]) * line)
-            _fill(file, piece.data.cast("B"))
-            local[np.ix_(to, columns[0])] = piece[:, columns[1]]
+    return files.enter_context(regular_file(slot / part.name)), begin, part.shape[1]
 
 
 def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
@@ -449,9 +518,9 @@ def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
     return here[both], blocks[both] // theirs.P * theirs.nb + within[both]
 
 
-def _runs(to: Array, source: Array) -> Iterator[tuple[Array, Array]]:
-    """Divide rows into runs of at most 256 rows that are consecutive in `source`, and yield the indices of each run."""
+def _runs(to: Array, source: Array, most: int) -> Iterator[tuple[Array, Array]]:
+    """Divide rows into runs of at most `most` rows that are consecutive in `source`; yield the indices of each run."""
     cuts = np.flatnonzero(np.diff(source) != 1) + 1
     for here, there in zip(np.split(to, cuts), np.split(source, cuts)):
-        for i in range(0, len(there), 256):
-            yield here[i : i + 256], there[i : i + 256]
+        for i in range(0, len(there), most):
+            yield here[i : i + most], there[i : i + most]

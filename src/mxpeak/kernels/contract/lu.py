@@ -155,6 +155,12 @@ class LuKernels(Backend, Protocol):
     def fetch(self, vector: Vector) -> Callable[[], list[float]]:
         """Start to copy a short vector to the host, and return a function that waits and returns the numbers."""
 
+    def host_array(self, A: Matrix) -> Matrix:
+        """Return the entries of A as a NumPy array in host memory, after waiting for A.
+
+        The array may share the memory of A.
+        """
+
     def host_numbers(self, count: int) -> Vector:
         """Return a vector of fp64 zeros in host memory, which the host writes and sends."""
 

@@ -10,6 +10,7 @@ import torch
 
 from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome, PanelSolve, by_substitution, digest
 from mxpeak.kernels.torch.engine.device import FAR, LINE, NEAR, TYPES, Device
+from mxpeak.kernels.torch.engine.tensors import array_of
 from mxpeak.kernels.torch.lu import blas, cast, panel, solves
 from mxpeak.kernels.torch.lu.triangle import TorchProducts
 from mxpeak.layout.leading_dimension import leading_dimension
@@ -73,6 +74,9 @@ class TorchLu(TorchProducts):
     def indices(self, values: Sequence[int]) -> Tensor:
         here = torch.tensor(values, dtype=torch.int64, pin_memory=self.device.is_gpu)
         return here.to(self.device.where, non_blocking=True)
+
+    def host_array(self, A: Tensor) -> Any:
+        return array_of(A)
 
     def host_numbers(self, count: int) -> Any:
         return np.zeros(count)
