@@ -574,7 +574,7 @@ def test_a_page_shows_what_was_measured_and_nothing_else() -> None:
         assert f"leading dimension, GEMM in {name}" in shown
     assert "hpl by block size" in shown
     assert "hpl by local size" not in shown  # all trials have one order
-    assert "by block size" not in page({**body, "trials": []})
+    assert "hpl by block size" not in page({**body, "trials": []})
     assert "<figure" not in page({**body, "trials": [], "curves": []})
 
 

@@ -15,6 +15,7 @@ from mxpeak.errors import UsageError
 from mxpeak.perf.tuned import Winner, Winners
 from mxpeak.runtime.tuned import this_store
 from mxpeak.verbs.tune import job as jobs
+from mxpeak.verbs.tune import probe as probe_module
 from mxpeak.verbs.tune.command import budget_seconds
 from mxpeak.verbs.tune.groups import LaunchedRanks, StartedRanks, Stopped
 from mxpeak.verbs.tune.job import TuneJob, perform
@@ -34,6 +35,7 @@ def tuned_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def small_kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs are done in this process, and their kernels are small."""
+    monkeypatch.setattr(probe_module, "SECONDS", 0.0)  # three repetitions of each kernel
     monkeypatch.setattr(StartedRanks, "do", lambda self, job: perform(job, Solo(), lambda text: None))
     monkeypatch.setattr(
         jobs, "probes", lambda ranks, low, *, on_gpu, scale: probes(ranks, low, on_gpu=on_gpu, scale=32)
@@ -157,6 +159,7 @@ def test_fresh_forgets(
     store = this_store()
     store.note([{"kind": "kernel", "name": "gemm"}])
     put(settings={"nb": "64"})
+    monkeypatch.setattr(probe_module, "SECONDS", 0.0)  # three repetitions of each kernel
     monkeypatch.setattr(StartedRanks, "do", lambda self, job: None)
     assert main([*SMALL, "--fresh", "--quiet"]) == 0
     assert store.journal()[0] == [one for one in store.journal()[0] if one["kind"] == "plan"]
