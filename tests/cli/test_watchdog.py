@@ -16,7 +16,7 @@ import pytest
 from mxpeak.cli import main as cli
 from mxpeak.cli import ranks
 from mxpeak.cli import session as sessions
-from mxpeak.cli.observers import stopped
+from mxpeak.cli.observers import HostsOfRanks, stopped
 from mxpeak.comm import base
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import UsageError
@@ -68,6 +68,24 @@ def test_a_rank_that_waits_for_nobody_says_so() -> None:
     scene = Scene()
     scene.steps(1, 2.0)
     assert "between its phases, this rank waits for no message" in str(scene.passes(2 * LEAST_S))
+
+
+def test_the_host_of_the_stalled_rank_is_named() -> None:
+    names = ["node1", "node1", "node2", "node1", "node3", "node3"]
+
+    class Gathered(Comm):
+        def gather_objects(self, obj: Any) -> list[Any]:
+            return names
+
+    session = sessions.Session()
+    session.comm = Gathered(size=6)  # type: ignore[assignment]
+    hosts = HostsOfRanks(session)
+    for rank, name in enumerate(names):
+        assert hosts.named(f"a message from rank {rank}") == f"a message from rank {rank} on {name}"
+    assert hosts.named("a message from rank 1, a message to be received by rank 4") == (
+        "a message from rank 1 on node1, a message to be received by rank 4 on node3"
+    )
+    assert hosts.named("this rank's device") == "this rank's device"
 
 
 @pytest.mark.parametrize("longest", [7.0, 20.0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -120,14 +122,37 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
         yield None
         return
     others, on_node = ranks_of_this_node(session)
+    waiting = waits_for if on_node else HostsOfRanks(session).waits_for
     watchdog = Watchdog(
-        *limits, session.abort_stalled, waits_for, message=awaited, stopped=partial(stopped, others), on_node=on_node
+        *limits, session.abort_stalled, waiting, message=awaited, stopped=partial(stopped, others), on_node=on_node
     )
     watchdog.start()
     try:
         yield watchdog
     finally:
         watchdog.stop()
+
+
+class HostsOfRanks:
+    """The hosts of all ranks, stored as the first rank of each run of ranks on one host. Collective."""
+
+    def __init__(self, session: Session):
+        comm = session.comm
+        assert comm is not None
+        names = comm.gather_objects(node_name())
+        starts = [k for k, name in enumerate(names or ()) if k == 0 or name != (names or ())[k - 1]]
+        self._starts, self._names = comm.bcast_object((starts, [(names or ())[k] for k in starts]))
+
+    def waits_for(self) -> str:
+        """Return the description of the request that this process waits for, with the host of each rank in it."""
+        return self.named(waits_for())
+
+    def named(self, text: str) -> str:
+        """Return a text in which the name of a host follows each rank."""
+        return re.sub(r"\brank (\d+)", lambda match: f"{match[0]} on {self._of(int(match[1]))}", text)
+
+    def _of(self, rank: int) -> str:
+        return str(self._names[bisect_right(self._starts, rank) - 1])
 
 
 def ranks_of_this_node(session: Session) -> tuple[dict[str, int], bool]:
