@@ -13,7 +13,9 @@ import pytest
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.run import Hpcg
 from mxpeak.bench.hpg_mxp.config import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
+from mxpeak.bench.scaling import check
 from mxpeak.bench.sparse import hierarchies_of
+from mxpeak.bench.sparse_result import mesh_section
 from mxpeak.bench.stencil_sizes import (
     HierarchySize,
     box_of,
@@ -32,6 +34,7 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.stencil import Box, Triple
 from mxpeak.options import options, resolve
 from mxpeak.precision import PRECISIONS
+from mxpeak.report.sparse_text import problem_text
 from mxpeak.runtime.memory import Budget
 from mxpeak.spans import Spans
 
@@ -117,7 +120,7 @@ def test_every_option_has_a_flag_a_help_and_a_place(config: type):
     for option in options(config):
         assert option.help
         assert option.group
-        name = {"study": "scaling-study"}.get(option.name, option.name)
+        name = {"study": "scaling-study", "process_grid": "grid"}.get(option.name, option.name)
         assert option.flags[-1] == "--" + name.replace("_", "-")
     names = {o.name for o in options(config)}
     assert {"nx", "npx", "rt", "mode", "mem", "threads", "ranks", "repeat", "quick"} <= names
@@ -196,6 +199,37 @@ def test_the_process_grid_of_devices_is_that_of_the_reference_unless_another_is_
     for ranks, grid in ((8, (2, 2, 2)), (64, (4, 4, 4)), (512, (8, 8, 8)), (6, (1, 2, 3))):
         assert box_of(config(device="cuda"), 0, ranks).grid == box_of(config(), 0, ranks).grid == grid
     assert box_of(config(device="cuda", npx=1, npy=1, npz=8), 0, 8).grid == (1, 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "grid"),
+    [
+        (1, (1, 1, 1)),
+        (2, (1, 1, 2)),
+        (6, (1, 1, 6)),
+        (8, (1, 1, 8)),
+        (11, (1, 1, 11)),
+        (16, (1, 2, 8)),
+        (64, (1, 8, 8)),
+        (512, (2, 16, 16)),
+    ],
+)
+def test_grid_auto_has_the_fewest_faces_on_devices_and_is_the_cube_elsewhere(ranks: int, grid: Triple) -> None:
+    assert completed_grid(HpgMxpConfig(device="cuda", process_grid="auto"), ranks) == grid
+    assert completed_grid(HpgMxpConfig(process_grid="auto"), ranks) == completed_grid(HpgMxpConfig(), ranks)
+
+
+def test_grid_auto_conflicts_with_given_sides_and_with_scaling_studies() -> None:
+    with pytest.raises(UsageError, match="--grid auto chooses all sides of the grid, but --npx 2 also sets it"):
+        completed_grid(HpgMxpConfig(process_grid="auto", npx=2), 8)
+    with pytest.raises(UsageError, match="remove --grid auto"):
+        check("hpg-mxp", HpgMxpConfig(process_grid="auto", study="weak"), [1, 2])
+
+
+def test_another_grid_than_the_references_is_labeled() -> None:
+    for grid, label in (((1, 1, 8), True), ((2, 2, 2), False)):
+        section = mesh_section(Box.of(0, (16, 16, 16), grid))
+        assert ("not the reference's grid" in problem_text(section, None)) is label
 
 
 def test_every_rank_has_its_own_box_of_the_same_problem():

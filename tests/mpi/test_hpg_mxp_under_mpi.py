@@ -23,7 +23,28 @@ PROBLEMS: dict[tuple[int, str], tuple[list[str], dict[str, Any]]] = {
         ["--npx", "2", "--smoother", "natural", "--nonsymmetric"],
         {"npx": 2, "smoother": "natural", "nonsymmetric": True},
     ),
+    (2, "unoptimized"): (
+        ["--overlap", "off", "--zero-guess", "off", "--fused-restriction", "off"],
+        {"overlap": "off", "zero_guess": "off", "fused_restriction": "off"},
+    ),
     (4, "plain"): ([], {}),
+    (4, "both"): (
+        [
+            "--nx",
+            "24",
+            "--ny",
+            "16",
+            "--nz",
+            "16",
+            "--overlap",
+            "off",
+            "--validation",
+            "both",
+            "--validation-ranks",
+            "2",
+        ],
+        {"nx": 24, "ny": 16, "nz": 16, "overlap": "off", "validation": "both", "validation_ranks": 2},
+    ),
     (4, "fullscale"): (
         ["--nz", "24", "--npz", "4", "--mg-precision", "fp16,fp32,fp32,fp32", "--validation", "fullscale"],
         {"nz": 24, "npz": 4, "mg_precision": ("fp16", "fp32", "fp32", "fp32"), "validation": "fullscale"},

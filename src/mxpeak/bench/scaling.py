@@ -83,6 +83,11 @@ def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
                 f"--scaling-study runs several rank counts and sizes, but {flag} applies to a single run; "
                 "remove one of the two flags"
             )
+    if isinstance(config, SparseConfig) and config.process_grid == "auto":
+        raise UsageError(
+            "--scaling-study compares runs on the reference's process grids, but --grid auto selects others; remove "
+            "--grid auto"
+        )
     if isinstance(config, GridConfig):
         _check_grid(config, counts)
     elif getattr(config, "matrix", None) is None:

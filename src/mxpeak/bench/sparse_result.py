@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from mxpeak.bench.harness import NO_PHASE, with_share
 from mxpeak.bench.limits import Limit
-from mxpeak.layout.stencil import Box
+from mxpeak.layout.stencil import Box, process_grid
 
 #: Phases that are parts of `mg`, which records their time but not their flops and bytes.
 MG_PARTS = ("gs", "restriction", "prolongation")
@@ -104,4 +104,5 @@ class MeasuredStorage(Generic[AnySolve]):
 def mesh_section(box: Box) -> dict[str, Any]:
     """Return the sizes of the 27-point problem as results record them."""
     names = ("nx", "ny", "nz", "npx", "npy", "npz", "gnx", "gny", "gnz")
-    return {**{name: getattr(box, name) for name in names}, "rows": box.global_rows, "nnz": box.global_nnz}
+    sizes = {"rows": box.global_rows, "nnz": box.global_nnz, "reference_grid": box.grid == process_grid(box.ranks)}
+    return {**{name: getattr(box, name) for name in names}, **sizes}

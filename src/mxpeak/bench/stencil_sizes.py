@@ -9,7 +9,18 @@ from math import prod
 from mxpeak.configs.grid import squarest
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
-from mxpeak.layout.stencil import LEAST_SIDE, LEVELS, STENCIL, Box, Triple, check_box, largest_cube, process_grid, times
+from mxpeak.layout.stencil import (
+    LEAST_SIDE,
+    LEVELS,
+    STENCIL,
+    Box,
+    Triple,
+    check_box,
+    device_grid,
+    largest_cube,
+    process_grid,
+    times,
+)
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import MARGIN, Budget
 
@@ -42,8 +53,11 @@ def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) ->
 def completed_grid(config: SparseConfig, ranks: int) -> Triple:
     """Return the process grid with the given sides. The other sides make the grid as close to a cube as possible."""
     given = {name: n for name in ("npx", "npy", "npz") if (n := getattr(config, name)) is not None}
+    if given and config.process_grid == "auto":
+        flags = " ".join(f"--{name} {n}" for name, n in given.items())
+        raise UsageError(f"--grid auto chooses all sides of the grid, but {flags} also sets it; use only one of them")
     if not given:
-        return process_grid(ranks)
+        return device_grid(ranks) if config.process_grid == "auto" and config.on_gpu else process_grid(ranks)
     taken = prod(given.values())
     if ranks % taken or (len(given) == 3 and taken != ranks):
         raise UsageError(_misfit(given, ranks, process_grid(ranks)))

@@ -49,6 +49,13 @@ class SparseConfig(RunConfig):
     )
     npy: int | None = option(None, integer(1), "number of ranks in the y direction", "grid", "PY")
     npz: int | None = option(None, integer(1), "number of ranks in the z direction", "grid", "PZ")
+    process_grid: str = option(
+        "cube",
+        one_of("cube", "auto"),
+        "process grid: cube (as the reference code) or auto (fewer faces on GPUs)",
+        "grid",
+        flags=("--grid",),
+    )
     storage: str = option(
         "auto",
         one_of("auto", "rows", "ell", "sell", "packed"),

@@ -221,6 +221,23 @@ def process_grid(ranks: int) -> Triple:
     return min(_grids(ranks), key=_surface)
 
 
+def device_grid(ranks: int) -> Triple:
+    """Return the grid npx <= npy <= npz that hides most of the halo exchange on devices.
+
+    Of the grids that satisfy the aspect rule, it has the fewest faces that an inner rank sends, with faces in x counted
+    twice. A face in x has a point of every line, so nearly every chunk of rows waits for the face; a face in y or z
+    affects few chunks. Of equal grids, it is the one nearest to a cube.
+    """
+    process_grid(ranks)  # check the number of ranks
+
+    def cost(grid: Triple) -> tuple[bool, int, int]:
+        x, y, z = (min(side - 1, 2) for side in grid)
+        breaks = aspect(grid) < LEAST_ASPECT
+        return breaks, 0 if breaks else 2 * x + y + z, _surface(grid)
+
+    return min(_grids(ranks), key=cost)
+
+
 def _grids(ranks: int) -> Iterator[Triple]:
     """Yield every grid npx <= npy <= npz with npx·npy·npz = ranks."""
     for npx in divisors(ranks):

@@ -208,9 +208,10 @@ OFF = {"overlap": "no overlap", "zero_guess": "full sweeps from zero", "fused_re
 
 
 def _choices(problem: Section) -> list[str]:
-    """Return the storage format, "nonsymmetric" or an empty string, and the optimizations that are off."""
+    """Return the storage format, "nonsymmetric" or an empty string, and the differences from the reference code."""
     ran = problem.get("optimizations") or {}
     off = [text for name, text in OFF.items() if ran.get(name) is False]
+    off += ["not the reference's grid"] if problem.get("reference_grid") is False else []
     return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else "", *off]
 
 

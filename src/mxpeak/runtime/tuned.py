@@ -184,7 +184,7 @@ def _n_is_open(run: Run[Any]) -> bool:
 def _open_values(run: Run[Any], values: Mapping[str, Any], fixed: Collection[str]) -> dict[str, Any]:
     """Return the winner's values for settings that no source has set. Grids and boxes are used only as a whole."""
     barred = set(fixed)
-    for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("npx", "npy", "npz")):
+    for whole in (("grid", "P", "Q", "node_grid"), ("nx", "ny", "nz"), ("process_grid", "npx", "npy", "npz")):
         if not all(map(run.is_default, whole)):
             barred.update(whole)
     if run.config.quick or getattr(run.config, "matrix", None) is not None:  # either of them defines the box
