@@ -5,7 +5,8 @@ totals after each step become its table of steps. Observers such as the progress
 span costs about one microsecond, and a step about two.
 
 On a device, work runs in the background. A span is then delimited by two events in the device's queue, and its
-duration is read later. Phases that overlap are each counted in full.
+duration is read later. Phases that overlap are each counted in full. The phase `device` is the time in which at least
+one span of the phases in `on_device` runs, as the "GPU active" time in fig. 7 of the rocHPL paper.
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class HostClock:
 
 
 HOST = HostClock()
+#: The name of the phase that measures the time in which the device computes.
+DEVICE = "device"
 #: Maximum number of spans whose marks have not been read.
 MOST_WAITING = 4096
 #: Maximum number of rows per computation, and default maximum number of events in a timeline.
@@ -174,6 +177,7 @@ class Spans:
     label         name of the computation
     total_flops   flops of the complete computation
     started       time at which the computation or `record` began, on the clock
+    on_device     names of the phases that the device executes; empty if there is no device
     known_phases  totals of each phase, without the work that is still running
     """
 
@@ -190,6 +194,7 @@ class Spans:
     total_flops: float = 0.0
     started: float = 0.0
     clock: Callable[[], float] = perf_counter
+    on_device: frozenset[str] = frozenset()
     known_phases: dict[str, Phase] = field(default_factory=dict)
     _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
     _ended: int = 0
@@ -199,6 +204,8 @@ class Spans:
     _stepped_s: float = 0.0
     _most_events: int = MOST_EVENTS
     _start: Any = 0.0
+    _busy: list[tuple[float, float]] = field(default_factory=list)
+    _busy_until: float = 0.0
 
     def __call__(self, name: str, *, flops: float = 0.0, bytes: float = 0.0) -> Span:
         """Return a context manager that times its body as one call of phase `name`."""
@@ -213,6 +220,11 @@ class Spans:
         if not scattered and self.events is not None:
             end = self.clock()
             self._note(name, end - time_s, end)
+
+    def between(self, name: str, begin: Any, end: Any) -> None:
+        """Add the time between two marks of the stopwatch as one call of phase `name`."""
+        self._count(name, 0.0, 0.0)
+        self._end(name, begin, end)
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
         """Add one call with its flops and bytes to a phase, and return the phase."""
@@ -238,9 +250,20 @@ class Spans:
         """Add the time between two marks to a phase, and record the span as an event if events are recorded."""
         time_s = self.stopwatch.seconds(begin, end)
         self.known_phases[name].time_s += time_s
-        if self.events is not None:
-            at = self.started + self.stopwatch.seconds(self._start, begin)
-            self._note(name, at, at + time_s)
+        if self.events is None and name not in self.on_device:
+            return
+        at = self.stopwatch.seconds(self._start, begin)
+        self._note(name, self.started + at, self.started + at + time_s)
+        if name in self.on_device:
+            self._busy.append((at, at + time_s))
+
+    def _add_busy(self) -> None:
+        """Add the union of the spans on the device since the last call to the phase `device`."""
+        for begin, end in sorted(self._busy):
+            if end > self._busy_until:
+                self._count(DEVICE, 0.0, 0.0).time_s += end - max(begin, self._busy_until)
+                self._busy_until = end
+        self._busy.clear()
 
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
         """Append an event to the timeline, unless the maximum number of events is reached."""
@@ -251,6 +274,7 @@ class Spans:
         """Read the marks of the oldest spans and add their times, until `waiting` spans remain."""
         while len(self._waiting) > waiting:
             self._book(*self._waiting.popleft())
+        self._add_busy()
 
     @property
     def phases(self) -> dict[str, Phase]:
@@ -305,6 +329,8 @@ class Spans:
         self._waiting.clear()
         self._begun.clear()
         self.known_phases.clear()
+        self._busy.clear()
+        self._busy_until = 0.0
         self._ended, self._last, self._rows = 0, (0, 0.0), StepRows()
         self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
         self.computations += 1

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -16,11 +20,15 @@ from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.norms import run as norms
 from mxpeak.bench.norms.config import NormsConfig
+from mxpeak.cli.main import main
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
-from mxpeak.records import Result
+from mxpeak.records import Result, document
+from mxpeak.report.html import html_report
+from mxpeak.report.run_plots import device_figure
 from mxpeak.report.trace import GAP_S, chrome_trace
 from mxpeak.spans import MOST_ROWS, Spans
+from mxpeak.watch import step_table
 from tests.support.result_file import VALIDATOR
 
 STEPS = 7
@@ -106,6 +114,104 @@ def test_work_in_the_background_is_booked_with_the_step_that_it_belongs_to() -> 
         spans.step(k, 4, float(k))
     spans.finish()
     assert [row.phases["work"] for row in spans.rows] == [1.0, 3.0, 6.0, 10.0, 10.0]
+
+
+class Marks:
+    """A clock of a device whose marks are given times."""
+
+    lag = 2
+
+    def mark(self) -> float:
+        return 0.0
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+
+def test_the_time_of_a_device_counts_overlapping_spans_once() -> None:
+    spans = Spans(stopwatch=Marks(), on_device=frozenset(("gemm", "trsm")))
+    spans.start("two streams", 2.0)
+    for name, begin, end in (("gemm", 1.0, 4.0), ("trsm", 3.0, 5.0), ("gemm", 3.5, 4.5), ("rfact", 0.0, 9.0)):
+        spans.between(name, begin, end)
+    spans.step(1, 2, 1.0)
+    for name, begin, end in (("gemm", 4.5, 6.0), ("gemm", 8.0, 8.5)):
+        spans.between(name, begin, end)
+    spans.step(2, 2, 2.0)
+    spans.finish()
+    assert [row.phases["device"] for row in spans.rows] == [4.0, 5.5, 5.5]  # 1 to 6 and 8 to 8.5
+    assert spans.phases["gemm"].time_s == 6.0
+    assert spans.phases["gemm"].calls == 4
+    spans.start("again", 1.0)
+    spans.between("gemm", 0.0, 1.0)
+    spans.finish()
+    assert spans.times == {"gemm": 1.0, "device": 1.0}
+
+
+def test_a_host_has_no_time_of_a_device() -> None:
+    spans = Spans()
+    spans.start("host", 1.0)
+    with spans("gemm"):
+        pass
+    spans.finish()
+    assert set(spans.times) == {"gemm"}
+    found = on_ranks(1, hpl, hpl_config(kernels="host"))
+    assert {"device", "transfer"}.isdisjoint(found.phases)
+    assert device_figure(found.telemetry["steps"], 100) == ""
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_a_device_has_times_of_copies_and_of_computation(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
+    """Torch on the CPU; without the library, the host factors panels, and each copy back takes a tenth of a second."""
+    steps, back_s = 7, 0.1
+    if not library:
+        from mxpeak.kernels.torch.lu import panel
+        from mxpeak.kernels.torch.lu.lu import TorchLu
+
+        def factored(*arguments: Any) -> Any:
+            begin = perf_counter()
+            return replace(panel_on_host(*arguments), copied=(begin, begin + back_s))
+
+        panel_on_host = panel.factor_on_host
+        monkeypatch.setattr(TorchLu, "panel_library", lambda kernels, ranks: None)
+        monkeypatch.setattr(panel, "factor_on_host", factored)
+    found = on_ranks(1, hpl, hpl_config(kernels="torch"))
+    assert found.passed
+    assert 0.0 < found.phases["device"]["time_s"] <= found.result["time_s"]
+    moved = [found.phases[name]["time_s"] for name in ("laswp", "moves")]
+    assert moved[0] >= moved[1] > 0.0
+    assert ("transfer" in found.phases) != library
+    columns = found.telemetry["steps"]["phases"]
+    assert len(columns["device"]["time_s"]) == len(found.telemetry["steps"]["index"])
+    assert sum(columns["device"]["time_s"]) == pytest.approx(found.phases["device"]["time_s"], abs=1e-5)
+    figure = device_figure(found.telemetry["steps"], 100)
+    assert "Device, host and messages by step" in figure
+    if not library:
+        assert found.phases["transfer"]["time_s"] == pytest.approx(steps * back_s, abs=0.05)
+        assert "copies between host and device" in figure
+    VALIDATOR.validate(document([found]))
+
+
+def test_the_device_of_hpl_mxp_has_a_time_too() -> None:
+    config = HplMxpConfig(n=(53,), nb=(8,), warmup="none", threads=1, device="cpu", kernels="torch")
+    found = on_ranks(1, hpl_mxp, config)
+    assert 0.0 < found.phases["device"]["time_s"] <= found.result["time_s"]
+    assert "Device, host and messages by step" in html_report(document([found]))
+
+
+def test_the_table_of_steps_shows_the_times_of_a_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(step_table, "ROW_S", 0.0)
+    run = ["run", "hpl", "-N", "53", "--nb", "8", "--warmup", "none", "--threads", "1", "--ranks", "1"]
+    assert main([*run, "--device", "cpu", "--kernels", "torch", "--progress", "table"]) == 0
+    shown = capsys.readouterr().err
+    assert re.search(r"step +done .* device", shown)
+    assert not re.search(r"step +done .* moves", shown)
+    assert main([*run, "--device", "cpu", "--kernels", "host", "--progress", "table"]) == 0
+    shown = capsys.readouterr().err
+    assert re.search(r"step +done .* copy", shown)
+    assert "device" not in shown
 
 
 @pytest.mark.parametrize(("ranks", "grid"), [(1, (1, 1)), (6, (2, 3))])

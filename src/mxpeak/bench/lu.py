@@ -52,6 +52,9 @@ GPU_PROBES = 8
 #: The smallest order of a warm-up run on a GPU: for few rows, libraries use other kernels.
 GPU_WARM_N = 24 * 1024
 
+#: Phases that a device executes. `rfact` is another one if the device's library factors the panels.
+DEVICE_PHASES = frozenset(("copy", "moves", "trsm", "gemm", "cast", "factor"))
+
 AnyCase = TypeVar("AnyCase", bound=LuCase)
 #: A product whose rate is a limit: P, Q, NB, the order that bounds its blocks, and the precision.
 Probed = tuple[int, int, int, int, str]
@@ -174,6 +177,12 @@ class LuBench(Bench[LuConfig]):
     def before_s(self) -> float:
         """Return the timed seconds of a resumed run before its checkpoint, or 0."""
         return 0.0 if self.kept is None else self.kept.before_s
+
+    def on_device(self, P: int) -> frozenset[str]:
+        """Return the phases that a device executes with P process rows; empty for the host kernels."""
+        if not self.kernels.stopwatch.lag:
+            return frozenset()
+        return DEVICE_PHASES | ({"rfact"} if self.kernels.panel_library(P) is not None else set())
 
     def forwards(self, case: LuCase) -> bool:
         """Return whether updates must poll for messages.

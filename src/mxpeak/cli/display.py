@@ -35,7 +35,8 @@ def progress_of(benchmark: Benchmark, mode: str) -> Progress:
     if not benchmark.in_flops:
         return PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
     if mode == "table":
-        return StepTable(sys.stderr, os.environ, lines_of(benchmark.name).undrawn)
+        lines = lines_of(benchmark.name)
+        return StepTable(sys.stderr, os.environ, set(lines.undrawn) - set(lines.timers))
     return Progress(sys.stderr, os.environ, mode)
 
 

@@ -16,7 +16,7 @@ from mxpeak.report.overview import conclusion, overview
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
 from mxpeak.report.run_card import card
-from mxpeak.report.run_plots import convergence_figure, rate_figure, repeats_figure, steps_figure
+from mxpeak.report.run_plots import convergence_figure, device_figure, rate_figure, repeats_figure, steps_figure
 from mxpeak.report.scaling import ranks_figures, study_figures
 from mxpeak.report.settings import facts, settings, shared_facts
 from mxpeak.report.style import page
@@ -132,6 +132,7 @@ class _Sections:
             titled("Time by phase", _phases(result)),
             _figures(
                 steps_figure(benchmark, part(telemetry, "steps"), self.bars),
+                device_figure(part(telemetry, "steps"), self.bars),
                 rate_figure(telemetry, _bound(result)),
                 roofline_figure(_computations(result), self.roofs(result)),
                 convergence_figure(history, of, [("", part(result, "validation"))]),

@@ -15,9 +15,12 @@ class LuLines(Lines):
     nested: ClassVar[Mapping[str, str]] = {
         "pfact": "rfact",
         "mxswp": "pfact",
+        "transfer": "rfact",
+        "moves": "laswp",
         **dict.fromkeys(("laswp", "trsm", "gemm"), "update"),
     }
-    undrawn: ClassVar[tuple[str, ...]] = ("update", "pfact", "mxswp")
+    timers: ClassVar[tuple[str, ...]] = ("transfer", "device")
+    undrawn: ClassVar[tuple[str, ...]] = ("update", "pfact", "mxswp", "moves", *timers)
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:
@@ -42,7 +45,7 @@ class MxpLines(LuLines):
     """The text lines of HPL-MxP."""
 
     nested: ClassVar[Mapping[str, str]] = {}
-    undrawn: ClassVar[tuple[str, ...]] = ()
+    undrawn: ClassVar[tuple[str, ...]] = LuLines.timers
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
         """Return the rate divided by the rate of HPL in the same run, as text; empty if HPL has no rate."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import mul
 from statistics import median
 from typing import Any
 
 from mxpeak.records import rate_text, three_digits
 from mxpeak.report.plots import Axis, PlotCurve, curves, drawable, stacked, unit_of
 from mxpeak.report.summaries import lines_of
+from mxpeak.spans import DEVICE
 
 #: The remaining time of a step: waiting for other ranks, Python, and unnamed work.
 REST = "other"
@@ -60,6 +62,52 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     ticks = Axis.from_zero(edges[-1], whole=True).ticks
     x = Axis(edges[0], edges[-1], [tick for tick in ticks if edges[0] <= tick[0] <= edges[-1]])
     return stacked("Time per step by component", "step", f"{unit} per step", x, edges, heights, note.strip())
+
+
+def device_figure(steps: Columns, bars: int) -> str:
+    """Return the HTML figure of the times per step of a device, its host and the messages (rocHPL, fig. 7).
+
+    The result is empty for a run on the host.
+    """
+    index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
+    columns = {name: column.get("time_s") or [] for name, column in (steps.get("phases") or {}).items()}
+    if DEVICE not in columns or any(
+        len(column) != len(index) or not drawable(column) for column in (index, elapsed_s, *columns.values())
+    ):
+        return ""
+    rows = _bars(index, bars)
+    if len(rows) < 2:
+        return ""
+    counts = [index[last] - (index[first - 1] if first else 0) for first, last in rows]
+
+    def per_step(name: str) -> list[float]:
+        column = columns.get(name) or [0.0] * len(index)
+        return [sum(column[first : last + 1]) / count for (first, last), count in zip(rows, counts)]
+
+    whole = [(elapsed_s[last] - (elapsed_s[first - 1] if first else 0.0)) / k for (first, last), k in zip(rows, counts)]
+    waits = [max(0.0, a + b - c) for a, b, c in zip(per_step("bcast"), per_step("laswp"), per_step("moves"))]
+    fact = [max(0.0, a - b) for a, b in zip(per_step("rfact"), per_step("transfer"))]
+    named = [
+        ("step", whole), ("device active", per_step(DEVICE)), ("panel factorization", fact),
+        ("messages of panels and rows", waits), ("copies between host and device", per_step("transfer")),
+    ]  # fmt: skip
+    drawn = [(name, times) for name, times in named if any(times)]
+    longest_s = max(max(times) for _, times in drawn)
+    scale, unit = (1e3, "ms") if longest_s < 0.1 else (1.0, "s")
+    series = [
+        PlotCurve(
+            name,
+            [(float(index[last]), scale * time_s) for (_, last), time_s in zip(rows, times)],
+            [f"step {index[last]}: {name} {scale * time_s:.3g} {unit}" for (_, last), time_s in zip(rows, times)],
+            colour=k,
+        )
+        for k, (name, times) in enumerate(drawn)
+    ]
+    spent, busy = (sum(map(mul, times, counts)) for times in (whole, per_step(DEVICE)))
+    share = f"The device computes for {100 * busy / spent:.0f} % of the steps' time. " if spent > 0.0 else ""
+    caption = f"{share}The times of a step overlap."
+    x, y = Axis.from_zero(float(index[rows[-1][1]]), whole=True), Axis.from_zero(scale * longest_s)
+    return curves("Device, host and messages by step", "step", f"{unit} per step", x, y, series, caption)
 
 
 def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:

@@ -77,7 +77,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     )
 
     solution: list[Any] = []
-    solves = PanelSolves()
+    solves, spans.on_device = PanelSolves(), bench.on_device(case.P)
     blocks, keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
     if keeper is not None:
         keeper.load(blocks)

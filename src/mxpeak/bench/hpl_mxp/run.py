@@ -238,6 +238,7 @@ class _Timed:
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, kernels = bench.kernels, spans, bench.kernels
+        spans.on_device = bench.on_device(case.P)
         self.forwards = bench.forwards(case) or case.P > 1  # with P > 1, other ranks wait for each diagonal block
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
         self.checks = None

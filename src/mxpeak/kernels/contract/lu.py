@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
+from typing import Any, Protocol
 
 from mxpeak.kernels.contract.backend import Backend, Indices, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -41,11 +41,13 @@ class PanelOutcome:
     """The times that a panel factorization measures, and its pivots if they are available early.
 
     pivots    the pivots if the host factored a device's panel, available before the panel is copied back; or None
+    copied    the marks of the stopwatch before and after the panel is copied back to a device; or None
     """
 
     leaf_s: float
     swap_s: float
     pivots: Vector | None = None
+    copied: tuple[Any, Any] | None = None
 
 
 #: Methods of a `PanelSolve`: substitution by a library, or products with inverses of diagonal blocks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class FactoredPanel:
     rows of this process row, in column-major order. On the owner of the block row, the first jb of these rows are
     unused, and L21 follows them. Pivots are row numbers in A's type: fp32 represents row numbers below 2^24.
 
-    ahead   whether the host, which factors the panel for a device, sends the pivots first, so that row swaps can begin
+    ahead   whether the host factors the panel for a device; it then sends the pivots first, so that row swaps can begin
     """
 
     def __init__(self, A: DistMatrix, step: LuStep, buffer: Any, kernels: Kernels, *, ahead: bool = False):
@@ -84,10 +85,9 @@ class FactoredPanel:
         A, step = self._A, self.step
         plan = panel_plan(step.jb, options.nbmin, options.ndiv, options.rfact)
         il0 = A.rows.local_start(step.j0)
-        with spans("rfact"):
-            self._work = self._kernels.bring_panel(
-                Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
-            )
+        work = Panel(self.rows, self.L11, self._tail, A.rows, il0, self._top, plan, options.pfact)
+        with spans("rfact"), spans("transfer") if self._ahead else nullcontext():
+            self._work = self._kernels.bring_panel(work)
 
     def factor(self, spans: Spans, look: Callable[[], object] | None = None) -> None:
         """Factor the loaded panel in the message buffer. Collective over the process column that owns the panel.
@@ -111,6 +111,8 @@ class FactoredPanel:
             self._numbers[:] = outcome.pivots
         spans.add("pfact", outcome.leaf_s, scattered=True)
         spans.add("mxswp", outcome.swap_s, scattered=True)
+        if outcome.copied is not None:
+            spans.between("transfer", *outcome.copied)
 
         if self._top:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])

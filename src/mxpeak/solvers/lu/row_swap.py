@@ -100,7 +100,7 @@ class RowSwap:
         Afterwards, other operations may change this section of A.
         """
         moves, kernels = self._moves, self._kernels
-        with spans("laswp"):
+        with spans("laswp"), spans("moves"):
             if self._buffers is None:
                 kernels.permute_rows(
                     self._section,
@@ -163,9 +163,10 @@ class RowSwap:
             assert self._task is not None
             self._task.wait()
             me, moves = self._column.rank, self._moves
-            self._scatter(self._out[me], moves.my_targets, self._section)
-            for piece, rows in zip(self._pieces, moves.u_rows):
-                self._scatter(piece, rows, self.U)
+            with spans("moves"):
+                self._scatter(self._out[me], moves.my_targets, self._section)
+                for piece, rows in zip(self._pieces, moves.u_rows):
+                    self._scatter(piece, rows, self.U)
 
     def _scatter(self, piece: Any, rows: list[int], target: Matrix) -> None:
         if rows:

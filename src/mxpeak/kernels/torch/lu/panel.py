@@ -86,9 +86,10 @@ def factor_on_host(device: Device, host: Host, panel: Panel, exchange: Exchange 
     there = list(zip(_parts(panel), panel.copies))
     torch.cuda.current_stream(device.where).synchronize()
     outcome = _factored(host, _in_memory(panel, (_shaped_like(*pair) for pair in there)), exchange)
+    begin = device.mark()
     for part, copy in there:
         _flat(part).copy_(copy, non_blocking=True)
-    return outcome
+    return replace(outcome, copied=(begin, device.mark()))
 
 
 def _factored(host: Host, panel: Panel, exchange: Exchange | None) -> PanelOutcome:
