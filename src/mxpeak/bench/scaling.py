@@ -22,7 +22,7 @@ from mxpeak.records import Result
 from mxpeak.runtime.placement import ranks_here
 
 #: Options that a study does not allow: a process grid, a file of cases, or a comparison of one size.
-REFUSED = ("grid", "node_grid", "npx", "npy", "npz", "min_gflops", "target", "baseline", "submit")
+REFUSED = ("grid", "node_grid", "npx", "npy", "npz", "min_gflops", "target", "baseline", "max_slowdown", "submit")
 #: The sides of all boxes are multiples of this number, because multigrid halves them.
 STEP = 2 ** (LEVELS - 1)
 #: The largest side that the search for a box tries.

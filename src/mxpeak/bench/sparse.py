@@ -24,14 +24,14 @@ from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import Optimizations, SparseMatrix
 from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil
-from mxpeak.errors import UsageError
+from mxpeak.errors import StoppedError, UsageError
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.contract.sparse import natural_kind
 from mxpeak.layout.index_map import consecutive
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.options import Run
 from mxpeak.precision import PRECISIONS
-from mxpeak.records import Caution, Result, size_text, three_digits
+from mxpeak.records import Caution, Result, rate_text, size_text, three_digits
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.memory import Budget
 from mxpeak.solvers.abft.solve_faults import SolveChecks
@@ -50,6 +50,9 @@ ROW = 4096
 OFFICIAL_SHARE = 0.25
 #: Storage formats with 32-bit column indices.
 PLAIN = ("rows", "ell", "sell")
+#: Solves and share of the measuring time before which a run is never stopped, and the factor by which the other solves
+#: may be faster than the fastest so far.
+DECISIVE, UNDECIDED, MARGIN = 3, 0.1, 1.02
 #: Points per side of the box on which all kernels are compiled before any timing.
 TINY = 8
 
@@ -190,6 +193,24 @@ def admission_notes(config: SparseConfig, broken: Sequence[Violation]) -> list[s
     if config.mode != "official":
         return []
     return [f"the result will not be ADMISSIBLE: {violation.rule}: {violation.text}" for violation in broken]
+
+
+def stop_if_slow(target: float | None, samples_s: Sequence[float], rate_flops: float, rt: float) -> None:
+    """Raise a StoppedError if a run can no longer reach --target, a rate in GFLOP/s.
+
+    All further solves may take as little time as the fastest solve so far, less MARGIN. Then the mean of the run is at
+    most this rate, so a run that can reach the target is never stopped. `rate_flops` is the rate of the solves so far.
+    The function needs DECISIVE solves and a tenth of the measuring time, because a cold machine is slower.
+    """
+    spent = sum(samples_s)
+    if target is None or len(samples_s) < DECISIVE or spent < UNDECIDED * rt:
+        return
+    best = rate_flops * spent / len(samples_s) / min(samples_s)
+    if MARGIN * best < 1e9 * target:
+        raise StoppedError(
+            f"{len(samples_s)} solves reach {rate_text(rate_flops)}, the rest at most {three_digits(100 * MARGIN)} % "
+            f"of the fastest solve ({rate_text(best)}), but --target is {rate_text(1e9 * target)}"
+        )
 
 
 @dataclass(slots=True)
@@ -408,7 +429,9 @@ class SparseBench(Bench[AnySparse]):
             progress.before = steps * len(samples)
             progress.expected = steps * max(least, ceil(rt * len(samples) / sum(samples)))
             if so_far is not None:
-                self.sampled(samples[-1], so_far(TimedSolves(samples, solves)))
+                partial = so_far(TimedSolves(samples, solves))
+                self.sampled(samples[-1], partial)
+                stop_if_slow(self.config.target, samples, partial.rate_flops, rt)
         self.spans.finish()
         by_step = step_table(self.kernels, self.comm, self.spans)
         return TimedSolves(samples, solves, phase_table(self.comm, self.spans), by_step)

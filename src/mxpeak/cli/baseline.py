@@ -9,8 +9,10 @@ from typing import Any
 from mxpeak.cli.request import RunRequest
 from mxpeak.cli.run_history import past_results, recorded
 from mxpeak.comm.base import Communicator
+from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
+from mxpeak.options import as_text
 from mxpeak.records import PASSED
 from mxpeak.runtime.placement import native_precisions, on_device, on_processor, threads_of
 from mxpeak.watch.forecast import ProgressForecast
@@ -19,6 +21,57 @@ from mxpeak.watch.forecast import ProgressForecast
 SAME = ("n", "precision", "generator", "refine", "scaling", "pivoting")
 #: Settings that older results do not contain, with their values in those runs.
 ADDED = {"pivoting": "none"}
+
+
+#: Options that must agree if the rate of a sparse run is compared with that of another run.
+SAME_SPARSE = (
+    *("precision", "mg_precision", "krylov_precision", "storage", "smoother"),
+    *("restart", "nonsymmetric", "matrix"),
+)
+
+
+def with_recorded_target(request: RunRequest, ranks: int) -> RunRequest:
+    """Return a request whose --target is the rate of --baseline less --max-slowdown, if --max-slowdown is set."""
+    config: Any = request.config
+    slowdown = getattr(config, "max_slowdown", None)
+    if slowdown is None:
+        return request
+    if config.baseline is None:
+        raise UsageError("--max-slowdown refers to the rate of an earlier run; add --baseline FILE or --baseline last")
+    target = (1.0 - slowdown) * _recorded_rate(request, ranks) / 1e9
+    return request.with_values({"target": max(target, config.target or 0.0)}, "flag")
+
+
+def _recorded_rate(request: RunRequest, ranks: int) -> float:
+    """Return the rate in flop/s of the newest valid result in --baseline with the problem of this request."""
+    path, valid = _valid_results(request.config.baseline, request.benchmark.name)  # type: ignore[attr-defined]
+    if isinstance(request.config, SparseConfig):
+        others = [_sparse_differences(result, request, ranks) for result in valid]
+    else:
+        run = on_device(request)
+        config: Any = on_processor(run, native_precisions(run.config)).config
+        if config.n is None or len(cases := list(config.cases(ranks))) != 1:
+            raise UsageError("--max-slowdown compares one case; add -N, and use one value for each option")
+        others = [_differences(result, cases[0], ranks) for result in valid]
+    for result, different in zip(reversed(valid), reversed(others)):
+        if not different:
+            return float(result["result"]["rate_flops"])
+    raise _another_problem(path, others)
+
+
+def _sparse_differences(result: Mapping[str, Any], request: RunRequest, ranks: int) -> list[str]:
+    """Return a text per option that differs between a result of a sparse benchmark and a request."""
+    config: Any = request.config
+    if config.shape is None:
+        raise UsageError("--max-slowdown compares one problem, but its size is not set; add --nx or --box")
+    sections = (result.get(name) for name in ("config", "problem", "launch"))
+    recorded, problem, launch = (section if isinstance(section, dict) else {} for section in sections)
+    there = {name: problem.get(name) for name in ("nx", "ny", "nz")} | {"ranks": launch.get("ranks")}
+    here = dict(zip(("nx", "ny", "nz"), config.shape)) | {"ranks": ranks}
+    for name in SAME_SPARSE:
+        if name in request.origins and isinstance(entry := recorded.get(name), Mapping):
+            there[name], here[name] = as_text(entry.get("value")), as_text(getattr(config, name))
+    return _texts(there, here)
 
 
 def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, ProgressForecast]:
@@ -62,6 +115,12 @@ def simulated(
 
 def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> dict[Any, ProgressForecast]:
     """Return a forecast per case from a result file, or from the newest valid run if `text` is `last`."""
+    path, valid = _valid_results(text, benchmark)
+    return {case: _forecast(path, valid, case, ranks) for case in cases}
+
+
+def _valid_results(text: str, benchmark: str) -> tuple[Path, list[Mapping[str, Any]]]:
+    """Return the valid results of --baseline with their file; `last` selects the newest valid run."""
     path: Path | None = Path(text)
     if text == "last":
         path = next((file for file, result in past_results() if _is_valid(result, benchmark)), None)
@@ -72,7 +131,7 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
     valid = [result for result in _results(path) if _is_valid(result, benchmark)]
     if not valid:
         raise UsageError(f"--baseline {path} contains no valid result of {benchmark}; use another FILE")
-    return {case: _forecast(path, valid, case, ranks) for case in cases}
+    return path, valid
 
 
 def _is_valid(result: Mapping[str, Any], benchmark: str) -> bool:
@@ -108,8 +167,13 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
                     "run that case again"
                 )
             return forecast
+    raise _another_problem(path, others)
+
+
+def _another_problem(path: Path, others: Iterable[list[str]]) -> UsageError:
+    """Return the error of a --baseline with another problem, which names the fewest differences."""
     nearest = min(others, key=len)
-    raise UsageError(
+    return UsageError(
         f"--baseline {path} contains another problem: {', '.join(nearest)}; use another FILE, or use the same settings"
     )
 
@@ -121,5 +185,10 @@ def _differences(result: Mapping[str, Any], case: Any, ranks: int) -> list[str]:
     here = {name: getattr(case, name, None) for name in SAME} | {"ranks": ranks}
     older = {name: value for name, value in ADDED.items() if here[name] is not None}
     there = {name: problem.get(name, older.get(name)) for name in SAME} | {"ranks": launch.get("ranks")}
-    different = [name for name in here if there[name] != here[name]]
-    return [f"{name} is {there[name]} in the file and {here[name]} in this run" for name in different]
+    return _texts(there, here)
+
+
+def _texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """Return a text per name whose values differ."""
+    different = [name for name in here if there.get(name) != here[name]]
+    return [f"{name} is {there.get(name)} in the file and {here[name]} in this run" for name in different]

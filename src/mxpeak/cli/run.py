@@ -18,6 +18,7 @@ from mxpeak.cli.request import RunRequest, add_options, requests
 from mxpeak.cli.run_history import PARTIAL, RESULT
 from mxpeak.cli.scaling import parts, section, turns
 from mxpeak.cli.session import GRACE_S
+from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
@@ -95,6 +96,7 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
         from mxpeak.cli.dry_run import dry_run
 
         return dry_run(wanted, session)
+    wanted = session.on_root(lambda: _with_targets(wanted, session))
     forecasts: dict[str, Any] = {}  # only rank 0 has forecasts, because only rank 0 compares
     session.on_root(lambda: forecasts.update(_forecasts(wanted, session)))
     folders = session.on_root(lambda: _prepare_files(benchmark, wanted))
@@ -108,9 +110,21 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
             _remove_if_empty(folders)
 
 
+def _with_targets(wanted: list[RunRequest], session: Session) -> list[RunRequest]:
+    """Return the requests with the targets that follow from --baseline and --max-slowdown."""
+    if all(getattr(request.config, "max_slowdown", None) is None for request in wanted):
+        return wanted
+    from mxpeak.cli.baseline import with_recorded_target
+
+    assert session.comm is not None
+    return [with_recorded_target(request, session.comm.size) for request in wanted]
+
+
 def _forecasts(wanted: list[RunRequest], session: Session) -> dict[str, Any]:
-    """Return the forecast of each case from --baseline, by benchmark and case."""
-    compared = [request for request in wanted if getattr(request.config, "baseline", None) is not None]
+    """Return the forecast of each case of an LU benchmark from --baseline, by benchmark and case."""
+    compared = [
+        request for request in wanted if isinstance(request.config, LuConfig) and request.config.baseline is not None
+    ]
     if not compared:
         return {}
     from mxpeak.cli.baseline import forecasts_of
@@ -279,7 +293,7 @@ class Execution:
         """Return a function that forecasts LU cases by simulation, if there is no --baseline."""
         from mxpeak.cli.baseline import simulated
 
-        if getattr(request.config, "baseline", "not an LU benchmark") is not None:
+        if not isinstance(request.config, LuConfig) or request.config.baseline is not None:
             return lambda case: None
         return simulated(request, comm, self.session.log)
 

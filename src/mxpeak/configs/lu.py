@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from mxpeak.configs.grid import GridCase, GridConfig, cases_of, each, squarest
+from mxpeak.configs.run import StoppableConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, count, duration, integer, listed, name_in, option, real, users_file, users_folder
+from mxpeak.options import boolean, count, duration, integer, listed, name_in, option, users_folder
 
 #: The panel broadcasts, in the order of HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -38,7 +39,7 @@ class LuCase(GridCase):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LuConfig(GridConfig):
+class LuConfig(GridConfig, StoppableConfig):
     """Options of the benchmarks that factor matrices.
 
     case    the class of a case
@@ -62,11 +63,6 @@ class LuConfig(GridConfig):
     )
     depth: tuple[int, ...] = option(
         (1,), listed(integer(0, 99)), "look-ahead depth: 0 or 1 (larger values act as 1)", "grid", "D,..."
-    )
-
-    target: float | None = option(None, real(0.0), "stop if X GFLOP/s can no longer be reached", "measuring")
-    baseline: str | None = option(
-        None, users_file, "compare progress with an earlier result: FILE or 'last'", "measuring"
     )
 
     checkpoint: str | None = option(

@@ -146,6 +146,19 @@ class ShowConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoppableConfig(RunConfig):
+    """Options of a benchmark that mxpeak stops if the run is too slow."""
+
+    target: float | None = option(None, real(0.0), "stop if X GFLOP/s can no longer be reached", "measuring")
+    baseline: str | None = option(
+        None, users_file, "compare progress with an earlier result: FILE or 'last'", "measuring"
+    )
+    max_slowdown: float | None = option(
+        None, share, "stop if the run becomes slower than --baseline by more than this share", "measuring", "10%"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OutputConfig(ShowConfig):
     """Options of the output of a run, which are not part of its configuration."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from mxpeak.configs.run import RunConfig
+from mxpeak.configs.run import StoppableConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Setting, ValueParser, boolean, integer, one_of, option, quoted, seconds
 
@@ -26,7 +26,7 @@ def box_sides(text: str) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SparseConfig(RunConfig):
+class SparseConfig(StoppableConfig):
     """The options of a benchmark of the 27-point problem, which runs one case.
 
     both_ways   whether the sweeps go forward and backward (symmetric Gauss–Seidel)

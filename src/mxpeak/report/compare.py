@@ -29,7 +29,7 @@ WAY = (
 #: Machine facts that affect a rate.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
 #: Settings that do not change how a case runs: output files, minimum rates and repetitions.
-ASIDE = ("trace", "min_gflops", "min_share", "baseline", "target", "watchdog", "repeat")
+ASIDE = ("trace", "min_gflops", "min_share", "baseline", "max_slowdown", "target", "watchdog", "repeat")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
