@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mxpeak.errors import UsageError
-from mxpeak.perf.simulation.machines import Curve, find_machine, known_machines
+from mxpeak.perf.simulation.lu import LuRun
+from mxpeak.perf.simulation.machines import INHERITED_SPREAD, Curve, Machine, find_machine, known_machines
+from mxpeak.perf.simulation.predict import predict, simulate_lu
 
 WHOLE = """
 [mine]
@@ -92,7 +95,7 @@ def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (("cores = 8\n", ""), r"\[mine\] cores: the key is missing; use a number from 1"),
+        (("cores = 8\n", ""), r"\[mine\] 1 missing key: add cores; docs/reference"),
         (("cores = 8", "cores = 2"), "2 is less than ranks_per_node = 4"),
         (("cores = 8", "cores = 8.5"), "8.5 is not an integer"),
         (("cores = 8", 'cores = "many"'), "'many' is not valid"),
@@ -105,7 +108,7 @@ def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -
         (("fp16 =", "fp12 ="), "gemm.fp12: the key is unknown; did you mean"),
         (("[mine.gemm]", "[mine.gemm_share]\nfp16 = [[512, 97]]\n[mine.gemm]"), "gemm_share.fp16: .* a share above 1"),
         (("[mine]", "[mine]\nbased_on = 'atlantis'"), "'atlantis', which is not a complete machine"),
-        (("[mine]", "[other]\ncores = 1\n[mine]"), "describes 2 machines: other, mine"),
+        (("[mine]", "[other]\ncores = 1\n[mine]"), r"describes 2 machines; use .*mine.toml:other or .*mine.toml:mine"),
         (("[mine]", "cores = 1\n[mine]"), "cores is outside a table"),
         (("cores = 8", "cores ="), "is not valid TOML"),
     ],
@@ -123,3 +126,89 @@ def test_an_unknown_machine_is_told_with_the_nearest_one() -> None:
         find_machine("xyzzy")
     with pytest.raises(UsageError, match=r"no gemm rate in fp64 \(it has fp16\)"):
         find_machine("summit").curve("gemm", "fp64")
+
+
+def test_all_missing_keys_are_listed_at_once_and_mem_can_replace_one(tmp_path: Path) -> None:
+    text = "[mine]\nranks_per_node = 4\nmemory_rate = 1e12\n[mine.network]\nnics = 1\nlocal_rate = 1e9\n"
+    with pytest.raises(UsageError) as refused:
+        find_machine(written(tmp_path, text))
+    assert str(refused.value).endswith(
+        "[mine] 5 missing keys: add cores, memory_bytes, network.nic_rate, network.latency_s, a curve of gemm, such as "
+        "gemm.fp64 = [[NB, FLOP/s], ...]; docs/reference/machine-files.md describes the keys; instead of memory_bytes, "
+        "you can use --mem 64GiB for the memory per rank"
+    )
+    file = written(tmp_path, WHOLE.replace("memory_bytes = 80e9\n", ""))
+    assert find_machine(file, 64e9).memory_bytes == 64e9
+    assert find_machine(file, 64e9).sources["memory_bytes"] == "--mem"
+    assert find_machine(written(tmp_path, WHOLE), 64e9).memory_bytes == 80e9, "--mem is then a share of the memory"
+
+
+def test_a_file_describes_several_machines(tmp_path: Path) -> None:
+    more = '[old]\nbased_on = "mine"\n[old.network]\nnics = 1\n[h100]\nbased_on = "mine"\n'
+    file = written(tmp_path, WHOLE + more)
+    assert find_machine(f"{file}:mine").network.nics == 2
+    assert (find_machine(f"{file}:old").network.nics, find_machine(f"{file}:old").cores) == (1, 8)
+    assert find_machine(f"{file}:h100").cores == 8, "the file's own table, not the built-in machine"
+    with pytest.raises(UsageError, match=r"describes 3 machines; use .*:mine or .*:old or .*:h100"):
+        find_machine(file)
+    with pytest.raises(UsageError, match=r"describes no machine 'new'; use .*:mine or"):
+        find_machine(f"{file}:new")
+    with pytest.raises(UsageError, match="is neither a known machine nor a file"):
+        find_machine(f"{tmp_path}/none.toml:mine")
+    with pytest.raises(UsageError, match="describes no machine; add a table"):
+        find_machine(written(tmp_path, ""))
+
+
+def test_inherited_values_are_marked_and_widen_the_interval(tmp_path: Path) -> None:
+    base = find_machine("frontier")
+
+    def based(own: str) -> Machine:
+        return find_machine(written(tmp_path, f'[mine]\nbased_on = "frontier"\n{own}'))
+
+    mine = based("cores = 56\n[mine.gemm]\nfp64 = 20e12\n")
+    assert mine.base == "frontier"
+    assert {"memory_bytes", "gemm.fp16", "network.nics", "panel.sync_s"} <= set(mine.inherited)
+    assert not {"cores", "gemm.fp64"} & set(mine.inherited)
+    assert mine.sources["network.nics"] == f"inherited from frontier: {base.sources['network.nics']}"
+    assert mine.spread == pytest.approx((base.spread[0] + INHERITED_SPREAD, base.spread[1] + INHERITED_SPREAD))
+    assert based("spread_compute = 0.1\n").spread == pytest.approx((0.1, base.spread[1] + INHERITED_SPREAD))
+    run = LuRun(n=40960, nb=512, P=2, Q=4, split=0.5)
+    narrow, wide = (predict(lambda varied: simulate_lu("hpl", run, varied), each) for each in (base, mine))
+    assert wide.low / wide.forecast.rate_flops < narrow.low / narrow.forecast.rate_flops
+    assert wide.high / wide.forecast.rate_flops > narrow.high / narrow.forecast.rate_flops
+    assert not base.inherited
+    assert find_machine("crusher").spread == base.spread, "the same nodes"
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "measured"),
+    [
+        ("h100", LuRun(n=89088, nb=1024, P=1, Q=1, split=0.5), 39.6e12),
+        ("h200", LuRun(n=119808, nb=1024, P=1, Q=1, split=0.5), 41.9e12),
+        ("h200", LuRun(n=168960, nb=1024, P=1, Q=1, precision="fp16"), 405e12),
+    ],
+)
+def test_predictions_for_one_gpu_are_near_the_results_of_this_project(name: str, run: LuRun, measured: float) -> None:
+    """The rates of benchmarks/results/gpu-h100-hpl.json, gpu-h200-hpl.json and gpu-h200-hpl-mxp.json."""
+    machine = replace(find_machine(name), ranks_per_node=1)
+    benchmark = "hpl" if run.precision == "fp64" else "hpl-mxp"
+    assert simulate_lu(benchmark, run, machine).rate_flops == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "benchmark", "run", "listed"),
+    [
+        ("b200", "hpl", LuRun(n=557056, nb=1024, P=4, Q=4, split=0.5), 33.1e12),
+        ("b200", "hpl-mxp", LuRun(n=748544, nb=5504, P=4, Q=4, precision="fp16"), 808e12),
+        ("mi300a", "hpl", LuRun(n=473088, nb=512, P=4, Q=4, split=0.5), 40.2e12),
+        ("mi300a", "hpl-mxp", LuRun(n=645120, nb=2880, P=4, Q=4, precision="fp16"), 381e12),
+        ("gh200", "hpl", LuRun(n=405504, nb=1024, P=4, Q=4, split=0.5), 42.5e12),
+        ("a64fx", "hpl", LuRun(n=233472, nb=256, P=8, Q=8, split=0.5), 442.01e15 / 158976 / 4),
+        ("a64fx", "hpl-mxp", LuRun(n=331776, nb=384, P=8, Q=8, precision="fp16"), 2.004e18 / 158976 / 4),
+    ],
+)
+def test_a_rank_on_a_few_nodes_is_predicted_within_a_quarter_of_the_lists(
+    name: str, benchmark: str, run: LuRun, listed: float
+) -> None:
+    """Rates per device in the lists of 2020 to 2026: CHIE-4, El Capitan, JUPITER and Fugaku."""
+    assert simulate_lu(benchmark, run, find_machine(name)).rate_flops / run.ranks == pytest.approx(listed, rel=0.25)

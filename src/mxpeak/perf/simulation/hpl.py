@@ -11,6 +11,7 @@ If the device of a rank is its own cores (on a CPU), the cores also compute FACT
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -119,7 +120,10 @@ class HplClocks(LuClocks):
             raise UsageError(
                 f"the machine {machine.name} has no data for FACT, the panel factorization on the host; add "
                 f"core_rate and sync_s to its table [{machine.name}.panel]"
+                + ("" if "fp64" in machine.trsm else f", and fp64 to its table [{machine.name}.trsm]")
             )
+        if run.P > 1 and machine.core_rate is not None:  # a device factors a panel only if it has the whole panel
+            machine = replace(machine, fact={})
         super().__init__(run, machine)
         self.panel, self.pivots = np.zeros_like(self.device), 0.0
         self.rows: dict[int, Array] = {}

@@ -93,6 +93,7 @@ class Machine:
     spread               relative uncertainty of compute and network rates, which sets the interval of a prediction
     devices              whether ranks compute on devices in addition to their host's cores
     sources              the source of each number
+    base, inherited      the machine on which this one is based, and the keys whose values are inherited
     """
 
     name: str
@@ -125,6 +126,8 @@ class Machine:
     spread: tuple[float, float] = (0.05, 0.2)
     devices: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
+    inherited: tuple[str, ...] = ()
 
     def curve(self, kernel: str, precision: str) -> Curve:
         """Return the rate curve of a kernel; if there is none, raise a UsageError with the available precisions."""
@@ -165,28 +168,36 @@ def known_machines() -> dict[str, Any]:
     return tomllib.loads((files("mxpeak.perf") / "machines.toml").read_text(encoding="utf-8"))
 
 
-def find_machine(name: str) -> Machine:
-    """Return the known machine `name`, or the machine that the file `name` describes.
+def find_machine(name: str, memory_bytes: float | None = None) -> Machine:
+    """Return the known machine `name`, or the machine of a file: FILE with one table, or FILE:NAME with several.
 
-    A file contains one table in the same form as machines.toml. The table may be based on a known machine. Raise a
-    UsageError for an unknown name or an invalid file.
+    A file contains tables in the same form as machines.toml. A table may be based on a known machine, or on another
+    table of the file. `memory_bytes` is used if the table does not contain the memory per rank. Raise a UsageError for
+    an unknown name or an invalid file.
     """
     tables = known_machines()
     if name in tables:
-        return machine_from(name, tables, "machines.toml")
-    path = Path(name)
-    if not os.path.exists(path):
+        return machine_from(name, tables, "machines.toml", memory_bytes)
+    file, colon, wanted = name.rpartition(":")
+    if os.path.exists(name) or not colon or not os.path.exists(file):
+        file, wanted = name, ""
+    if not os.path.exists(file):
         close = closest(name, tables)
         hint = f"did you mean {close}?" if close else f"use one of {', '.join(tables)}"
         raise UsageError(f"--machine {name} is neither a known machine nor a file; {hint}")
-    own = _read(path)
-    if len(own) != 1:
+    own = _read(Path(file))
+    if not own:
         raise UsageError(
-            f"--machine {name} describes {len(own)} machines{': ' + ', '.join(own) if own else ''}; use a "
-            "file with one table, such as [mycluster], and the keys in docs/reference/machine-files.md"
+            f"--machine {name} describes no machine; add a table such as [mycluster] with the keys in "
+            "docs/reference/machine-files.md"
         )
-    (name,) = own
-    return machine_from(name, {**tables, **own}, str(path))
+    if not wanted and len(own) > 1:
+        raise UsageError(
+            f"--machine {name} describes {len(own)} machines; use {' or '.join(f'{file}:{each}' for each in own)}"
+        )
+    if wanted and wanted not in own:
+        raise UsageError(f"{file} describes no machine {wanted!r}; use {' or '.join(f'{file}:{each}' for each in own)}")
+    return machine_from(wanted or next(iter(own)), {**tables, **own}, file, memory_bytes)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -201,6 +212,10 @@ def _read(path: Path) -> dict[str, Any]:
             raise UsageError(f"--machine {path}: {name} is outside a table; add a first line such as [mycluster]")
     return own
 
+
+#: Keys of compute rates, and the relative uncertainty that inherited rates add to a prediction.
+COMPUTE = ("memory_rate", "generate_rate", "solve_rate", "cast_rate", "gemm.", "trsm.", "factor.", "fact.", "panel.")
+INHERITED_SPREAD = 0.25
 
 #: The numeric keys of a table, with the smallest and largest valid value, and whether the key is required.
 NUMBERS: dict[str, tuple[float, float, bool]] = {
@@ -245,22 +260,48 @@ TABLES = ("network", "panel", *CURVES)
 PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
 
-def machine_from(name: str, tables: Table, source: str) -> Machine:
-    """Return the machine of tables[name], completed by the values of its base; raise a UsageError if it is invalid."""
-    return _Reader(name, _based(name, tables, source), source).machine()
+def machine_from(name: str, tables: Table, source: str, memory_bytes: float | None = None) -> Machine:
+    """Return the machine of tables[name], completed by the values of its base; raise a UsageError if it is invalid.
+
+    `memory_bytes` is the memory per rank if the table does not contain it.
+    """
+    table = _based(name, tables, source)
+    if memory_bytes is not None and "memory_bytes" not in table:
+        table["memory_bytes"] = {"value": memory_bytes, "source": "--mem"}
+    reader = _Reader(name, table, source)
+    base = tables[name].get("based_on")
+    return reader.machine() if base is None else _with_inherited(reader.machine(), tables[name], base)
 
 
-def _based(name: str, tables: Table, source: str) -> dict[str, Any]:
+def _with_inherited(machine: Machine, own: Table, base: str) -> Machine:
+    """Return the machine with marks on the sources of inherited values, and with the spread that these values add.
+
+    A spread in the machine's own table is used as it is.
+    """
+    stated = {f"{key}.{inner}" for key in TABLES for inner in own.get(key, {})} | {key for key in own}
+    inherited = tuple(key for key in machine.sources if key not in stated and not key.startswith("spread_"))
+    network = any(key.startswith("network.") for key in inherited)
+    compute = any(key in COMPUTE or key.startswith(COMPUTE) for key in inherited)
+    spread = (
+        machine.spread[0] + INHERITED_SPREAD * (compute and "spread_compute" not in own),
+        machine.spread[1] + INHERITED_SPREAD * (network and "spread_network" not in own),
+    )
+    marked = {key: f"inherited from {base}: {machine.sources[key]}" for key in inherited}
+    return replace(machine, spread=spread, base=base, inherited=inherited, sources={**machine.sources, **marked})
+
+
+def _based(name: str, tables: Table, source: str, derived: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the table of a machine with the values of its base; `derived` are the machines based on this one."""
     own = dict(tables[name])
     base = own.pop("based_on", None)
     if base is None:
         return own
-    if base not in tables or base == name or "based_on" in tables[base]:
+    if not isinstance(base, str) or base not in tables or base in (name, *derived):
         raise UsageError(
             f"{source}: [{name}] is based on {base!r}, which is not a complete machine; use the name of a "
             "complete machine"
         )
-    merged = {**tables[base], "title": name}
+    merged = {**_based(base, tables, source, (*derived, name)), "title": name}
     for key, value in own.items():
         both = isinstance(value, dict) and key in TABLES
         merged[key] = {**merged.get(key, {}), **value} if both else value
@@ -280,6 +321,7 @@ class _Reader:
 
     def machine(self) -> Machine:
         self.refuse_unknown()
+        self.refuse_missing()
         numbers = {key: self.number(key) for key in NUMBERS}
         if numbers["cores"] < numbers["ranks_per_node"]:
             self.fail(
@@ -288,8 +330,6 @@ class _Reader:
                 "least one core per rank",
             )
         curves = {kind: self.curves(kind) for kind in CURVES}
-        if not curves["gemm"]:
-            self.fail("gemm", "the table has no curve; add fp64 or fp16 = [[NB, FLOP/s], ...]")
 
         def given(key: str, default: Any) -> Any:
             return default if numbers[key] is None else numbers[key]
@@ -313,7 +353,11 @@ class _Reader:
                 lib_overlaps=bool(given("network.lib_overlaps", 0)),
                 ilib_passes=given("network.ilib_passes", given("network.lib_passes", 2.0)),
             ),
-            **curves,
+            gemm=curves["gemm"],
+            gemm_share=curves["gemm_share"],
+            trsm=curves["trsm"],
+            factor=curves["factor"],
+            fact=curves["fact"],
             edge=given("gemm.edge", 0.0),
             memory_share=given("memory_share", 1.0),
             launch_s=given("launch_s", 0.0),
@@ -346,12 +390,23 @@ class _Reader:
                 close = closest(key, allowed)
                 self.fail(key, f"the key is unknown; did you mean {close}?" if close else "unknown")
 
+    def refuse_missing(self) -> None:
+        """Raise an error that lists all required keys that the table does not contain."""
+        missing = [key for key, (*_, needed) in NUMBERS.items() if needed and self.value(key, "value") is None]
+        gemm = self.table.get("gemm", {})
+        if not any(precision in gemm for precision in PRECISIONS):
+            missing.append("a curve of gemm, such as gemm.fp64 = [[NB, FLOP/s], ...]")
+        if not missing:
+            return
+        text = f"add {', '.join(missing)}; docs/reference/machine-files.md describes the keys"
+        if "memory_bytes" in missing:
+            text += "; instead of memory_bytes, you can use --mem 64GiB for the memory per rank"
+        self.fail(f"{len(missing)} missing key{'s' * (len(missing) > 1)}", text)
+
     def number(self, key: str) -> Any:
-        least, most, needed = NUMBERS[key]
+        least, most, _ = NUMBERS[key]
         value = self.value(key, "value")
         if value is None:
-            if needed:
-                self.fail(key, f"the key is missing; use a number from {least:g} to {most:g}")
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             self.fail(key, f"{value!r} is not valid; use a number from {least:g} to {most:g}")

@@ -62,7 +62,7 @@ def check_fit(benchmark: str, n: int, nb: int, P: int, Q: int, low: str, per_ran
     raise ResourceError(
         f"N = {n} needs {entry}*N*N / ({P}*{Q}) = {size_text(need['matrix'] / P / Q)} per rank for the "
         f"matrix, and {size_text(need['total'] / P / Q)} with buffers, but a rank has only "
-        f"{size_text(per_rank)}; use -N {fits}, the largest N that fits, or use more ranks"
+        f"{size_text(per_rank)}; use -N {fits}, the largest N that fits, a larger --mem, or more ranks"
     )
 
 

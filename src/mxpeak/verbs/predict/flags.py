@@ -71,7 +71,7 @@ def _flags() -> list[Option]:
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe a run and its machine to a parser."""
     groups = {title: parser.add_argument_group(title) for title in ("where", "problem", "grid")}
-    machine = "built-in name, machine file, or 'tuned' (by mxpeak tune)"
+    machine = "built-in name, FILE, FILE:NAME, or 'tuned' (by mxpeak tune)"
     groups["where"].add_argument("--machine", metavar="FILE|NAME", help=machine)
     for o in _flags():
         groups[o.group].add_argument(*o.flags, type=o.parse, help=o.help, metavar=o.metavar)
@@ -82,7 +82,8 @@ def machine_of(args: argparse.Namespace) -> Machine:
     """Return the machine that --machine names, with the ranks per node from --ranks-per-node."""
     from mxpeak.perf.simulation.machines import find_machine
 
-    machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine)
+    size = None if args.mem is None or args.mem.endswith("%") else float(memory_bytes(args.mem, 0))
+    machine = find_machine(_tuned_table(args) if args.machine == TUNED else args.machine, size)
     if args.ranks_per_node is None:
         return machine
     if args.ranks_per_node > machine.cores:
@@ -308,6 +309,7 @@ def shared_sections(run: AnyRun, machine: Machine, cautions: list[Caution]) -> d
             **{name: getattr(machine, name) for name in ("name", "title", "ranks_per_node", "memory_bytes")},
             "nodes": -(-run.ranks // machine.ranks_per_node),
             "sources": dict(machine.sources),
+            "inherited": list(machine.inherited),
         },
         "warnings": [asdict(caution) for caution in cautions],
     }
@@ -362,6 +364,16 @@ def cautions_of(benchmark: str, run: AnyRun, machine: Machine) -> list[Caution]:
     entry_bytes = precision("fp64" if benchmark == "hpl" else "fp32").bytes
     odd = lu_cautions(run.n, run.nb, run.P, run.Q, entry_bytes) if isinstance(run, LuRun) else []
     return [*odd, *part_node_caution(run.ranks, machine.ranks_per_node)]
+
+
+def inherited_lines(machine: Machine) -> list[str]:
+    """Return text lines with the values that a machine inherits from another, or no lines."""
+    if not machine.inherited:
+        return []
+    compute, network = (f"{100 * spread:.0f} %" for spread in machine.spread)
+    names = ", ".join(machine.inherited)
+    text = f"{len(machine.inherited)} values are those of {machine.base}: {names}"
+    return wrapped("inherited ", f"{text}; the interval is for ±{compute} of compute and ±{network} of network rates")
 
 
 def caution_lines(cautions: list[Caution]) -> list[str]:

@@ -13,6 +13,7 @@ from mxpeak.verbs.predict.flags import (
     caution_lines,
     cautions_of,
     forecast_lines,
+    inherited_lines,
     lu_run,
     machine_of,
     predicted,
@@ -119,7 +120,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
         "phases": dict(forecast.phases),
         **shared_sections(run, machine, cautions),
     }
-    return body, [*lines, *caution_lines(cautions)]
+    return body, [*lines, *inherited_lines(machine), *caution_lines(cautions)]
 
 
 def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None]:
