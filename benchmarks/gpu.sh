@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What only a GPU can prove:  benchmarks/gpu.sh [FOLDER [PART…]]
 #
-# The parts, each with a limit of its own, none above three minutes; one that fails does not keep the others from
+# The parts, each with a limit of its own: three minutes, or ten for those that need several GPUs; one that fails does not keep the others from
 # running.  Without PART they run one after the other, which takes at most the sum of the limits; where a machine is lent
 # for a shorter time, call them one by one, into the same FOLDER:  benchmarks/gpu.sh results order tests
 #
@@ -12,12 +12,16 @@
 #   timeline     90 s   steps of HPL and HPL-MxP as torch's profiler sees them, beside the modelled ones
 #   hpl-mxp      70 s   hpl 60 s   hpg-mxp 120 s   hpcg 70 s   norms 45 s   scan 30 s   solve 45 s
 #                       the benchmarks, each with its limit measured in the same process
+#   multi-order  multi-messages  multi-hpl  multi-halo  multi-norms   590 s each
+#                       with more than one GPU: benchmarks/multi_gpu.py, which compares with expected values
 #
 # JSON and logs go into FOLDER (default gpu-results); nothing need be installed but the dependencies.
 #   PYTHON   the interpreter (default python3)
 #   MACHINE  the file of the modelled machine (default tests/queues/h200.toml)
 set -uo pipefail
 every="environment order tests kernels timeline hpl-mxp hpl hpg-mxp hpcg norms scan solve"
+several="multi-order multi-messages multi-hpl multi-halo multi-norms"
+every+=" $several"
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then
     sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"
     exit 0
@@ -26,7 +30,7 @@ parts=${*:2}
 for part in ${parts:=$every}; do
     [[ " $every " == *" $part "* ]] || { echo "no part is called $part; type some of: $every" >&2; exit 2; }
 done
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 out=$(mkdir -p "${1:-gpu-results}" && cd "${1:-gpu-results}" && pwd)
 python=${PYTHON:-python3}
 export PYTHONPATH="$PWD/src:$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 NO_COLOR=1 TRITON_INTERPRET=0
@@ -72,6 +76,18 @@ part hpcg 70 bash -c 'run hpcg --rt 5'
 part norms 45 bash -c 'run norms -N 40000 --dtype float32,float64'
 part scan 30 "$python" -m mxpeak scan --device cuda --progress never --json "$out/scan.json"
 part solve 45 "$python" benchmarks/gpu.py --sections solve --out "$out/solve.json"
+
+# nvidia-smi counts NVIDIA's GPUs, torch also AMD's.
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+((gpus > 0)) || gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())' 2>/dev/null || echo 0)
+for proof in $several; do
+    if ((gpus > 1)); then
+        part "$proof" 590 "$python" benchmarks/multi_gpu.py "${proof#multi-}" --gpus "$gpus" --out "$out/$proof.json"
+    elif [[ " $parts " == *" $proof "* ]]; then
+        echo "== $proof: not run; it needs at least 2 GPUs, but $gpus found"
+        [[ $parts == "$every" ]] || failed+=("$proof")
+    fi
+done
 
 printf '\n%s s; failed: %s\n' $((SECONDS - begin)) "${failed[*]:-none}"
 ((${#failed[@]} == 0))
