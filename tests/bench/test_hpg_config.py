@@ -12,7 +12,7 @@ import pytest
 
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.run import Hpcg
-from mxpeak.bench.hpg_mxp.config import SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
+from mxpeak.bench.hpg_mxp.config import BASIS_PRECISIONS, SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
 from mxpeak.bench.scaling import check
 from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.sparse_result import mesh_section
@@ -71,6 +71,7 @@ def settled(flags: dict[str, str], file: dict[str, Any]) -> SparseConfig:
         ("precision", "fp8", "fp8"),
         ("mg_precision", "fp32,fp16,fp16,fp64", ("fp32", "fp16", "fp16", "fp64")),
         ("krylov_precision", "fp64", "fp64"),
+        ("krylov_precision", "bf16", "bf16"),
         ("validation", "fullscale", "fullscale"),
         ("nonsymmetric", "yes", True),
         ("matrix", "west0479.mtx", "west0479.mtx"),
@@ -96,7 +97,7 @@ def test_texts_become_values(name: str, text: str, value: Any):
         ("storage", "csr", "--storage: 'csr' is unknown; use one of auto, rows, ell, sell, packed"),
         ("smoother", "red", "--smoother: 'red' is unknown; use one of auto, natural, reference, coloured"),
         ("precision", "tf32", "--precision: 'tf32' is unknown; use one of auto, fp64, fp32, bf16, fp16, fp8"),
-        ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32"),
+        ("krylov_precision", "fp8", "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32, bf16, fp16"),
         ("mg_precision", "fp32,int8", "--mg-precision: 'int8' is unknown"),
         ("threshold", "0", "--threshold: 0 is out of range"),
         ("restart", "0", "--restart: 0 is out of range"),
@@ -137,7 +138,15 @@ def test_a_config_is_one_case_that_nothing_changes():
 
 def test_the_formats_are_known_ones():
     assert set(SPARSE_PRECISIONS) <= set(PRECISIONS)
-    assert set(VECTOR_PRECISIONS) < set(SPARSE_PRECISIONS)
+    assert {*VECTOR_PRECISIONS, *BASIS_PRECISIONS} < set(SPARSE_PRECISIONS)
+
+
+def test_a_basis_in_16_bits_is_that_of_fp32_vectors():
+    for name in (*VECTOR_PRECISIONS, *BASIS_PRECISIONS):
+        config = HpgMxpConfig(krylov_precision=name)
+        narrow = PRECISIONS[name].bytes == 2
+        assert config.basis_precision == (name if narrow else None)
+        assert config.vector_precision == ("fp32" if narrow else name)
 
 
 def test_formats_of_levels_are_one_for_all_or_one_each():
@@ -335,6 +344,7 @@ def test_memory_is_the_formula():
     assert parts["basis"] == 3 * 8 * rows
     assert parts["setup"] == 12 * 27 * rows
     assert parts["total"] == parts["matrix"] + parts["vectors"] + parts["setup"]
+    assert memory_need(box, [replace(one, basis_bytes=2)])["basis"] == (3 * 2 + 8) * rows, "and one vector more"
     apart = memory_need(box, [replace(one, points_apart=True)])
     assert 27 * apart["matrix"] == 29 * parts["matrix"]
     joined = memory_need(box, [replace(one, joined=True)])

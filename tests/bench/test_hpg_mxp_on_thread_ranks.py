@@ -12,6 +12,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mxpeak.bench import harness, limits
@@ -22,11 +23,13 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import make_stencil, weights
+from mxpeak.distributed.system import SparseBasis
 from mxpeak.errors import Outcome
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.sparse import ReferenceSparse
 from mxpeak.layout.stencil import LEVELS, Box
-from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, stencil_levels
+from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, cgs2_bytes, hpg_mxp_flops, stencil_levels
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, document
 from mxpeak.report import sparse_text
 from mxpeak.report.hpgmp_text import hpgmp_report
@@ -49,6 +52,7 @@ from tests.support.hpg_mxp_solves import (
 )
 from tests.support.result_file import VALIDATOR
 from tests.support.roundoff import U
+from tests.support.sparse_matrices import wide
 
 #: One global problem, dealt in one direction, in another and in all.
 WHOLE = (16, 16, 32)
@@ -217,7 +221,8 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
 
 
 def test_what_stands_beside_the_speed_up_is_not_always_measured() -> None:
-    for values in ({"rt": 0.0}, {"quick": True}, {"krylov_precision": "fp64"}, {"precision": "fp64"}):
+    others = ({"krylov_precision": name} for name in ("fp64", "bf16"))
+    for values in ({"rt": 0.0}, {"quick": True}, {"precision": "fp64"}, *others):
         asked = {
             "rt": 0.01,
             "iterations": 2,
@@ -228,6 +233,60 @@ def test_what_stands_beside_the_speed_up_is_not_always_measured() -> None:
             **values,
         }
         assert set(measured(1, **asked).result["between"]) == ({"fp32"} if "precision" in values else set())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("basis", ["bf16", "fp16"])
+def test_a_basis_in_16_bits_reaches_the_threshold_and_is_labelled(ranks: int, basis: str) -> None:
+    result = measured(ranks, rt=0.01, iterations=5, warmup="none", nx=16, krylov_precision=basis)
+    check_result(result)
+    p, check = result.problem, result.validation
+    assert p["precision"] == {"mg": ["bf16"] * 4, "krylov": "bf16", "vectors": "fp32", "basis": basis}
+    assert check["threshold"] == 1e-9
+    assert check["penalty"] >= 0.8, "a cycle ends where rounding would hide its further steps"
+    assert "vectors" in [violation["rule"] for violation in result.rules["violations"]]
+    rows = p["gnx"] * p["gny"] * p["gnz"]
+    ortho = result.result["solves"] * sum(cgs2_bytes(rows, k, 4, 2) for k in range(1, 6))
+    assert result.phases["ortho"]["bytes"] == ortho
+    fp32 = measured(ranks, rt=0.01, iterations=5, warmup="none", nx=16)
+    saved = fp32.problem["memory_bytes"]["mixed"] - p["memory_bytes"]["mixed"]
+    assert saved == (31 * 2 - 4) * rows, "half of 31 vectors, less one more in fp32"
+
+
+@pytest.mark.parametrize("basis", ["bf16", "fp16"])
+def test_stored_vectors_span_the_krylov_space_up_to_one_rounding_of_each(basis: str) -> None:
+    """B Q = Q H + E with |E e_k| <= c u h_{k+1,k}, and |Q^T Q - 1| <= c u, u that of the stored vectors."""
+    kernels, box, u = HostKernels(1).sparse, Box(24, 16, 16), PRECISIONS[basis].u
+    form = mixed_form("bf16", basis=basis)
+    made = make_stencil(kernels, Solo(), box.levels(LEVELS), [form], "greedy", weights(), Spans())
+    system = system_of(kernels, Solo(), made, made.hierarchies[0], 12)
+    system.residual()
+    Q, _ = system.basis()
+    scale = 2.0**15 if basis == "fp16" else 1.0
+    vectors = [Q.last.astype(float)]
+    for k in range(1, 12):
+        product = system.step(Q.last).astype(float)
+        h, below = Q.orthogonalize(Q.next)
+        vectors.append(Q.last.astype(float))
+        assert (wide(Q._Q[k]) / scale).tolist() == vectors[-1].tolist(), "the last vector is the stored one"
+        left = product - np.array(h) @ vectors[:-1] - below * vectors[-1]
+        # a rounding of q_{k+1}, and 2 k + 4 roundings of a vector of the norm of B q in fp32
+        assert np.linalg.norm(left) <= u * below + (2 * k + 4) * 2.0**-24 * np.linalg.norm(product)
+    products = np.array(vectors) @ np.array(vectors).T
+    # each vector is orthogonal to the others before it is rounded; its rounding has the norm u at most
+    assert np.abs(products - np.eye(12)).max() <= 3 * u
+
+
+def test_a_vector_of_any_length_is_stored_without_loss_in_fp16() -> None:
+    """Norm 1 over 2^40 rows leaves numbers of about 2^-20, which are subnormal in fp16 without a scale."""
+    n = 4096
+    Q = SparseBasis(HostKernels(1).sparse, Solo(), n, 2, "fp32", Spans(), stored="fp16")
+    numbers = np.random.default_rng(1).uniform(1, 2, n) * 2.0 ** np.random.default_rng(2).integers(-29, -18, n)
+    w = numbers.astype(np.float32)
+    w[0] = 1.0
+    Q.append(w, 1.0)
+    assert (np.abs(Q.last - w) <= PRECISIONS["fp16"].u * w).all()
+    assert (Q.last.astype(np.float16)[1:] != Q.last[1:]).any(), "fp16 alone loses some of these numbers"
 
 
 @pytest.mark.parametrize("ranks", [1, 4])

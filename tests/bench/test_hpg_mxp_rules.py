@@ -10,7 +10,7 @@ import pytest
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.result import Validated, Validation
-from mxpeak.bench.hpg_mxp.rules import check, foreseen, forms, storages
+from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, storages
 from mxpeak.bench.sparse import memory_violations, order_of, smoother_of
 from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
@@ -123,6 +123,20 @@ def test_double_is_double_whatever_is_asked_of_the_mixed_solver() -> None:
     double, mixed = forms(config, "ell")
     assert double == Form(("fp64",) * 4, "fp64", "ell")
     assert mixed == Form(("fp16",) * 4, "fp32", "ell", mixed=True, tolerance=0.5)
+
+
+@pytest.mark.parametrize("basis", ["bf16", "fp16"])
+def test_a_basis_in_16_bits_is_labelled(basis: str) -> None:
+    config = HpgMxpConfig(krylov_precision=basis, nx=16)
+    double, mixed = forms(config, "sell")
+    assert (double.basis_of("fp64"), mixed.basis_of("bf16"), mixed.vectors_of("bf16")) == ("fp64", basis, "fp32")
+    assert mixed.basis_of("fp64") == "fp64", "of values that need fp64 vectors"
+    broken = [violation.rule for violation in foreseen(config, 1800.0, "sell")]
+    assert broken == ["vectors"]
+    assert not foreseen(HpgMxpConfig(nx=16), 1800.0, "sell")
+    assert between(config, "sell", [{"value_precision": "bf16"}] * 4) == {}
+    with pytest.raises(UsageError, match="use --precision fp32, or --krylov-precision fp64"):
+        check(HpgMxpConfig(krylov_precision=basis, precision="fp64", nx=16), 0, 1)
 
 
 @pytest.mark.parametrize(

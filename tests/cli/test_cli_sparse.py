@@ -263,7 +263,15 @@ def test_a_rate_below_the_floor_exits_with_four(capsys: pytest.CaptureFixture[st
             ["--nx", "16", "--value-tolerance", "0.1"],
             "--value-tolerance 0.1 allows inexact stored values, but --mode official does not; use --mode explore",
         ),
-        (["--nx", "16", "--krylov-precision", "fp8"], "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32"),
+        (
+            ["--nx", "16", "--krylov-precision", "fp8"],
+            "--krylov-precision: 'fp8' is unknown; use one of fp64, fp32, bf16, fp16",
+        ),
+        (
+            ["--nx", "16", "--krylov-precision", "bf16", "--precision", "fp64"],
+            "--krylov-precision bf16 stores the basis of fp32 vectors, but fp64 values on the finest level need fp64 "
+            "vectors; use --precision fp32, or --krylov-precision fp64",
+        ),
         (["--nx", "16", "--rt", "-1"], "--rt: -1 is out of range; use a number of at least 0"),
         (["--nx", "16", "--restart", "0"], "--restart: 0 is out of range; use an integer from 1 to 1000"),
         (["--nx", "16", "--storage", "csr"], "--storage: 'csr' is unknown; use one of auto, rows, ell, sell,"),

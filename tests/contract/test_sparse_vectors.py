@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mxpeak.kernels.reference.sparse import BASIS_TYPES
+from mxpeak.precision import PRECISIONS
 from tests.support.on_arrays import every_backend
 from tests.support.sparse_matrices import DTYPES, ORACLE, VECTORS, Guarded, near, random, stored, told, unit, wide
 
+#: Formats of 16 bits in which a basis of fp32 vectors may be stored.
+HALF = ("bf16", "fp16")
 SIZES = (0, 1, 5, 511, 513, 2049, 7000)
 
 
@@ -86,6 +90,75 @@ def test_entries_are_gathered_from_rows_and_added_to_rows(kernels: Any, rng: Any
             kernels.scatter_add(found.inner, rows, Guarded(n, vectors, y).inner)
             ORACLE.scatter_add(exact, rows, y)
             assert found.checked().tolist() == exact.tolist()
+
+
+@every_backend
+def test_all_numbers_of_16_bits_are_widened_exactly(kernels: Any) -> None:
+    for half in HALF:
+        q = np.arange(2**16, dtype=np.uint16).view(BASIS_TYPES[half])
+        found, exact = Guarded(q.size, "fp32"), q.astype(np.float32)
+        kernels.scale(found.inner, 1.0, q)
+        numbers = ~np.isnan(exact)
+        assert found.checked()[numbers].tobytes() == exact[numbers].tobytes()
+        assert np.isnan(found.inner[~numbers]).all()
+
+
+@every_backend
+def test_numbers_are_rounded_to_16_bits_once_and_to_even(kernels: Any, rng: Any) -> None:
+    for half in HALF:
+        q = np.arange(2**16, dtype=np.uint16).view(BASIS_TYPES[half]).astype(np.float32)
+        finite = np.sort(q[np.isfinite(q)])
+        middle = (finite[:-1].astype(np.float64) + finite[1:]) / 2  # exact in fp32, as are the neighbors
+        around = [
+            middle,
+            np.nextafter(middle.astype(np.float32), np.inf),
+            np.nextafter(middle.astype(np.float32), -np.inf),
+        ]
+        x = np.concatenate([*around, [np.inf, -np.inf, np.nan, 1e30, -1e30, 0.0, -0.0]]).astype(np.float32)
+        found, exact = (np.zeros(x.size, BASIS_TYPES[half]) for _ in range(2))
+        kernels.scale(found, 1.0, x)
+        ORACLE.scale(exact, 1.0, x)
+        numbers = ~np.isnan(exact)
+        assert wide(found)[numbers].tolist() == wide(exact)[numbers].tolist()
+        assert np.isnan(wide(found[~numbers])).all()
+        y = random(rng, 3001, "fp64")
+        found, scale = np.zeros(y.size, BASIS_TYPES[half]), 2.0**15 / 3
+        kernels.scale(found, scale, y)  # rounded to fp64 or fp32, perhaps to fp32 again, and then to 16 bits
+        near(found, scale * y, (unit(half) + 3 * unit("fp32")) * np.abs(scale * y) + PRECISIONS[half].spacing / 2)
+
+
+@every_backend
+def test_bases_in_16_bits_are_projected_and_combined(kernels: Any, rng: Any) -> None:
+    u = unit("fp32")
+    for half, (n, k) in product(HALF, [(0, 3), (5, 0), (1, 1), (301, 1), (1601, 8), (2049, 3), (1601, 30), (700, 31)]):
+        with told((half, n, k)):
+            Q, exact_Q = bases = [b.basis(n, 32, half) for b in (kernels, ORACLE)]
+            assert Q.shape == (32, n)
+            assert not wide(Q).any()
+            for j, q in enumerate(random(rng, n, "fp32") for _ in range(k)):
+                for b, basis in zip((kernels, ORACLE), bases):
+                    b.scale(basis[j], 1.0, q)
+            assert wide(Q).tolist() == wide(exact_Q).tolist()
+            Q[k:] = np.nan  # of the others nothing is read
+            w, h = random(rng, n, "fp32"), rng.uniform(-1.0, 1.0, k)
+            near(kernels.project(Q, k, w), ORACLE.project(exact_Q, k, w), sum_bound("fp32", w, np.ones(n)))
+            after, found = w.copy(), Guarded(n, "fp32", w)
+            exact_h, sums = (
+                each.subtract_and_project(basis, k, x, h)
+                for each, basis, x in ((ORACLE, exact_Q, after), (kernels, Q, found.inner))
+            )
+            step = 2 * (k + 3) * u * (1 + np.abs(h).sum())  # of an entry: k products and sums, the rounding of h
+            near(found.checked(), after, step)
+            near(sums, exact_h, sum_bound("fp32", after, np.ones(n)) + n * step)
+            found = Guarded(n, "fp32", w)
+            square = kernels.subtract_and_square(Q, k, found.inner, h)
+            near(found.checked(), after, step)
+            spread = sum_bound("fp32", after, after) + 2 * step * float(np.abs(wide(after)).sum()) + n * step * step
+            assert square == pytest.approx(ORACLE.dot(after, after), rel=0.0, abs=spread)
+            out, exact = Guarded(n, "fp32"), np.zeros(n, np.float32)
+            kernels.combine(Q, h.tolist(), out.inner)
+            ORACLE.combine(exact_Q, h.tolist(), exact)
+            near(out.checked(), exact, 2 * (k + 3) * u * np.abs(h).sum())
 
 
 @every_backend

@@ -227,6 +227,12 @@ def test_a_sweep_from_zero_costs_less_than_a_full_one():
 def test_orthogonalisation_reads_the_basis_three_times():
     for k, w in product((1, 30), (2, 4, 8)):
         assert cgs2_bytes(100, k, w) == 3 * 100 * k * w + (1 + 2 + 2 + 2) * 100 * w
+        assert cgs2_bytes(100, k, w, w) == cgs2_bytes(100, k, w)
+
+
+def test_a_basis_in_16_bits_is_read_in_16_bits_and_its_new_vector_written_and_widened():
+    # The dot product reads w; both updates and the scaling read and write w; the new vector is written and read.
+    assert cgs2_bytes(100, 30, 4, 2) == 3 * 100 * 30 * 2 + (1 + 2 + 2 + 1 + 1) * 100 * 4 + (1 + 1) * 100 * 2
 
 
 def test_vector_operations_move_their_vectors():

@@ -15,6 +15,7 @@ from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.layout.stencil import LEVELS, Box
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, hpg_mxp_flops, memory_bytes, stencil_levels
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, document
 from tests.support.hpg_mxp_solves import error_bound, global_matrix
 from tests.support.result_file import VALIDATOR
@@ -73,7 +74,7 @@ def check_problem(p: dict[str, Any], box: Box) -> None:
     memory = p["memory_bytes"]
     finest = p["levels"][0]
     # Of every rank: the matrices, which are rank 0's or larger, and a basis of restart + 1 vectors.
-    width = 4 if finest["vector_precision"] == "fp32" else 8
+    width = PRECISIONS[p["precision"].get("basis", finest["vector_precision"])].bytes
     least = (p["restart"] + 1) * width * box.global_rows + sum(level["bytes"] for level in p["levels"])
     assert memory["mixed"] >= least
     assert memory["double"] >= (p["restart"] + 1) * 8 * box.global_rows + 8 * p["nnz"]

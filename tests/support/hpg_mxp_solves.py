@@ -173,10 +173,16 @@ class Solved:
 DOUBLE = Form(("fp64",) * LEVELS, "fp64", "sell")
 
 
-def mixed_form(values: Sequence[str] | str, vectors: str = "fp32", storage: str = "sell", tolerance: float = 0.0) -> Form:  # fmt: skip  # noqa: E501
+def mixed_form(
+    values: Sequence[str] | str,
+    vectors: str = "fp32",
+    storage: str = "sell",
+    tolerance: float = 0.0,
+    basis: str | None = None,
+) -> Form:
     """The mixed solver's matrices: one format for all levels or one each."""
     each = (values,) * LEVELS if isinstance(values, str) else tuple(values)
-    return Form(each, vectors, storage, mixed=True, tolerance=tolerance)
+    return Form(each, vectors, storage, mixed=True, tolerance=tolerance, basis=basis)
 
 
 def system_of(
@@ -184,7 +190,7 @@ def system_of(
 ) -> MixedSystem:
     """A x = b as GMRES-IR takes it."""
     top = hierarchy.top
-    inner = InnerIteration(top.A, lambda q: cycle(top, q), restart)
+    inner = InnerIteration(top.A, lambda q: cycle(top, q), restart, basis=hierarchy.basis)
     return MixedSystem(kernels, comm, hierarchy.outer, made.b, inner, Spans())
 
 
@@ -206,7 +212,8 @@ def solved(
     found = []
     for k, hierarchy in enumerate(made.hierarchies):
         system = system_of(kernels, comm, made, hierarchy, restart)
-        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=300, tolerance=tolerance)
+        how = {"reduction": system.reduction, "tolerance": tolerance}
+        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=300, **how)
         values = tuple(level.A.A.values for level in made.levels(k))
         found.append(Solved(done, system.max_error(1.0), values, hierarchy.top.A.A.vectors))
     return found

@@ -134,6 +134,7 @@ def hierarchies_of(
             PACKED_BYTES if form.storage == "packed" else INDEX_BYTES,
             points_apart=order in ("natural", "surface_last"),
             joined=on_gpu,
+            basis_bytes=None if form.basis is None else PRECISIONS[form.basis].bytes,
         )
         for form in forms
     ]
@@ -388,7 +389,7 @@ class SparseBench(Bench[AnySparse]):
         names = [self.name]
         for form in forms:
             order = order_of(self.config, form.storage)
-            names.append(f"{form.storage} {order} {'/'.join(form.values)} {form.vectors}")
+            names.append(f"{form.storage} {order} {'/'.join(form.values)} {form.vectors} {form.basis or form.vectors}")
         return ", ".join([*names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
@@ -506,4 +507,5 @@ class SparseBench(Bench[AnySparse]):
             w * (2 * level.A.n + level.A.A.halo + (level.A.n if level.unfused else 0))
             for w, level in zip(width, levels)
         )
-        return int(self.total(float(matrices + vectors + width[0] * basis * top.n + 3 * 8 * top.n)))
+        stored = HierarchySize((), width[0], basis, basis_bytes=PRECISIONS[problem.hierarchies[k].basis].bytes)
+        return int(self.total(float(matrices + vectors + stored.basis_row * top.n + 3 * 8 * top.n)))

@@ -93,6 +93,7 @@ class HierarchySize:
     value_bytes    bytes of a stored value per level
     vector_bytes   bytes of a vector entry
     basis          number of vectors of the Krylov basis
+    basis_bytes    bytes of a number of the basis; None if they are those of a vector entry
     index_bytes    bytes of a stored column index
     points_apart   whether the L or U part of the next level's rows is copied, as in the natural order on CPUs
     joined         whether matrices are packed in pieces that are then joined, as on devices
@@ -104,6 +105,14 @@ class HierarchySize:
     index_bytes: int = INDEX_BYTES
     points_apart: bool = False
     joined: bool = False
+    basis_bytes: int | None = None
+
+    @property
+    def basis_row(self) -> int:
+        """Return the bytes of the basis per row. A basis in fewer bits has another vector in full precision."""
+        if self.basis_bytes in (None, self.vector_bytes):
+            return self.basis * self.vector_bytes
+        return self.basis * self.basis_bytes + self.vector_bytes
 
 
 def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:
@@ -113,7 +122,7 @@ def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int
       matrix    Σ 27·n_l·(value + index)           and points(l)·n_l·(value + index) for the next level's points
       vectors   Σ 3·(n_l + h_l)·vector             r, x and A x; and 5·8·(N + h_0) for the outer solver
       halo      Σ 2·h_l·vector                     sent, received
-      basis     the largest basis·N·vector         solves run one after the other
+      basis     the largest basis·N·number         solves run one after the other
       setup     12·27·N                            the finest matrix during the set-up; if pieces are joined, also the
                                                    larger of a second copy, 27·N·(value + index), and of a piece while
                                                    it is packed, 132·min(27·N, 2^22)
@@ -128,7 +137,7 @@ def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int
             parts["vectors"] += 3 * (level.rows + level.halo) * size.vector_bytes
             parts["halo"] += 2 * level.halo * size.vector_bytes
     parts["vectors"] += 5 * (box.rows + box.halo) * FP64_BYTES
-    basis = max(size.basis * size.vector_bytes for size in hierarchies) * box.rows
+    basis = max(size.basis_row for size in hierarchies) * box.rows
     entries = STENCIL * box.rows
     joined = max((size.value_bytes[0] + size.index_bytes for size in hierarchies if size.joined), default=0)
     packing = PACKING_BYTES * min(entries, PIECE) if joined else 0

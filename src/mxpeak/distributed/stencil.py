@@ -40,6 +40,7 @@ class Form:
 
     values       the format of each level's values; a wider format if the error of a value would exceed `tolerance`
     vectors      the format of the vectors if values are narrower than fp64; otherwise vectors are fp64
+    basis        the format of the stored Krylov basis, if it has fewer bits than the vectors
     symmetric    whether there are forward and backward sweeps
     mixed        whether the finest matrix is also stored for fp64 vectors
     """
@@ -50,18 +51,27 @@ class Form:
     symmetric: bool = False
     mixed: bool = False
     tolerance: float = 0.0
+    basis: str | None = None
 
     def vectors_of(self, values: str) -> str:
         """Return the format of the vectors of a level with values in the format `values`."""
         return "fp64" if values == "fp64" else self.vectors
 
+    def basis_of(self, values: str) -> str:
+        """Return the format of the Krylov basis if the finest level has values in the format `values`."""
+        return self.vectors_of(values) if self.basis is None or values == "fp64" else self.basis
+
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The multigrid levels of one form of the problem: the finest level, and the finest matrix for fp64 vectors."""
+    """The multigrid levels of one form of the problem: the finest level, and the finest matrix for fp64 vectors.
+
+    basis   the format of the stored Krylov basis
+    """
 
     top: Level
     outer: SparseMatrix
+    basis: str
 
     def clear(self) -> None:
         """Set the vectors of all levels to 0, because vectors of an earlier solve may not be finite."""
@@ -153,8 +163,13 @@ def make_stencil(
             of_form.append(level)
         generate_s += clock.seconds(begin, generated)
         optimize_s += clock.seconds(generated, clock.mark())
-    hierarchies = [Hierarchy(of_form[0], outer) for of_form, outer in zip(levels, outers)]
+    hierarchies = [_hierarchy(of_form[0], outer, form) for of_form, outer, form in zip(levels, outers, forms)]
     return StencilProblem(hierarchies, b, generate_s, optimize_s, [order.colors for order in orders], setup_bytes)
+
+
+def _hierarchy(top: Level, outer: SparseMatrix, form: Form) -> Hierarchy:
+    """Return the hierarchy of one form, from its finest level and its finest matrix for fp64 vectors."""
+    return Hierarchy(top, outer, form.basis_of(top.A.A.values))
 
 
 @dataclass(slots=True, eq=False)
@@ -244,7 +259,7 @@ def make_general(
     ordered = kernels.order(rows, order)
     exchange = partial(Exchange, kernels, comm, partners)
     store = _LevelStore(kernels, comm, rows, ordered, exchange, spans, optimizations)
-    hierarchies = [Hierarchy(*store.store(form, 0)) for form in forms]
+    hierarchies = [_hierarchy(*store.store(form, 0), form) for form in forms]
     b, setup_bytes = kernels.row_sums(rows, ordered), int(rows.indptr[-1]) * 12 + rows.n * 8
     generate_s, optimize_s = clock.seconds(begin, generated), clock.seconds(generated, clock.mark())
     return StencilProblem(hierarchies, b, generate_s, optimize_s, [ordered.colors], setup_bytes)

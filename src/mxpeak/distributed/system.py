@@ -26,8 +26,19 @@ def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: floa
     return allreduce_scalar(comm, float(kernels.xp.max(kernels.xp.abs(x - value))), "max", kernels.xp)
 
 
+#: The power of two by which stored vectors are multiplied. Every vector has norm 1, so no number exceeds 2^15, and all
+#: numbers from 2^-29 on are normal in fp16. Without a scale, typical numbers of 2^28 rows or more would be subnormal.
+STORED_SCALE = {"fp16": 2.0**15}
+
+
 class SparseBasis:
-    """Krylov vectors q_1 … q_k in one contiguous array, and M^-1 q_1 … M^-1 q_k if the basis is flexible."""
+    """Krylov vectors q_1 … q_k in one contiguous array, and M^-1 q_1 … M^-1 q_k if the basis is flexible.
+
+    precision   the format of w, of products and of sums
+    stored      the format of q_1 … q_k of a basis that is not flexible. If it has 16 bits, the last vector is also
+                widened to `precision`, so that the next product multiplies the stored numbers. Then B Q = Q H holds up
+                to one rounding of each vector.
+    """
 
     def __init__(
         self,
@@ -38,13 +49,28 @@ class SparseBasis:
         precision: str,
         spans: Spans,
         *,
+        stored: str | None = None,
         flexible: bool = False,
     ):
+        self._stored = stored = stored or precision
         self._kernels, self._comm, self._n, self._spans = kernels, comm, n, spans
-        self._Q, self._bytes = kernels.basis(n, count, precision), PRECISIONS[precision].bytes
+        self._Q, self._bytes = kernels.basis(n, count, stored), PRECISIONS[precision].bytes
+        self._stored_bytes, self._scale = PRECISIONS[stored].bytes, STORED_SCALE.get(stored, 1.0)
+        self._w = None if stored == precision else zeros(kernels, n, precision)
         self._Z = kernels.basis(n, count - 1, precision) if flexible else self._Q
         self._combined = zeros(kernels, n, precision)
         self._k = 0
+
+    @property
+    def reduction(self) -> float:
+        """Return u of vectors that are stored in 16 bits, and otherwise 0."""
+        return 0.0 if self._w is None else PRECISIONS[self._stored].u
+
+    @property
+    def append_bytes(self) -> int:
+        """Return the bytes that storing a vector writes, and reads again to widen it."""
+        n, narrower = self._n, self._w is not None
+        return n * (2 * self._stored_bytes + self._bytes) if narrower else n * self._bytes
 
     def clear(self) -> None:
         """Remove all vectors from the basis."""
@@ -53,16 +79,18 @@ class SparseBasis:
     @property
     def last(self) -> Vector:
         """Return q_k, the vector that was appended last."""
-        return self._Q[self._k - 1]
+        return self._Q[self._k - 1] if self._w is None else self._w
 
     @property
     def next(self) -> Vector:
-        """Return the memory for q_{k+1}."""
-        return self._Q[self._k]
+        """Return the memory for q_{k+1}, which may be that of q_k."""
+        return self._Q[self._k] if self._w is None else self._w
 
     def append(self, w: Vector, factor: float) -> None:
         """Append q_{k+1} = factor · w."""
-        self._kernels.scale(self.next, factor, w)
+        self._kernels.scale(self._Q[self._k], self._scale * factor, w)
+        if self._w is not None:
+            self._kernels.scale(self._w, 1.0 / self._scale, self._Q[self._k])
         self._k += 1
 
     def store_preconditioned(self, z: Vector) -> None:
@@ -75,22 +103,32 @@ class SparseBasis:
         w must be the vector `next`. The orthogonalization takes three reductions and three reads of the basis.
         """
         kernels, k = self._kernels, self._k
-        flops = self._n * (8.0 * k + 3.0)
-        with self._spans("ortho", flops=flops, bytes=counts.cgs2_bytes(self._n, k, self._bytes)):
+        flops, moved = self._n * (8.0 * k + 3.0), counts.cgs2_bytes(self._n, k, self._bytes, self._stored_bytes)
+        with self._spans("ortho", flops=flops, bytes=moved):
             h = self._sum_vector(kernels.project(self._Q, k, w))
-            correction = self._sum_vector(kernels.subtract_and_project(self._Q, k, w, h))
-            norm = sqrt(self._sum(kernels.subtract_and_square(self._Q, k, w, correction)))
+            correction = self._sum_vector(kernels.subtract_and_project(self._Q, k, w, self._factors(h)))
+            norm = sqrt(self._sum(kernels.subtract_and_square(self._Q, k, w, self._factors(correction))))
             if norm > 0:
-                kernels.scale(w, 1.0 / norm, w)
-        self._k += 1
-        return [a + b for a, b in zip(h.tolist(), correction.tolist())], norm
+                self.append(w, 1.0 / norm)
+            else:
+                self._k += 1
+        return [(a + b) / self._scale for a, b in zip(h.tolist(), correction.tolist())], norm
 
     def combine(self, t: list[Any]) -> Vector:
         """Return Q t, or M^-1 Q t if the basis is flexible, in a vector that the next call overwrites."""
         flops = 2.0 * self._n * len(t)
-        with self._spans("update", flops=flops, bytes=float(self._n * self._bytes * (len(t) + 1))):
-            self._kernels.combine(self._Z, t, self._combined)
+        moved = self._n * (self._stored_bytes * len(t) + self._bytes)
+        with self._spans("update", flops=flops, bytes=float(moved)):
+            self._sum_stored(self._Z, t)
         return self._combined
+
+    def _sum_stored(self, Q: Vector, t: list[Any]) -> None:
+        """Compute Q t."""
+        self._kernels.combine(Q, [coefficient / self._scale for coefficient in t], self._combined)
+
+    def _factors(self, h: Vector) -> Vector:
+        """Return the factors of the stored vectors in Q Q^T w, for the products h of the stored vectors with w."""
+        return h if self._scale == 1.0 else h / self._scale**2
 
     def _sum_vector(self, h: Vector) -> Vector:
         self._comm.allreduce(h, "sum")
@@ -107,6 +145,7 @@ class InnerIteration:
     A               the matrix of the system, or an approximation of it
     restart         the maximum number of steps per cycle
     rounding        the largest relative difference between the values of A and those of the system
+    basis           the format of the Krylov basis, if it differs from the vectors of A
     flexible        store M^-1 q of each step, so that a correction needs no further M^-1 (Saad 1993)
     fp64_products   compute A M^-1 q in fp64 (Carson and Higham 2017): if M^-1 is nearly A^-1, A M^-1 q may be much
                     smaller than |A||M^-1 q|, and low precision rounds every term; needs `flexible`
@@ -116,6 +155,7 @@ class InnerIteration:
     precondition: Preconditioner
     restart: int
     rounding: float = 0.0
+    basis: str | None = None
     flexible: bool = False
     fp64_products: bool = False
 
@@ -158,15 +198,19 @@ class MixedSystem(DistributedSystem):
     ):
         super().__init__(kernels, comm, A, b, spans)
         self._inner, self._precondition, self._flexible = inner.A, inner.precondition, inner.flexible
-        self._bytes = PRECISIONS[inner.A.A.vectors].bytes
-        self._basis = self._empty_basis(inner.restart)
+        self._bytes, self._basis = PRECISIONS[inner.A.A.vectors].bytes, self._empty_basis(inner)
         self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
 
-    def _empty_basis(self, restart: int) -> SparseBasis:
+    def _empty_basis(self, inner: InnerIteration) -> SparseBasis:
         """Return a basis with memory for the vectors of one cycle."""
-        n, precision = self._A.n, self._inner.A.vectors
-        return SparseBasis(self._kernels, self._comm, n, restart + 1, precision, self._spans, flexible=self._flexible)
+        shared = (self._kernels, self._comm, self._A.n, inner.restart + 1, inner.A.A.vectors, self._spans)
+        return SparseBasis(*shared, stored=inner.basis, flexible=inner.flexible)
+
+    @property
+    def reduction(self) -> float:
+        """Return the factor by which one cycle can reduce a residual: u of a basis in 16 bits, and otherwise 0."""
+        return self._basis.reduction
 
     def norm_of_b(self) -> float:
         """Return ||b||. Collective."""
@@ -181,7 +225,8 @@ class MixedSystem(DistributedSystem):
 
     def basis(self) -> tuple[SparseBasis, float]:
         """Start a cycle: clear the basis, append q_1 = r / ||r||, and return the basis and ||r||."""
-        with self._spans("update", flops=float(self._A.n), bytes=float(self._A.n * (8 + self._bytes))):
+        moved = float(8 * self._A.n + self._basis.append_bytes)
+        with self._spans("update", flops=float(self._A.n), bytes=moved):
             self._basis.clear()
             self._basis.append(self._r, 1.0 / self._rho)
         return self._basis, self._rho

@@ -226,13 +226,16 @@ def prolongation_bytes(coarse_rows: int, vector_bytes: int) -> int:
     return coarse_rows * (3 * vector_bytes + INT32_BYTES)
 
 
-def cgs2_bytes(rows: int, k: int, vector_bytes: int) -> int:
+def cgs2_bytes(rows: int, k: int, vector_bytes: int, basis_bytes: int | None = None) -> int:
     """Return the bytes of CGS2 of a vector w against k vectors with scaling, n·(3·k + 7)·`vector_bytes`.
 
     The basis Q is read three times. h = Qᵀw reads w. The update w -= Q h with the second Qᵀw, the update w -= Q h with
-    the norm, and the scaling each read and write w.
+    the norm, and the scaling each read and write w. If a number of the basis has only `basis_bytes`, Q is read with
+    these, and the new vector is also written to the basis and read again.
     """
-    return rows * (3 * k + 7) * vector_bytes
+    if basis_bytes is None or basis_bytes == vector_bytes:
+        return rows * (3 * k + 7) * vector_bytes
+    return rows * ((3 * k + 2) * basis_bytes + 7 * vector_bytes)
 
 
 def dot_bytes(rows: int, vectors: int = 2, vector_bytes: int = FP64_BYTES) -> int:

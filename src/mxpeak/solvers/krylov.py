@@ -251,9 +251,13 @@ def gmres_ir(
     restart: int,
     most: int,
     tolerance: float,
+    reduction: float = 0.0,
     watch: Callable[[Solve], None] = lambda done: None,
 ) -> Solve:
     """Solve A x = b by GMRES-IR with M on the right, until ||b - A x|| <= tolerance·||b||, or r = 0 if b = 0.
+
+    A cycle also ends when it has reduced the estimate of ||r|| by the factor `reduction`. If vectors are stored with
+    the unit roundoff u, r differs from its estimate by up to about u·||r||, so that further steps would have no effect.
 
     The solve ends after `most` steps, or if it stalls. With a tolerance of 0, all steps run. Collective.
     """
@@ -261,7 +265,7 @@ def gmres_ir(
 
     def correct(steps: int) -> list[float]:
         Q, rho = system.basis()
-        d, estimates = cycle(system.step, Q, rho, steps, tolerance * unit)
+        d, estimates = cycle(system.step, Q, rho, steps, max(tolerance * unit, reduction * rho))
         system.update(d)
         return estimates
 

@@ -8,9 +8,10 @@ from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ValueParser, boolean, integer, listed, name_in, one_of, option, real
 
-#: Formats of the matrices, and of the vectors of the inner iteration.
+#: Formats of the matrices, of the vectors of the inner iteration, and of a stored Krylov basis of fp32 vectors.
 SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
 VECTOR_PRECISIONS = ("fp64", "fp32")
+BASIS_PRECISIONS = ("bf16", "fp16")
 #: Ranks of the standard validation (Kashi et al., table 1).
 VALIDATION_RANKS = 8
 
@@ -47,8 +48,8 @@ class HpgMxpConfig(SparseConfig):
     )
     krylov_precision: str = option(
         "fp32",
-        name_in(VECTOR_PRECISIONS),
-        "vector format in the inner iteration: " + ", ".join(VECTOR_PRECISIONS),
+        name_in((*VECTOR_PRECISIONS, *BASIS_PRECISIONS)),
+        "inner vectors: " + ", ".join(VECTOR_PRECISIONS) + "; fp32 with a basis in " + " or ".join(BASIS_PRECISIONS),
         "precision and rules",
     )
     value_tolerance: float = option(
@@ -78,6 +79,16 @@ class HpgMxpConfig(SparseConfig):
     def standalone(self) -> bool:
         """Return whether only one of the two solvers runs."""
         return self.run_type != "benchmark"
+
+    @property
+    def vector_precision(self) -> str:
+        """Return the format of the vectors in the inner iteration."""
+        return "fp32" if self.basis_precision else self.krylov_precision
+
+    @property
+    def basis_precision(self) -> str | None:
+        """Return the format of the stored Krylov basis, or None if it is that of the vectors."""
+        return self.krylov_precision if self.krylov_precision in BASIS_PRECISIONS else None
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:
         """Return the matrix format of each level; raise a UsageError if --mg-precision has the wrong length."""

@@ -69,7 +69,7 @@ class MatrixFile:
 
           matrix    filled·(value + index)
           vectors   3·n·vector, and 5·8·n for the outer solver
-          basis     the largest basis·n·vector      the solves run one after the other
+          basis     the largest basis·n·number      the solves run one after the other
           making    64·nnz at most                  rows while they are distributed and ordered
           filling   72·nnz at most                  rows while a pattern is made symmetric, before the matrix is stored
           kept      12·nnz                          the matrix of the file, on rank 0
@@ -79,7 +79,7 @@ class MatrixFile:
         parts = {
             "matrix": sum(self.filled * (size.value_bytes[0] + size.index_bytes) for size in hierarchies),
             "vectors": 5 * FP64_BYTES * n + sum(3 * n * size.vector_bytes for size in hierarchies),
-            "basis": max(size.basis * n * size.vector_bytes for size in hierarchies),
+            "basis": n * max(size.basis_row for size in hierarchies),
             "making": MAKING_BYTES * nnz,
             "filling": FILLING_BYTES * nnz if self.filled > nnz else 0,
             "kept": KEPT_BYTES * nnz,

@@ -77,6 +77,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
     validation     the validation that determines the penalty
     fullscale      an additional validation on all ranks, or None
     double_bytes   memory of the double solver over all ranks
+    basis          format of the mixed solver's stored Krylov basis
     """
 
     motifs: ClassVar[Sequence[str]] = HPG_MXP_MOTIFS
@@ -86,6 +87,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
     fullscale: Validation | None
     double: Solves
     double_bytes: int
+    basis: str
 
     @property
     def passed(self) -> bool:
@@ -144,7 +146,7 @@ def hpg_mxp_result(
     return {
         "benchmark": "hpg-mxp",
         "status": "valid" if official.passed else "invalid",
-        "problem": {**problem_section(bench, problem, official, held), "peak_rss_bytes": rss},
+        "problem": {**problem_section(bench, problem, official, held, official.basis), "peak_rss_bytes": rss},
         "result": {
             **rates,
             "time_s": mixed.time_s,
@@ -173,6 +175,7 @@ def hpg_mxp_result(
             *bench.facts.cautions,
             *bench.cautions,
             *raised(config, official.levels),
+            *wider(config, official.basis),
             *_unreached(config, check),
             *_failed(others),
             *official.limit.cautions(),
@@ -182,11 +185,20 @@ def hpg_mxp_result(
 
 
 def problem_section(
-    bench: SparseBench[HpgMxpConfig], problem: HpgMxpProblem, measured: MeasuredStorage[Solve], held: Mapping[str, int]
+    bench: SparseBench[HpgMxpConfig],
+    problem: HpgMxpProblem,
+    measured: MeasuredStorage[Solve],
+    held: Mapping[str, int],
+    basis: str,
 ) -> dict[str, Any]:
-    """Return the sizes, formats and memory of the problem; `held` contains the bytes of each solver that ran."""
+    """Return the sizes, formats and memory of the problem.
+
+    held    the bytes of each solver that ran
+    basis   the format of the stored Krylov basis, which is in the section if it is not that of the vectors
+    """
     config = bench.config
-    values = [level["value_precision"] for level in measured.levels]
+    values, vectors = [level["value_precision"] for level in measured.levels], measured.levels[0]["vector_precision"]
+    stored = {} if basis == vectors else {"basis": basis}
     return {
         **problem.section(),
         "restart": config.restart,
@@ -201,7 +213,7 @@ def problem_section(
         },
         "rt_s": bench.rt,
         "larger_mesh": None if len(held) < 2 else problem.larger_mesh(held["mixed"] / held["double"]),
-        "precision": {"mg": values, "krylov": values[0], "vectors": measured.levels[0]["vector_precision"]},
+        "precision": {"mg": values, "krylov": values[0], "vectors": vectors, **stored},
     }
 
 
@@ -281,6 +293,14 @@ def raised(config: HpgMxpConfig, levels: Sequence[Mapping[str, Any]]) -> list[Ca
         for k, (name, level) in enumerate(zip(requested, levels))
         if name not in ("auto", level["value_precision"])
     ]
+
+
+def wider(config: HpgMxpConfig, basis: str) -> list[Caution]:
+    """Return a warning if the values of the matrix need fp64 vectors, although a basis in 16 bits was requested."""
+    if config.basis_precision in (None, basis):
+        return []
+    text = f"the values of the finest level need fp64 vectors, so the Krylov basis is in {basis}"
+    return [Caution("raised", text, "scale the matrix so that fp32 represents its values")]
 
 
 def _wrong(check: Validation) -> list[Caution]:

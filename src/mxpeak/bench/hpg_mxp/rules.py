@@ -6,14 +6,15 @@ validation   standard: reduce the residual by nine orders of magnitude, on at le
              8 (ORNL's code) if the run has as many; fullscale: reach the double solver's residual on all ranks
 run type     both solvers and the validation; a standalone solver has no rating
 solver       300 iterations per timed solve, restarted after 30 (ORNL's code) or 40 (the reference code)
+vectors      fp32 or fp64: the rules have no solver with vectors in 16 bits, whose cycles end before the restart
 storage      32-bit columns: the published rules do not cover compressed columns
 matrix       the benchmark's matrix; a matrix from a file may be rounded to fp32 inside the iteration
 mode         --mode official; --mode explore labels its results
 
-The rules allow any precision inside the GMRES iteration. A format that does not represent every value exactly would
-change the matrix, so an official run uses a wider format instead. Most user matrices are not exact in a format below
-fp64, and a run with a matrix from a file breaks the rules in any case. For these matrices, values with the roundoff of
-fp32 suffice, because residuals are computed with the values of the file.
+The rules allow any precision inside the GMRES iteration, and call fp16 "under investigation". A format that does not
+represent every value exactly would change the matrix, so an official run uses a wider format instead. Most user
+matrices are not exact in a format below fp64, and a run with a matrix from a file breaks the rules in any case. For
+these matrices, values with the roundoff of fp32 suffice, because residuals are computed with the values of the file.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
         _check_alone(config, config.matrix)
     _check_standalone(config)
     formats = config.mg_precisions(levels(config))
+    if config.basis_precision and formats[0] == "fp64":
+        raise UsageError(
+            f"--krylov-precision {config.krylov_precision} stores the basis of fp32 vectors, but fp64 values on the "
+            "finest level need fp64 vectors; use --precision fp32, or --krylov-precision fp64"
+        )
     if config.mode == "explore":
         return
     if "fp8" in (*formats, config.precision):
@@ -106,7 +112,7 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
     tolerance = max(config.value_tolerance, rounding)
     return (
         Form(("fp64",) * count, "fp64", storage),
-        Form(values, config.krylov_precision, storage, mixed=True, tolerance=tolerance),
+        Form(values, config.vector_precision, storage, mixed=True, tolerance=tolerance, basis=config.basis_precision),
     )
 
 
@@ -128,8 +134,8 @@ def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any
     rounding changes the number of steps. It is also empty if the mixed solver has fp64 vectors, because its form is
     then compressed double.
     """
-    if config.value_tolerance or config.matrix is not None or config.krylov_precision == "fp64":
-        return {}  # rounded values change the number of steps; with fp64 vectors, mixed equals compressed double
+    if config.value_tolerance or config.matrix is not None or config.krylov_precision != "fp32":
+        return {}  # rounded numbers change the number of steps; with fp64 vectors, mixed equals compressed double
     values, forms_between = tuple(level["value_precision"] for level in mixed), dict[str, Form]()
     if set(values) != {"fp64"}:
         forms_between["compressed double"] = Form(values, "fp64", storage, mixed=True)
@@ -147,6 +153,9 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
         broken.append(Violation("time", f"--rt {rt:g}: the rules require {OFFICIAL_S:g} s"))
     if config.matrix is not None:
         broken.append(Violation("matrix", f"{config.matrix} is not the benchmark's matrix"))
+    if config.basis_precision and config.run_type != "double":
+        text = "the published rules do not cover a Krylov basis in 16 bits"
+        broken.append(Violation("vectors", f"--krylov-precision {config.krylov_precision}: {text}"))
     if config.iterations != ITERATIONS:
         broken.append(Violation("solver", f"--iterations {config.iterations}: a timed solve has {ITERATIONS}"))
     if config.restart not in RESTARTS:

@@ -184,12 +184,12 @@ class HpgMxp:
             self._solve(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
             system.max_error(1.0)
             self._bench.kernels.sparse.read_values(hierarchy.outer.A)
-            self._use_bases(hierarchy.top.A)
+            self._use_bases(hierarchy.top.A, hierarchy.basis)
 
-    def _use_bases(self, A: SparseMatrix) -> None:
+    def _use_bases(self, A: SparseMatrix, precision: str) -> None:
         """Use Krylov bases of all sizes once, because a device compiles a kernel for each power of two."""
         kernels, restart = self._bench.kernels.sparse, self._config.restart
-        Q, w = kernels.basis(A.n, restart, A.A.vectors), zeros(kernels, A.n, A.A.vectors)
+        Q, w = kernels.basis(A.n, restart, precision), zeros(kernels, A.n, A.A.vectors)
         for size in {min(2**k, restart) for k in range(restart.bit_length() + 1)}:
             h = kernels.subtract_and_project(Q, size, w, kernels.project(Q, size, w))
             kernels.subtract_and_square(Q, size, w, h)
@@ -215,7 +215,7 @@ class HpgMxp:
             storage=storage, levels=self._problem.described(problem, 1), validation=validation, fullscale=fullscale,
             timed=timed, double=reference, readings=bench.limit(before, after, held_mixed), setup_s=setup_s,
             optimize_s=problem.optimize_s, held_bytes=held_mixed, double_bytes=held_double,
-            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace,
+            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace, basis=mixed.basis,
         )  # fmt: skip
 
     def _alone(self, storage: str, rt: float) -> Standalone:
@@ -234,7 +234,7 @@ class HpgMxp:
         return Standalone(
             solver=config.run_type, storage=storage, levels=self._problem.described(problem, 0), timed=timed,
             readings=bench.limit(before, after, held), setup_s=setup_s, optimize_s=problem.optimize_s, held_bytes=held,
-            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace,
+            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace, basis=hierarchy.basis,
         )  # fmt: skip
 
     def _made(self, storage: str) -> tuple[StencilProblem, float]:
@@ -249,7 +249,8 @@ class HpgMxp:
         """Run one restart cycle and return its spans (paper, fig. 9). Collective."""
         restart, system = self._config.restart, self._system(problem, hierarchy, self._comm, self._config.restart)
         b_norm = system.norm_of_b()
-        return self._bench.traced(lambda: gmres_ir(system, b_norm, restart=restart, most=restart, tolerance=0.0))
+        solve = partial(gmres_ir, reduction=system.reduction)
+        return self._bench.traced(lambda: solve(system, b_norm, restart=restart, most=restart, tolerance=0.0))
 
     def _validate_on_few(self, storage: str) -> Validation:
         """Run the standard validation on its ranks, and broadcast its outcome to all ranks. Collective."""
@@ -344,7 +345,7 @@ class HpgMxp:
 
     def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
         """Run one GMRES-IR solve, and then the fault checks. Collective."""
-        solve = gmres_ir(system, b_norm, **how)
+        solve = gmres_ir(system, b_norm, reduction=system.reduction, **how)
         system.ended()
         return solve
 
@@ -352,6 +353,6 @@ class HpgMxp:
         top, bench = hierarchy.top, self._bench
         hierarchy.clear()
         rounding = 0.0 if top.A.A.values == "fp64" else self._problem.forms(top.A.A.storage)[1].tolerance
-        inner = InnerIteration(top.A, partial(cycle, top), restart, rounding)
+        inner = InnerIteration(top.A, partial(cycle, top), restart, rounding, hierarchy.basis)
         shared = (bench.kernels.sparse, comm, hierarchy.outer, problem.b, inner, bench.spans)
         return MixedSystem(*shared) if bench.checks is None else CheckedMixed(bench.checks, *shared)

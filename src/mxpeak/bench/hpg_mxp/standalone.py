@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.problem import HpgMxpProblem
-from mxpeak.bench.hpg_mxp.result import FORMULA, cycles_of, problem_section, raised
+from mxpeak.bench.hpg_mxp.result import FORMULA, cycles_of, problem_section, raised, wider
 from mxpeak.bench.hpg_mxp.rules import foreseen
 from mxpeak.bench.rules import ruling
 from mxpeak.bench.sparse import SparseBench, memory_violations
@@ -21,12 +21,13 @@ from mxpeak.solvers.krylov import Solve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standalone(MeasuredStorage[Solve]):
-    """The timed solves of one solver, "mixed" or "double", with one storage format."""
+    """The timed solves of one solver, "mixed" or "double", with one storage format and one format of the basis."""
 
     motifs: ClassVar[Sequence[str]] = HPG_MXP_MOTIFS
     solves_name: ClassVar[str] = "solves"
 
     solver: str
+    basis: str
 
     @property
     def residual(self) -> float:
@@ -50,7 +51,7 @@ def standalone_result(
     return {
         "benchmark": "hpg-mxp",
         "status": "valid" if first.passed else "invalid",
-        "problem": {**problem_section(bench, problem, first, held), "peak_rss_bytes": rss},
+        "problem": {**problem_section(bench, problem, first, held, first.basis), "peak_rss_bytes": rss},
         "result": {**_figures(problem, first), "beside": [_beside(problem, other) for other in measured[1:]]},
         "validation": _validation(config, first),
         "rules": ruling(broken),
@@ -65,7 +66,7 @@ def standalone_result(
                 f"{solver}: no validation, and therefore no penalty, speed-up or rating",
                 "use --run-type benchmark for a rating",
             ),
-            *(raised(config, first.levels) if first.solver == "mixed" else []),
+            *([*raised(config, first.levels), *wider(config, first.basis)] if first.solver == "mixed" else []),
             *first.limit.cautions(),
         ],
     }

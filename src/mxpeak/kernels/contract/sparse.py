@@ -2,9 +2,10 @@
 
 Each rank has n rows. A matrix multiplies a halo vector x. Its first part x[:n] contains the rank's own unknowns, and
 x[n : n + h] is its halo, the h entries that other ranks send. The rest is padding that is always zero. Other vectors
-have n entries. All vectors are fp64 or fp32. A matrix is stored in its own order, group after group. A group is a set
-of rows without entries between them: a color, a level of the natural order, or a single row. A sweep visits the groups
-in sequence. All vectors are in that order, and an `Order` converts between this order and the original one.
+have n entries. All vectors are fp64 or fp32; those of a basis may also be bf16 or fp16. A matrix is stored in its own
+order, group after group. A group is a set of rows without entries between them: a color, a level of the natural order,
+or a single row. A sweep visits the groups in sequence. All vectors are in that order, and an `Order` converts between
+this order and the original one.
 
 L and U are the entries in columns of earlier and later groups, D is the diagonal, and H contains the columns of other
 ranks. The values of L and U have their own format; those of D and H have the format of the vectors. Row numbers are
@@ -211,7 +212,7 @@ class SparseKernels(Protocol):
         """Return Σ x_i y_i, summed in blocks in fp64; the error is at most (512·u + n·2^-53)·Σ|x_i y_i|."""
 
     def scale(self, y: Vector, factor: float, x: Vector) -> None:
-        """Compute y = factor · x, rounded to the type of y; y may be x."""
+        """Compute y = factor · x, rounded to the type of y; y may be x, and both may be vectors of a basis."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y += factor · x; the type of x may be narrower than that of y."""
@@ -223,7 +224,10 @@ class SparseKernels(Protocol):
         """Compute y = b - y in place, and return Σ y_i² of the new y."""
 
     def basis(self, n: int, count: int, precision: str) -> Basis:
-        """Return `count` zero vectors of n entries; the entries of a vector are contiguous."""
+        """Return `count` zero vectors of n entries; the entries of a vector are contiguous.
+
+        Products with vectors in bf16 or fp16 are computed and added in the type of w, or in fp32 by `combine`.
+        """
 
     def project(self, Q: Basis, k: int, w: Vector) -> Vector:
         """Return the products q_j · w with the first k vectors of Q, in fp64; 2·n·k flops."""

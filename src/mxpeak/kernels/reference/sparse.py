@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from mxpeak.kernels import arrays
@@ -21,6 +22,9 @@ from mxpeak.kernels.contract.sparse import Order, Part, Rows, Stored
 from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.layout.stencil import Box
 from mxpeak.spans import HOST
+
+#: The types of the vectors of a basis.
+BASIS_TYPES = {**TYPES, "bf16": ml_dtypes.bfloat16, "fp16": np.float16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,7 @@ class ReferenceSparse:
 
     def scale(self, y: Array, factor: float, x: Array) -> None:
         with quiet():
-            y[:] = factor * _wide(x)
+            y[:] = _rounded_once(factor * _wide(x), y.dtype)
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         with quiet():
@@ -256,7 +260,7 @@ class ReferenceSparse:
         return self.dot(y, y)
 
     def basis(self, n: int, count: int, precision: str) -> Array:
-        return np.zeros((count, n), TYPES[precision])
+        return np.zeros((count, n), BASIS_TYPES[precision])
 
     def project(self, Q: Array, k: int, w: Array) -> Array:
         return np.array([self.dot(Q[j], w) for j in range(k)], np.float64)
@@ -372,3 +376,9 @@ def _times_interior(row: ReferenceRow, x: Array, r: int) -> float:
 
 def _wide(x: Array) -> Array:
     return x.astype(np.float64)
+
+
+def _rounded_once(x: Array, dtype: np.dtype[Any]) -> Array:
+    """Return x rounded to a type, still in fp64; a conversion of arrays by NumPy may round to fp32 first."""
+    names = [name for name, type_ in BASIS_TYPES.items() if dtype == type_]
+    return rounded(x, names[0])

@@ -21,7 +21,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import SparseMatrix
-from mxpeak.distributed.system import CgSystem, MixedSystem, SparseBasis
+from mxpeak.distributed.system import CgSystem, InnerIteration, MixedSystem, SparseBasis
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.abft.solve_faults import SolveChecks
@@ -148,8 +148,8 @@ class CheckedCg(CgSystem):
 class RecordingBasis(SparseBasis):
     """A basis that records the matrix H of its cycle and the coefficients t of its last combination."""
 
-    def __init__(self, *shared: Any):
-        super().__init__(*shared)
+    def __init__(self, *shared: Any, stored: str | None = None):
+        super().__init__(*shared, stored=stored)
         self._H, self.t = list[list[float]](), list[float]()
 
     def clear(self) -> None:
@@ -174,7 +174,7 @@ class RecordingBasis(SparseBasis):
         for t, column in zip(self.t, self._H):
             for i, h in enumerate(column):
                 coefficients[i] -= h * t
-        self._kernels.combine(self._Q, coefficients, self._combined)
+        self._sum_stored(self._Q, coefficients)
         return self._combined
 
 
@@ -188,13 +188,13 @@ class CheckedMixed(MixedSystem):
         super().__init__(*system)
         kernels, comm, A, (*_, inner, _) = self._kernels, self._comm, self._A, system
         self._checks, self._true = checks, zeros(kernels, A.n, "fp64")
-        self._u = max(PRECISIONS[inner.A.A.vectors].u, inner.rounding)
+        self._u = max(PRECISIONS[inner.basis or inner.A.A.vectors].u, inner.rounding)
         self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), norm(kernels, comm, self._b)
         self._steps, self._before, self._squares = 0, 0.0, list[float]()
 
-    def _empty_basis(self, restart: int) -> SparseBasis:
-        shared = (self._kernels, self._comm, self._A.n, restart + 1, self._inner.A.vectors, self._spans)
-        return RecordingBasis(*shared)
+    def _empty_basis(self, inner: InnerIteration) -> SparseBasis:
+        shared = (self._kernels, self._comm, self._A.n, inner.restart + 1, inner.A.A.vectors, self._spans)
+        return RecordingBasis(*shared, stored=inner.basis)
 
     def restart_from_zero(self) -> None:
         """Set x = 0, and discard the recorded cycle."""

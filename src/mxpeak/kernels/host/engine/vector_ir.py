@@ -334,6 +334,17 @@ def widened_fp16(typingctx, bits):
     return types.float32(types.uint16), codegen
 
 
+@intrinsic
+def widened_bf16(typingctx, bits):
+    """Convert a bf16 number, given by its bits, to fp32: its bits are the upper half."""
+
+    def codegen(context, builder, signature, args):
+        word = builder.shl(builder.zext(args[0], _I32), _I32(16))
+        return builder.bitcast(word, ir.FloatType())
+
+    return types.float32(types.int16), codegen
+
+
 @inner()
 def barrier(sync, threads, yield_address):
     """Wait until all threads have called the barrier.

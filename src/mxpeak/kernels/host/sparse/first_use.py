@@ -176,17 +176,18 @@ def updates(vectors: str) -> list[Entry]:
     ]
 
 
-def basis(vectors: str) -> list[Entry]:
-    """Return the entry points of Gram–Schmidt orthogonalization."""
-    w = vector_of(vectors)
-    Q = types.Array(w.dtype, 2, "A")
-    entries = [on_team("vectors", name, Q, INT, w, w, SUMS) for name in ("subtract_and_project", "subtract_and_square")]
+def basis(vectors: str, stored: str) -> list[Entry]:
+    """Return the entry points of Gram–Schmidt orthogonalization against `stored` vectors."""
+    w, q = vector_of(vectors), vector_of(stored)
+    Q, forms = types.Array(q.dtype, 2, "A"), ((q, FP64, VECTOR), (q, w.dtype, w), (w, w.dtype, q))
+    entries = [on_team("vectors", "scale", *form) for form in forms if w != q]
+    entries += [on_team("vectors", f"subtract_and_{then}", Q, INT, w, w, SUMS) for then in ("project", "square")]
     return [*entries, on_team("vectors", "project", Q, INT, w, SUMS), on_team("vectors", "combine", Q, INT, w, w)]
 
 
 def stencil(form: str) -> list[Entry]:
-    """Return the entry points for a benchmark's matrices, described by "<storage> <order> <values>/… <vectors>"."""
-    storage, ordering, by_level, vectors = form.split()
+    """Return the entry points for matrices described by "<storage> <order> <values>/… <vectors> <basis>"."""
+    storage, ordering, by_level, vectors, _ = form.split()
     values, natural = by_level.split("/"), ordering in ("natural", "surface_last") and storage != "ell"
     kinds = (SlotMatrix, CsrMatrix) if storage == "rows" else (SlotMatrix if natural else ChunkMatrix,)
     pairs = {(each, "fp64" if each == "fp64" else vectors) for each in values}
@@ -225,12 +226,12 @@ def hpg_mxp(details: str) -> list[Entry]:
     """
     forms = [form for form in details.split(", ") if form != "checked"]
     entries = [entry for form in forms for entry in stencil(form)]
-    return slowest_first([*entries, *(entry for form in forms for entry in krylov(form.split()[-1]))])
+    return slowest_first([*entries, *(entry for form in forms for entry in krylov(*form.split()[-2:]))])
 
 
-def krylov(vectors: str) -> list[Entry]:
-    """Return the entry points of GMRES's vector operations."""
-    return [*updates(vectors), *basis(vectors)]
+def krylov(vectors: str, stored: str) -> list[Entry]:
+    """Return the entry points of GMRES's operations on vectors and on a basis of `stored` vectors."""
+    return [*updates(vectors), *basis(vectors, stored)]
 
 
 def gmres(details: str) -> list[Entry]:
@@ -240,7 +241,7 @@ def gmres(details: str) -> list[Entry]:
     """
     preconditioner, smoother, values, vectors, exact, *_ = details.split()
     kind, outer = CsrMatrix if smoother == "natural" else ChunkMatrix, values if exact == "True" else "fp64"
-    entries = [*krylov(vectors), *store(kind, values, vectors), *store(kind, outer, "fp64")]
+    entries = [*krylov(vectors, vectors), *store(kind, values, vectors), *store(kind, outer, "fp64")]
     entries.append(product(kind, outer, "fp64"))
     if preconditioner == "lu" and exact == "True":  # products are in fp64 (see `problem.fp64_products`)
         entries.append(on_team("vectors", "scale", VECTOR, FP64, vector_of(vectors)))

@@ -18,7 +18,7 @@ from mxpeak.kernels.host.sparse import gs_colored, vectors
 from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, UPPER
 from mxpeak.kernels.host.sparse.coarse_rows import coarse_rows, copied_rows
 from mxpeak.kernels.host.sparse.gs_colored import StepList
-from mxpeak.kernels.host.sparse.matrix import VECTORS, Array, HostMatrix, NaturalPattern, aligned
+from mxpeak.kernels.host.sparse.matrix import FORMATS, VECTORS, Array, HostMatrix, NaturalPattern, aligned
 from mxpeak.kernels.host.sparse.natural import coarse_residual
 from mxpeak.kernels.host.sparse.natural.schedule import APART, Schedule
 from mxpeak.kernels.host.sparse.setup import HostSparseSetup
@@ -84,7 +84,8 @@ class HostSparse(HostSparseSetup):
         return float(self._sums[:used, 0].sum())
 
     def scale(self, y: Array, factor: float, x: Array) -> None:
-        self._run_on(x.size, vectors.scale, y, np.result_type(x, y).type(factor), x)
+        wider = max(_real(x), _real(y), key=lambda real: real.itemsize)
+        self._run_on(x.size, vectors.scale, _compiled(y), wider.type(factor), _compiled(x))
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
         self._run_on(y.size, vectors.add_scaled, y, y.dtype.type(factor), x)
@@ -98,22 +99,24 @@ class HostSparse(HostSparseSetup):
 
     def basis(self, n: int, count: int, precision: str) -> Array:
         stride = -(-n // 16) * 16 + 16  # whole cache lines, and rarely a multiple of 4 KiB
-        return np.zeros((count, stride), VECTORS[precision])[:, :n]
+        return np.zeros((count, stride), FORMATS[precision][0])[:, :n]
 
     def project(self, Q: Array, k: int, w: Array) -> Array:
-        used = self._run_on(k * w.size, vectors.project, Q, k, w, self._sums_of(k))
+        used = self._run_on(k * w.size, vectors.project, _compiled(Q), k, w, self._sums_of(k))
         return self._sums[:used, :k].sum(axis=0)
 
     def subtract_and_project(self, Q: Array, k: int, w: Array, h: Array) -> Array:
-        used = self._run_on(k * w.size, vectors.subtract_and_project, Q, k, w, h.astype(w.dtype), self._sums_of(k))
+        task = _compiled(Q), k, w, h.astype(w.dtype)
+        used = self._run_on(k * w.size, vectors.subtract_and_project, *task, self._sums_of(k))
         return self._sums[:used, :k].sum(axis=0)
 
     def subtract_and_square(self, Q: Array, k: int, w: Array, h: Array) -> float:
-        used = self._run_on(k * w.size, vectors.subtract_and_square, Q, k, w, h.astype(w.dtype), self._sums)
+        task = _compiled(Q), k, w, h.astype(w.dtype)
+        used = self._run_on(k * w.size, vectors.subtract_and_square, *task, self._sums)
         return float(self._sums[:used, 0].sum())
 
     def combine(self, Q: Array, y: Sequence[float], out: Array) -> None:
-        self._run_on(len(y) * out.size, vectors.combine, Q, len(y), np.array(y, Q.dtype), out)
+        self._run_on(len(y) * out.size, vectors.combine, _compiled(Q), len(y), np.array(y, _real(Q)), out)
 
     def _sums_of(self, k: int) -> Array:
         """Return the memory for k sums per thread, enlarged if necessary."""
@@ -236,3 +239,17 @@ class HostSparse(HostSparseSetup):
         lines = lines.reshape(-1, width)
         self._norms.read_all([Tile(lines, consecutive(lines.shape[0]), consecutive(width), 0, 0)])
         return int(lines.nbytes)
+
+
+#: The types that compiled code receives for the types of 16 bits.
+_BITS = {FORMATS[name][0]: FORMATS[name][1] for name in ("bf16", "fp16")}
+
+
+def _compiled(x: Array) -> Array:
+    """Return x as compiled code receives it: the bits of bf16 or fp16 numbers as integers."""
+    return x.view(_BITS[x.dtype]) if x.dtype in _BITS else x
+
+
+def _real(x: Array) -> np.dtype[Any]:
+    """Return the type in which numbers of x are added: fp32 for bf16 and fp16."""
+    return VECTORS["fp32"] if x.dtype in _BITS else x.dtype

@@ -1,9 +1,13 @@
-"""Vector operations of Krylov methods, block by block, so that fused operations read the basis only once."""
+"""Vector operations of Krylov methods, block by block, so that fused operations read the basis only once.
+
+A basis may be in bf16 or fp16. Its numbers are widened as they are read. Sums have the type of the other vectors.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from mxpeak.kernels.host.engine.half import narrowed, widened
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import piece, row
 
@@ -26,10 +30,10 @@ def _share(n, tid, threads):
 
 @inner(fastmath=_SUM)
 def _dot(x, y):
-    """Return the dot product Σ x_i y_i in the vectors' type."""
-    total = x.dtype.type(0)
+    """Return the dot product Σ x_i y_i in the type of y."""
+    total = y.dtype.type(0)
     for i in range(x.shape[0]):
-        total += x[i] * y[i]
+        total += widened(x[i]) * y[i]
     return total
 
 
@@ -39,10 +43,10 @@ def _dot4(q0, q1, q2, q3, w):
     zero = w.dtype.type(0)
     a, b, c, d = zero, zero, zero, zero
     for i in range(w.shape[0]):
-        a += q0[i] * w[i]
-        b += q1[i] * w[i]
-        c += q2[i] * w[i]
-        d += q3[i] * w[i]
+        a += widened(q0[i]) * w[i]
+        b += widened(q1[i]) * w[i]
+        c += widened(q2[i]) * w[i]
+        d += widened(q3[i]) * w[i]
     return a, b, c, d
 
 
@@ -51,14 +55,14 @@ def _subtract4(w, vectors, factors):
     """Subtract four vectors times their factors from w, in place."""
     (q0, q1, q2, q3), (a, b, c, d) = vectors, factors
     for i in range(w.shape[0]):
-        w[i] -= (q0[i] * a + q1[i] * b) + (q2[i] * c + q3[i] * d)
+        w[i] -= (widened(q0[i]) * a + widened(q1[i]) * b) + (widened(q2[i]) * c + widened(q3[i]) * d)
 
 
 @inner(fastmath={"contract"})
 def _subtract(w, q, a):
     """Subtract the vector q times the number a from w, in place."""
     for i in range(w.shape[0]):
-        w[i] -= q[i] * a
+        w[i] -= widened(q[i]) * a
 
 
 @inner(inline=True)
@@ -82,7 +86,7 @@ def _dots(Q, k, first, end, w, h):
 
 @inner(inline=True)
 def _subtract_all(Q, k, first, end, w, h):
-    """Compute w -= Σ h_j q_j over the rows first … end-1, for the first k vectors; h has the vectors' type."""
+    """Compute w -= Σ h_j q_j over the rows first … end-1, for the first k vectors; h has the type of w."""
     w_here, j = piece(w, first, end - first), 0
     while j + 4 <= k:
         q0, q1 = row(Q, j, first, end), row(Q, j + 1, first, end)
@@ -132,9 +136,9 @@ def subtract_and_square(tid, threads, Q, k, w, h, sums):
 
 @jit(allocates=True)
 def combine(tid, threads, Q, k, y, out):
-    """Compute out = Q y with the first k vectors. y has the vectors' type, and `out` may have a different type."""
+    """Compute out = Q y with the first k vectors. Sums have the type of y, and `out` may have a different type."""
     first, end = _share(out.shape[0], tid, threads)
-    total = np.empty(BLOCK, Q.dtype)
+    total = np.empty(BLOCK, y.dtype)
     for at in range(first, end, BLOCK):
         to = min(at + BLOCK, end)
         total[:] = 0
@@ -161,7 +165,7 @@ def scale(tid, threads, y, factor, x):
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
-        y[i] = factor * x[i]
+        y[i] = narrowed(factor * widened(x[i]), y[i])
 
 
 @jit(fastmath={"contract"})

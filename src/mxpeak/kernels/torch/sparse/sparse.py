@@ -99,8 +99,12 @@ class TorchSparse(TorchSparseSetup):
         return float(self._vectors.subtract_and_square(self.device, Q[:k], w, h))
 
     def combine(self, Q: Tensor, y: Sequence[float] | Tensor, out: Tensor) -> None:
-        factors = self.device.tensor(y, dtype=Q.dtype)
-        out.copy_(torch.mv(Q[: len(factors)].t(), factors))
+        narrow = Q.dtype.itemsize == 2
+        factors = self.device.tensor(y, dtype=torch.float64 if narrow else Q.dtype)
+        if narrow:  # torch would round the factors and the sums as well
+            self._vectors.subtract(self.device, Q[: len(factors)], out.zero_(), -factors)
+        else:
+            out.copy_(torch.mv(Q[: len(factors)].t(), factors))
 
     def sweep_from_zero(
         self, A: TorchMatrix, b: Tensor, x: Tensor, *, keep: Tensor | None = None, part: Part = Part.ALL

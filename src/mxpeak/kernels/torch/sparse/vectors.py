@@ -45,16 +45,21 @@ def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
 
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
     """Compute w -= Σ h_j q_j and return the products q_j · w of the updated w."""
-    _subtract(Q, w, h)
+    subtract(device, Q, w, h)
     return project(device, Q, w)
 
 
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
     """Compute w -= Σ h_j q_j and return Σ w_i² of the updated w."""
-    _subtract(Q, w, h)
+    subtract(device, Q, w, h)
     return dot(device, w, w)
 
 
-def _subtract(Q: Tensor, w: Tensor, h: Tensor) -> None:
-    """Compute w -= Σ h_j q_j."""
-    w.sub_(torch.mv(Q.t(), h.to(Q.dtype)))
+def subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
+    """Compute w -= Σ h_j q_j in the type of w."""
+    factors = h.to(w.dtype)
+    if Q.dtype == w.dtype:
+        w.sub_(torch.mv(Q.t(), factors))
+        return
+    for k in range(0, w.numel(), PIECE):
+        w[k : k + PIECE].sub_(torch.mv(Q[:, k : k + PIECE].to(w.dtype).t(), factors))

@@ -2,8 +2,9 @@
 
 Programs process the vectors block by block in steps of the grid's width. Each program stores one sum of each kind, and
 torch adds these sums, so the totals are reproducible. The terms are fp64 numbers, in which products of fp32 numbers
-are exact. Up to K vectors of a basis are in registers at the same time and are read once. Kernels are compiled
-separately for lengths that are multiples of 16, because only then masked loads have their full width.
+are exact. Vectors of a basis may be in bf16 or fp16. Up to K of them are in registers at the same time and are read
+once. Kernels are compiled separately for lengths that are multiples of 16, because only then masked loads have their
+full width.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def basis_kernel(Q, k, w, h, n, sums, TASK: tl.constexpr, K: tl.constexpr, BLOCK
         factors = tl.load(h + j, mask=j < k, other=0.0).to(real)[:, None]
     for at in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
         i = at + lane
-        q = tl.load(rows + i[None, :], mask=(j < k)[:, None] & (i < n)[None, :], other=0.0)
+        q = tl.load(rows + i[None, :], mask=(j < k)[:, None] & (i < n)[None, :], other=0.0).to(real)
         new = tl.load(w + i, mask=i < n, other=0.0)
         if TASK.SUBTRACT:
             new -= tl.sum(q * factors, axis=0)
@@ -140,17 +141,17 @@ def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
     if 0 < len(Q) <= MOST:
         return _pass(device, Q, w, h, PROJECT=True)
-    _subtract(device, Q, w, h)
+    subtract(device, Q, w, h)
     return project(device, Q, w)
 
 
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
     last = max(0, len(Q) - 1) // MOST * MOST
-    _subtract(device, Q[:last], w, h)
+    subtract(device, Q[:last], w, h)
     return _pass(device, Q[last:], w, h[last:], SQUARE=True)[0]
 
 
-def _subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
+def subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
     for k in range(0, len(Q), MOST):
         _pass(device, Q[k : k + MOST], w, h[k : k + MOST])
 
@@ -180,9 +181,9 @@ def _pass(device: Device, Q: Tensor, w: Tensor, h: Tensor | None, **results: boo
     return sums[:, :k].sum(0) if task.PROJECT else sums.sum(0)
 
 
-def _basis(real: str, height: int, **task: bool) -> Form:
-    """Return a specialization of the kernel for a basis of up to `height` vectors."""
-    types = Matrix(real, "i32"), "i32", real, "*fp64", "i32", "*fp64"
+def _basis(real: str, height: int, stored: str = "", **task: bool) -> Form:
+    """Return a specialization of the kernel for up to `height` vectors, which may be `stored` in another type."""
+    types = Matrix(stored or real, "i32"), "i32", real, "*fp64", "i32", "*fp64"
     return form_of(basis_kernel, *types, TASK=BasisTask(**task), K=height, BLOCK=BLOCK // height)
 
 
@@ -194,4 +195,6 @@ COMPILED = [
     _basis("*fp32", 32, SUBTRACT=True, PROJECT=True),
     _basis("*fp64", MOST, SUBTRACT=True, PROJECT=True),
     _basis("*fp32", MOST, SUBTRACT=True, SQUARE=True),
+    _basis("*fp32", 32, "*bf16", SUBTRACT=True, PROJECT=True),
+    _basis("*fp32", 32, "*fp16", SUBTRACT=True, SQUARE=True),
 ]
