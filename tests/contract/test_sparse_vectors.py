@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,6 +105,29 @@ def test_all_numbers_of_16_bits_are_widened_exactly(kernels: Any) -> None:
         numbers = ~np.isnan(exact)
         assert found.checked()[numbers].tobytes() == exact[numbers].tobytes()
         assert np.isnan(found.inner[~numbers]).all()
+
+
+EVERY_NUMBER = """
+import ml_dtypes
+import numpy as np
+from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.engine.vector_ir import HAS_FP16
+from mxpeak.kernels.host.sparse.sparse import HostSparse
+
+assert not HAS_FP16
+for half in (np.float16, ml_dtypes.bfloat16):
+    q, found = np.arange(2**16, dtype=np.uint16).view(half), np.zeros(2**16, np.float32)
+    HostSparse(Team(1)).scale(found, 1.0, q)
+    exact = q.astype(np.float32)
+    numbers = ~np.isnan(exact)
+    assert found[numbers].tobytes() == exact[numbers].tobytes()
+    assert np.isnan(found[~numbers]).all()
+"""
+
+
+def test_all_numbers_of_16_bits_are_widened_without_the_instruction(tmp_path: Path) -> None:
+    generic = {**os.environ, "NUMBA_CPU_NAME": "generic", "MXPEAK_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", EVERY_NUMBER], env=generic, check=True)
 
 
 @every_backend

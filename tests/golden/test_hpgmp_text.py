@@ -136,6 +136,10 @@ def test_the_file_has_both_countings_and_the_formats_of_values_and_vectors():
     assert found["Precision (mxpeak)::Matrix values of multigrid by level (benchmark)"] == "fp16, fp16, fp32, fp32"
     assert found["Precision (mxpeak)::Matrix values of the Krylov iteration (benchmark)"] == "fp32"
     assert found["Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"] == "fp32"
+    formats = {**result_of().problem["precision"], "basis": "bf16"}
+    narrow = values(hpgmp_report(result_of(problem={**result_of().problem, "precision": formats}), NOW))
+    name = "Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"
+    assert narrow[name] == "fp32, Krylov basis stored in bf16"
     old = result_of(problem={**result_of().problem, "precision": "fp32"})
     assert "Precision (mxpeak)" not in hpgmp_report(old, NOW)
 

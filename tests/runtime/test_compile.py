@@ -35,8 +35,17 @@ DECLARED = {
     "norms, float64 general deterministic": ["norms", "-N", "64", "--deterministic"],
     "norms, complex64 hermitian": ["norms", "-N", "64", "--dtype", "complex64", "--structure", "hermitian"],
     "norms, bfloat16 general": ["norms", "-N", "64", "--dtype", "bfloat16"],
-    "hpcg, rows surface_last fp64/fp64/fp64/fp64 fp64": ["hpcg", *SPARSE],
-    "hpg-mxp, packed greedy fp64/fp64/fp64/fp64 fp64, packed greedy fp8/fp8/fp8/fp8 fp32": ["hpg-mxp", *SHORT],
+    "hpcg, rows surface_last fp64/fp64/fp64/fp64 fp64 fp64": ["hpcg", *SPARSE],
+    "hpg-mxp, packed greedy fp64/fp64/fp64/fp64 fp64 fp64, packed greedy fp8/fp8/fp8/fp8 fp32 fp32": [
+        "hpg-mxp",
+        *SHORT,
+    ],
+    "hpg-mxp, packed greedy fp64/fp64/fp64/fp64 fp64 fp64, packed greedy fp8/fp8/fp8/fp8 fp32 fp16": [
+        "hpg-mxp",
+        *SHORT,
+        "--krylov-precision",
+        "fp16",
+    ],
 }
 #: Declared uses by `gmres`, and its arguments.
 DECLARED_SOLVES = {

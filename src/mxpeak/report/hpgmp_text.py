@@ -117,6 +117,8 @@ def _derived(result: Result) -> dict[str, Any]:
     if isinstance(precision, Mapping):  # the report of the reference code has no keys for formats
         levels = ", ".join(precision.get("mg") or []) or None
         formats = {**precision, "mg": levels, "outer": "fp64", "double": "fp64" if measured else None}
+        if precision.get("basis"):
+            formats["vectors"] = f"{precision.get('vectors')}, Krylov basis stored in {precision['basis']}"
     return {
         "double_final": product(check.get("double_initial"), check.get("double_residual")),
         "mixed_final": product(check.get("mixed_initial"), check.get("mixed_residual")),
