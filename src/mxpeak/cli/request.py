@@ -12,7 +12,7 @@ from typing import Any
 from mxpeak.bench.registry import BENCHMARKS, Benchmark, load
 from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.cli.registry import VERBS
-from mxpeak.configs.run import OutputConfig, RunConfig
+from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Option, Run, Setting, options, resolve, run_of, suggestion
 
@@ -183,8 +183,11 @@ def _check(name: str, wanted: Sequence[RunRequest]) -> None:
         raise UsageError(
             f"--json - and --format {output.format} both write to stdout; use --json FILE, or remove --format"
         )
-    if output.format not in (None, "text") and any(request.own_format != output.format for request in wanted):
-        fits = f"text or {wanted[0].own_format}" if len(wanted) == 1 and wanted[0].own_format else "text"
+    if output.format not in (None, "text", *CI_FORMATS) and any(
+        request.own_format != output.format for request in wanted
+    ):
+        own = f"text or {wanted[0].own_format}" if len(wanted) == 1 and wanted[0].own_format else "text"
+        fits = f"{own}, or {' or '.join(CI_FORMATS)}"
         raise UsageError(f"mxpeak run {name} does not support --format {output.format}; use {fits}")
     if any(request.config.min_share is not None and request.config.warmup == "none" for request in wanted):
         raise UsageError(

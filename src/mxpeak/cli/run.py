@@ -19,7 +19,7 @@ from mxpeak.cli.run_history import PARTIAL, RESULT
 from mxpeak.cli.scaling import parts, section, turns
 from mxpeak.cli.session import GRACE_S
 from mxpeak.configs.lu import LuConfig
-from mxpeak.configs.run import OutputConfig, RunConfig
+from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
 from mxpeak.runtime.parent_watch import terminal_width
@@ -63,7 +63,7 @@ def _add_benchmark(choices: Any, benchmark: Benchmark) -> None:
     parser: argparse.ArgumentParser = choices.add_parser(
         benchmark.name, help=benchmark.summary, description=about, epilog=f"example:\n  {benchmark.example}\n"
     )
-    formats = ["text", *([benchmark.report.format] if benchmark.report else [])]
+    formats = ["text", *([benchmark.report.format] if benchmark.report else []), *CI_FORMATS]
     add_options(parser, benchmark.config)
     add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
     parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file or a result.json")
@@ -328,6 +328,10 @@ class Execution:
                 error = failure
         if request.output.json == "-":
             self.stdout.say(text)
+        elif request.output.format in CI_FORMATS:
+            from mxpeak.report.ci import cases_of_results, formatted
+
+            self.stdout.say(formatted(request.output.format, cases_of_results(body["results"])))
         elif request.stdout_format == "text" and not request.output.quiet and several:
             self.stdout.say(self._overview(body))
         files = {display.request.report_name: display.report for display in displays if display.report}

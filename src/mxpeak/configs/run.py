@@ -22,6 +22,8 @@ from mxpeak.options import (
     users_folder,
 )
 
+#: The formats of --format for continuous integration, which every benchmark supports.
+CI_FORMATS = ("junit", "bencher")
 #: The values of --kernels.
 BACKENDS = ("auto", "reference", "host", "torch")
 
@@ -165,7 +167,9 @@ class OutputConfig(ShowConfig):
     out: str | None = option(
         None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"
     )
-    format: str | None = option(None, str, "format on stdout: text or the benchmark's own report", "output", "NAME")
+    format: str | None = option(
+        None, str, "format on stdout: text, the benchmark's own report, junit or bencher", "output", "NAME"
+    )
     events: str | None = option(None, users_file, "write events in JSON Lines format to FILE", "output")
     prometheus: str | None = option(None, users_file, "write metrics for Prometheus to FILE", "output")
     color: str = option(

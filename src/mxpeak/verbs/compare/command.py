@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.run_history import results_in, run_file
+from mxpeak.configs.run import CI_FORMATS
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.options import integer, share
 
@@ -43,6 +44,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = "Compare two runs, or two scans node by node."
     parser.epilog = EXAMPLES
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument(
+        "--format",
+        choices=["text", *CI_FORMATS],
+        default="text",
+        metavar="{text,junit,bencher}",
+        help="format on stdout: text, junit or bencher (default: text)",
+    )
     parser.set_defaults(action=compare)
     parser.add_argument("before", metavar="A", help="reference run")
     parser.add_argument("after", metavar="B", help="run to compare with A")
@@ -62,9 +70,10 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 
     Rank 0 prints the comparison. All ranks return the same exit code.
     """
+    if args.json == "-" and args.format != "text":
+        raise UsageError(f"--json - and --format {args.format} both write to stdout; use --json FILE")
     if args.rounds is not None:
         return _in_turns(args, session)
-    from mxpeak.cli.output import show
     from mxpeak.report.compare import (
         alone,
         body_of,
@@ -90,12 +99,17 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     changes, different = compared(before, after, tolerance), _merged([differences(*pair) for pair in same])
     only, skipped = alone(before, after), not_comparable(before, after)
     if session.rank == 0:
-        show(
-            body_of(changes, different, [str(path) for path in paths], tolerance, only, skipped),
-            text_of(changes, different, only, skipped),
-            args.json,
-        )
+        body = body_of(changes, different, [str(path) for path in paths], tolerance, only, skipped)
+        _show(body, text_of(changes, different, only, skipped), args)
     return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
+
+
+def _show(body: Mapping[str, Any], text: str, args: argparse.Namespace) -> None:
+    """Print the comparison in the format of --format, and write it to the file of --json."""
+    from mxpeak.cli.output import show
+    from mxpeak.report.ci import cases_of_comparison, formatted
+
+    show(body, text if args.format == "text" else formatted(args.format, cases_of_comparison(body)), args.json)
 
 
 def _is_scan(results: Sequence[Mapping[str, Any]]) -> bool:
@@ -110,7 +124,6 @@ def _fleets(
     session: Session,
 ) -> int:
     """Compare two scans node by node, print and write the comparison on rank 0, and return the exit code."""
-    from mxpeak.cli.output import show
     from mxpeak.report.compare import differences
     from mxpeak.report.scans import scan_of_result
     from mxpeak.verbs.compare.fleet import compared_fleets
@@ -120,13 +133,13 @@ def _fleets(
     fleet = compared_fleets(names, scan_of_result(before), scan_of_result(after), tolerance)
     different = differences(before, after)
     if session.rank == 0:
-        show(fleet_body(fleet, different, names, tolerance), fleet_text(fleet, different), args.json)
+        _show(fleet_body(fleet, different, names, tolerance), fleet_text(fleet, different), args)
     return ExitCode.BELOW_TARGET if any(node.regressed for node in fleet.nodes) else ExitCode.VALID
 
 
 def _in_turns(args: argparse.Namespace, session: Session) -> int:
     """Run two commands alternately, print and write the comparison of their median rates, and return the exit code."""
-    from mxpeak.cli.output import check_file, show
+    from mxpeak.cli.output import check_file
     from mxpeak.report.compare import alone, body_of, differences, not_comparable, pairs, text_of
     from mxpeak.verbs.compare.interleaved import EndedError, run_in_turns
     from mxpeak.verbs.compare.interleaved_table import compared_in_turns
@@ -145,7 +158,7 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
     body = body_of(changes, different, [first.text, second.text], tolerance, only, skipped)
     text = text_of(changes, different, only, skipped)
     text += f"  before: {first.text}\n  after:  {second.text}\n  medians of {args.rounds} rounds; runs in {folder}/\n"
-    show({**body, "rounds": rates, "folder": str(folder)}, text, args.json)
+    _show({**body, "rounds": rates, "folder": str(folder)}, text, args)
     return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
 
 

@@ -113,6 +113,8 @@ def _prepare(output: ScanOutput) -> Folder:
     """Return the folder of the results; raise a UsageError if a file of the scan cannot be created."""
     from mxpeak.cli.output import check_file, results_folder
 
+    if output.json == "-" and output.format != "text":
+        raise UsageError(f"--json - and --format {output.format} both write to stdout; use --json FILE")
     names = [RESULT, PAGE, *([DRAIN] if output.write_drain else [])]
     folder = results_folder(output.out, "scan", names, output.json)
     try:
@@ -173,8 +175,10 @@ def metrics_trouble(metrics: Metrics, session: Session) -> int:
 def _show(body: dict[str, Any], output: ScanOutput, folder: Folder, session: Session) -> int:
     """Print the result of the scan, write its files, and return the exit code."""
     from mxpeak.cli.output import FaultTolerantStream, write_new
-    from mxpeak.records import Caution
+    from mxpeak.records import Caution, read_json
+    from mxpeak.report.ci import cases_of_results, formatted
     from mxpeak.report.scan_text import scan_text, verdict
+    from mxpeak.report.scans import result_of_scan
     from mxpeak.report.text import cautions
 
     stdout, written = FaultTolerantStream(sys.stdout), to_json(body)
@@ -185,6 +189,8 @@ def _show(body: dict[str, Any], output: ScanOutput, folder: Folder, session: Ses
                 write_new(Path(output.json or ""), written)
         finally:
             text = verdict(body) if output.quiet else scan_text(body)
+            if output.format != "text" and output.json != "-":
+                text = formatted(output.format, cases_of_results([result_of_scan(read_json(written))]))
             stdout.say(written if output.json == "-" else text)
             if not output.quiet:
                 session.log(cautions([Caution(**warning) for warning in body["warnings"]]).rstrip("\n"))

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from mxpeak.configs.run import PlaceConfig, ShowConfig
+from mxpeak.configs.run import CI_FORMATS, PlaceConfig, ShowConfig
 from mxpeak.options import (
     boolean,
     byte_rate,
@@ -91,6 +91,7 @@ class ScanOutput(ShowConfig):
     out: str | None = option(
         None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"
     )
+    format: str = option("text", one_of("text", *CI_FORMATS), "format on stdout: text, junit or bencher", "output")
     prometheus: str | None = option(None, users_file, "write metrics for Prometheus to FILE", "output")
     write_exclude: str | None = option(
         None, users_file, "write hosts with slow ranks or wrong results to FILE", "output"

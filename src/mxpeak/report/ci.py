@@ -1,0 +1,123 @@
+"""Write results, scans and comparisons as JUnit XML, or in the Bencher Metric Format (BMF).
+
+JUnit has one test per case or node, which fails if the check failed, or if the case or node is slow. BMF has the rates
+of the cases and nodes that passed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from mxpeak.records import Result, figure_text
+from mxpeak.report.scans import node_rates, scan_of_result
+from mxpeak.report.summaries import case_text
+
+Body = Mapping[str, Any]
+#: Characters that XML 1.0 excludes.
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCase:
+    """A case or a node with its measures.
+
+    failure    the reason why it failed; empty if it passed
+    measures   values by name
+    """
+
+    suite: str
+    name: str
+    failure: str = ""
+    time_s: float | None = None
+    measures: Mapping[str, float] = field(default_factory=dict)
+
+
+def formatted(form: str, cases: Sequence[CheckedCase]) -> str:
+    """Return the cases in the format `junit` or `bencher`."""
+    return {"junit": junit, "bencher": bencher}[form](cases)
+
+
+def cases_of_results(results: Sequence[Body]) -> list[CheckedCase]:
+    """Return one case per result, or one per node for a scan."""
+    return [case for body in results for case in (_nodes(body) if body.get("benchmark") == "scan" else [_case(body)])]
+
+
+def _case(body: Body) -> CheckedCase:
+    result = Result.from_dict({"benchmark": "", "status": "", **body})
+    figures = {name: result.result.get(name) for name in ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")}
+    measures = {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+    failure = "" if result.status == "valid" else f"{result.mark}: {figure_text(result.result)}"
+    return CheckedCase(
+        result.benchmark, case_text(result) or result.benchmark, failure, measures.get("time_s"), measures
+    )
+
+
+def _nodes(body: Body) -> Iterator[CheckedCase]:
+    """Yield a case per node of a scan; a node fails if it is to be drained or replaced."""
+    scan = scan_of_result(body)
+    failures = {
+        action["host"]: f"{action['severity']}: {'; '.join(action['reasons'])}"
+        for action in scan.get("actions") or ()
+        if action["severity"] != "monitor"
+    }
+    for host, rates in node_rates(scan["ranks"]).items():
+        yield CheckedCase("scan", host, failures.get(host, ""), None, {k: median(r) for k, r in rates.items()})
+
+
+def cases_of_comparison(body: Body) -> list[CheckedCase]:
+    """Return one case per change of a comparison of runs, or one per node of a comparison of scans."""
+    cases = []
+    for change in body.get("nodes") or body["changes"]:
+        failed = change["verdict"] in ("slower", "failed")
+        percent = "" if change["change"] is None else f" by {100 * change['change']:+.1f} %"
+        measures = {name: change[name] for name in ("before", "after", "change") if change[name] is not None}
+        name = change.get("name") or change["host"]
+        cases.append(CheckedCase("compare", name, f"{change['verdict'].upper()}{percent}" * failed, None, measures))
+    return cases
+
+
+def junit(cases: Sequence[CheckedCase]) -> str:
+    """Return the cases as JUnit XML, with a test suite per benchmark."""
+    lines = ['<?xml version="1.0" encoding="UTF-8"?>', f"<testsuites{_counts(cases)}>"]
+    for suite in dict.fromkeys(case.suite for case in cases):
+        members = [case for case in cases if case.suite == suite]
+        lines.append(f"  <testsuite name={_quoted(f'mxpeak.{suite}')}{_counts(members)}>")
+        lines += [line for case in members for line in _test(case)]
+        lines.append("  </testsuite>")
+    return "\n".join([*lines, "</testsuites>", ""])
+
+
+def _test(case: CheckedCase) -> Iterator[str]:
+    seconds = "" if case.time_s is None else f' time="{case.time_s:.6f}"'
+    yield f"    <testcase classname={_quoted(f'mxpeak.{case.suite}')} name={_quoted(case.name)}{seconds}>"
+    if case.measures:
+        yield "      <properties>"
+        yield from (f'        <property name={_quoted(k)} value="{v!r}"/>' for k, v in case.measures.items())
+        yield "      </properties>"
+    if case.failure:
+        yield f"      <failure message={_quoted(case.failure)}/>"
+    yield "    </testcase>"
+
+
+def _counts(cases: Sequence[CheckedCase]) -> str:
+    return f' tests="{len(cases)}" failures="{sum(bool(case.failure) for case in cases)}"'
+
+
+def _quoted(text: str) -> str:
+    return quoteattr(NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def bencher(cases: Sequence[CheckedCase]) -> str:
+    """Return the measures of the cases that passed in the Bencher Metric Format."""
+    passed = [case for case in cases if not case.failure]
+    body: dict[str, dict[str, dict[str, float]]] = {}
+    for case in passed:
+        values = body.setdefault(f"{case.suite} {case.name}", {})
+        values |= {name: {"value": value} for name, value in case.measures.items()}
+    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

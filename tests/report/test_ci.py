@@ -1,0 +1,99 @@
+"""JUnit XML and the Bencher Metric Format of results, scans and comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from mxpeak.cli.main import main
+from mxpeak.records import Result, document, to_json
+from mxpeak.report.ci import CheckedCase, bencher, cases_of_results, junit
+from mxpeak.verbs.scan import run as scan_run
+from tests.support.cli import Bench, Comm, use_fakes
+from tests.support.pages import result
+from tests.support.scans import scan_body
+
+SMALL = ["scan", "--ranks", "1", "--threads", "1", "-N", "40", "--nb", "16", "--rounds", "2"]
+
+
+def failures_of(text: str) -> dict[str, str | None]:
+    """The names of the tests, each with the message of its failure."""
+    root = ElementTree.fromstring(text)
+    tests = {str(one.get("name")): one.find("failure") for one in root.iter("testcase")}
+    failed = sum(one is not None for one in tests.values())
+    assert (root.get("tests"), root.get("failures")) == (str(len(tests)), str(failed))
+    return {name: None if one is None else one.get("message") for name, one in tests.items()}
+
+
+def test_a_result_is_a_test_and_a_failed_result_has_no_rate() -> None:
+    cases = cases_of_results([result("hpl", 1e12), {**result("hpcg", 2e9), "status": "invalid"}])
+    first, second = failures_of(junit(cases)).values()
+    assert first is None
+    assert second == "FAILED: 2.00 GFLOP/s"
+    (values,) = json.loads(bencher(cases)).values()
+    assert values["rate_flops"] == {"value": 1e12}
+
+
+def test_text_is_escaped() -> None:
+    name = 'a "b" <c> & \x1b[1m ü'
+    assert list(failures_of(junit([CheckedCase("hpl", name, "x\x00<y>")])).items()) == [
+        ('a "b" <c> & \N{REPLACEMENT CHARACTER}[1m ü', "x\N{REPLACEMENT CHARACTER}<y>")
+    ]
+
+
+def test_a_run_prints_only_the_format(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_fakes(monkeypatch, tmp_path, Comm(), Bench())
+    assert main(["run", "hpl", "-N", "100,200", "--format", "junit"]) == 0
+    assert len(failures_of(capsys.readouterr().out)) == 2
+    assert main(["run", "hpl", "-N", "100", "--format", "bencher"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert main(["run", "hpl", "-N", "100", "--format", "xml"]) == 2
+    assert "does not support --format xml; use text or hpl, or junit or bencher" in capsys.readouterr().err
+    assert main(["run", "hpl", "-N", "100", "--format", "junit", "--json", "-"]) == 2
+
+
+def test_a_scan_has_a_test_per_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    body = scan_body(4, slow={1: 0.5})
+    monkeypatch.setattr(scan_run, "run", lambda *_, **told: {**body, "warnings": []})
+    assert main([*SMALL, "--format", "junit"]) == 3
+    found = failures_of(capsys.readouterr().out)
+    assert list(found) == ["node000", "node001", "node002", "node003"]
+    assert [name for name, failure in found.items() if failure] == ["node001"]
+    assert str(found["node001"]).startswith("drain: LU at 50 %")
+    assert main([*SMALL, "--format", "bencher"]) == 3
+    rates = json.loads(capsys.readouterr().out)
+    assert set(rates) == {"scan node000", "scan node002", "scan node003"}
+    assert set(rates["scan node000"]) == {"lu", "gemm", "read"}
+
+
+def test_comparisons_have_a_test_per_case_or_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, body: dict[str, Any]) -> None:
+        Path(name).write_text(to_json(body))
+
+    for name, rate in (("a.json", 1e12), ("b.json", 0.8e12)):
+        times = {"samples_s": [1.0, 1.001, 1.002]}
+        write(name, document([Result.from_dict({**result("hpl", rate), **times})]))
+    assert main(["compare", "a.json", "b.json", "--format", "junit"]) == 4
+    (failure,) = failures_of(capsys.readouterr().out).values()
+    assert failure == "SLOWER by -20.0 %"
+    shared = {"run": {}, "config": {}, "machine": {}, "software": {}, "warnings": []}
+    write("c.json", {**scan_body(4), **shared})
+    write("d.json", {**scan_body(4, slow={2: 0.5}), **shared})
+    assert main(["compare", "c.json", "d.json", "--format", "junit"]) == 4
+    found = failures_of(capsys.readouterr().out)
+    assert found["node002"] == "SLOWER by -50.0 %"
+    assert sum(failure is not None for failure in found.values()) == 1
+    assert main(["compare", "c.json", "d.json", "--format", "junit", "--json", "-"]) == 2
