@@ -11,7 +11,7 @@ from mxpeak.report.html import html_report
 from mxpeak.report.rank_map import rank_map
 from mxpeak.report.roofline import Roofs, roofline_figure, roofs_of
 from mxpeak.report.run_plots import repeats_figure
-from mxpeak.report.scaling import ranks_figures
+from mxpeak.report.scaling import ranks_figures, sizes_figure
 from tests.support.pages import everything, mixed, phases, result, sparse
 
 
@@ -193,3 +193,19 @@ def test_the_one_thread_of_blas_is_explained() -> None:
     page = page_of(result("hpl", 1e12, software={"blas": blas}))
     assert "openblas 0.3.30 SkylakeX; 1 thread per call, because mxpeak&#x27;s own threads call it<" in page
     assert "4 threads per call<" in page_of(result("hpl", 1e12, software={"blas": {**blas, "threads": 4}}))
+
+
+def test_the_rate_over_n_is_a_figure_with_a_curve_per_other_setting() -> None:
+    def result(n: int, kind: str, rate: float, status: str = "valid") -> dict[str, Any]:
+        problem = {"n": n, "m": n, "kind": kind, "structure": "general", "dtype": "float64", "layout": "C"}
+        return {"benchmark": "norms", "status": status, "problem": problem, "result": {"rate_bytes": rate}}
+
+    many = [result(n, kind, 1e9 * n / 1000) for kind in ("one", "fro") for n in (1000, 2000, 4000)]
+    figure = sizes_figure("norms", many)
+    assert "Rate of norms by N" in figure
+    assert figure.count("<polyline") == 2
+    assert "4000x4000: 4.00 GB/s" in figure
+    assert sizes_figure("norms", many[:1]) == ""
+    spoiled = [result(n, "max", 1e12, "invalid") for n in (1000, 2000)]
+    assert sizes_figure("norms", spoiled) == ""
+    assert sizes_figure("norms", [*many, *spoiled]) == figure

@@ -17,7 +17,7 @@ from mxpeak.report.rank_map import rank_map
 from mxpeak.report.roofline import Roofs, measured_on, roofline_figure, roofs_of
 from mxpeak.report.run_card import card
 from mxpeak.report.run_plots import convergence_figure, device_figure, rate_figure, repeats_figure, steps_figure
-from mxpeak.report.scaling import ranks_figures, study_figures
+from mxpeak.report.scaling import ranks_figures, sizes_figure, study_figures
 from mxpeak.report.settings import facts, settings, shared_facts
 from mxpeak.report.style import page
 from mxpeak.report.summaries import lines_of, problem_parts
@@ -96,7 +96,7 @@ class _Sections:
         over_ranks = "" if self.study else ranks_figures(name, group)  # a study has its own plot
         runs = {str(part(result, "problem").get("precision")): part(result, "validation") for result in group}
         history = convergence_figure(*lines_of(name).history, list(runs.items())) if len(runs) > 1 else ""
-        together = _figures(over_ranks, history)
+        together = _figures(over_ranks, sizes_figure(name, group), history)
         if len(group) <= MOST_OPEN:
             return together + "".join(map(self.open, group))
         best = max(group, key=lambda result: (result.get("status") in PASSED, rate_of(result)))

@@ -8,8 +8,12 @@ from typing import Any
 
 from mxpeak.records import PASSED, Result, bytes_rate_text, rate_text, size_text, three_digits
 from mxpeak.report.columns import table
-from mxpeak.report.plots import Axis, PlotCurve, curves, drawable, unit_of
+from mxpeak.report.command import OPTIONS, flag_value, values_of
+from mxpeak.report.plots import MARKS, Axis, PlotCurve, curves, drawable, unit_of
 from mxpeak.report.summaries import case_text
+
+#: Settings that are the size of a problem, and the maximum number of curves over the size.
+SIZES, MOST_CURVES = ("m", "n"), 8
 
 Study = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -192,6 +196,42 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
     both = [ideal, PlotCurve("measured", points, tooltips, mark="circle")]
     x = Axis.through([(log2(ranks), str(ranks)) for ranks in counts])
     return curves(title, "ranks", shown, x, _from_zero(both), both)
+
+
+def sizes_figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the HTML figure of the rate over N with a curve per combination of the other settings.
+
+    A curve needs valid results for at least two N. The fastest MOST_CURVES curves are drawn.
+    """
+    valid = [Result.from_dict(result) for result in results if result.get("status") in PASSED]
+    rates = [result.result.get("rate_bytes") or result.result.get("rate_flops") for result in valid]
+    rated = [(result, values_of(result), rate) for result, rate in zip(valid, rates) if rate and drawable([rate])]
+    rated = [(result, case, rate) for result, case, rate in rated if isinstance(case.get("n"), int)]
+    values = {option: {str(case.get(option)) for _, case, _ in rated} for option in OPTIONS}
+    names = [option for option in OPTIONS if option not in SIZES and len(values[option]) > 1]
+    best: dict[str, dict[int, tuple[float, str]]] = {}
+    for result, case, rate in rated:
+        label = " ".join(flag_value(case.get(option)) for option in names) or name
+        of_label, point = best.setdefault(label, {}), (float(rate), case_text(result))
+        of_label[case["n"]] = max(of_label.get(case["n"], point), point)
+    drawn = sorted((label for label in best if len(best[label]) > 1), key=lambda label: -max(best[label].values())[0])
+    if not drawn:
+        return ""
+    unit = "byte/s" if "rate_bytes" in rated[0][0].result else "flop/s"
+    scale, shown = unit_of([rate for label in drawn for rate, _ in best[label].values()], unit)
+    text = bytes_rate_text if unit == "byte/s" else rate_text
+    series = [
+        PlotCurve(
+            label,
+            [(float(n), scale * best[label][n][0]) for n in sorted(best[label])],
+            [f"{best[label][n][1]}: {text(best[label][n][0])}" for n in sorted(best[label])],
+            colour=k,
+            mark=MARKS[k % len(MARKS)],
+        )
+        for k, label in enumerate(drawn[:MOST_CURVES])
+    ]
+    x = Axis.from_zero(max(n for curve in series for n, _ in curve.points), whole=True)
+    return curves(f"Rate of {name} by N", "N", shown, x, _from_zero(series), series)
 
 
 def _of_ranks(ranks: int, rate: float, case: str, first: float, unit: str) -> str:
