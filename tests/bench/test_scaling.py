@@ -202,7 +202,7 @@ def test_a_series_of_hpg_mxp_has_the_ratios_of_both_validations() -> None:
     last = study["points"][1]["validations"]
     assert [(each["type"], each["ratio"]) for each in last] == [("standard", 30 / 31), ("fullscale", 42 / 40)]
     head, two, four = [line.split() for line in study_table(study).splitlines()[-3:]]
-    assert head[:4] == ["ranks", "standard", "n_d", "standard"]
+    assert head[:4] == ["ranks", "standard:", "n_d", "n_ir"]
     assert two == ["2", "30", "31", "0.968", "9.00e-10", "30", "31", "0.968", "9.00e-10"]
     assert four == ["4", "30", "31", "0.968", "9.00e-10", "42", "40", "1.05", "9.00e-10", "FAILED"]
     page = html_report(document([one for _, one in runs if one], several=True) | {"study": study})

@@ -36,7 +36,7 @@ def _validation_table(study: Study) -> str:
     types = _validation_types(study)
     if not types:
         return ""
-    head = ["ranks", *(f"{name}{word}" for name in types for word in (" n_d", " n_ir", " n_d/n_ir", " residual"))]
+    head = ["ranks", *(word for name in types for word in (f"{name}: n_d", "n_ir", "n_d/n_ir", "residual"))]
     rows = [head]
     for point in study["points"]:
         by_type = {each["type"]: each for each in point.get("validations") or ()}
