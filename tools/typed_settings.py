@@ -31,8 +31,8 @@ LISTED_IN_ONE = ("mg_precision",)
 NAMED = {"norms": "kind"}
 #: Options that turn one case into several.
 SEVERAL = ("study", "ranks_list")
-#: Values that some options accept as text, in addition to numbers: a share, a duration.
-TEXTS = ("80%", "30m")
+#: Values that some options accept as text, in addition to numbers: a share, a duration, the ranks of a node.
+TEXTS = ("80%", "30m", "node")
 
 
 def class_name(benchmark: str, ending: str) -> str:
@@ -49,7 +49,8 @@ def value_type(o: Option, hint: object) -> tuple[str, bool, bool]:
     if listed:
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) is tuple:
-        return "tuple[int, int] | str", optional, listed
+        sides = 3 if len(typing.get_args(kind)) == 3 and ... not in typing.get_args(kind) else 2
+        return f"tuple[{', '.join(['int'] * sides)}] | str", optional, listed
     choices = re.fullmatch(r"\{([^.\[]*)\}", o.metavar)
     if kind is str and choices:
         words = ", ".join(f'"{word}"' for word in choices[1].split(","))

@@ -52,8 +52,9 @@ class SparseConfig(StoppableConfig):
     process_grid: str = option(
         "cube",
         one_of("cube", "auto"),
-        "process grid: cube (as the reference code) or auto (fewer faces on GPUs)",
+        "process grid: the reference's (cube), or auto for GPUs",
         "grid",
+        "{cube,auto}",
         flags=("--grid",),
     )
     storage: str = option(

@@ -59,7 +59,7 @@ class HpgMxpConfig(SparseConfig):
     run_type: str = option(
         "benchmark",
         one_of("benchmark", "mixed", "double"),
-        "benchmark, or only the mixed or the double solver, without validation and rating",
+        "benchmark, or mixed or double for one solver without a rating",
         "measuring",
     )
     validation: str = option(

@@ -65,9 +65,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--nb", metavar="NB", help="columns of the panels in fact (default: 192)")
     parser.add_argument(
-        "--threads",
-        metavar="T,...",
-        help="numbers of threads in fact (default: powers of two up to the cores), or threads per rank in hpg-mxp",
+        "--threads", metavar="T,...", help="threads in fact, or per rank in hpg-mxp (default: powers of two in fact)"
     )
     parser.add_argument("--nx", metavar="NX", help="points per rank in each direction in hpg-mxp (default: 64)")
     parser.add_argument("--rt", metavar="SECONDS", help="measuring time per step in hpg-mxp (default: 10)")
