@@ -299,7 +299,10 @@ def test_json_goes_to_a_file_too(here, capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["spectra"], "study: 'spectra' is unknown; use one of pivots, norms, gmres, fact, hpg-mxp"),
+        (
+            ["spectra"],
+            "study: 'spectra' is unknown; use one of pivots, norms, gmres, generators, pivoting, fact, hpg-mxp",
+        ),
         (["pivots", "-N", "0"], "-N: 0 is out of range"),
         (["pivots", "-N", "ten"], "-N: 'ten' is not an integer"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
@@ -317,6 +320,17 @@ def test_json_goes_to_a_file_too(here, capsys):
         (["hpg-mxp", "--threads", "1,2"], "--threads 1,2 has 2 values, but the study hpg-mxp needs one number"),
         (["fact", "--nb", "32", "-N", "16,64"], "a panel of 16 rows has fewer rows than its NB = 32 columns"),
         (["fact", "--threads", "1024"], "--threads 1024 exceeds the"),
+        (
+            ["pivots", "--generator", "ddd"],
+            "--generator applies only to generators and pivoting, but pivots was requested",
+        ),
+        (["generators", "--precision", "fp16"], "--precision applies only to pivoting, but generators was requested"),
+        (["generators", "--generator", "dd"], "--generator: 'dd' is unknown; use one of sqrt-n"),
+        (["pivoting", "-N", "3,200"], "groups of 4 rows by butterflies, but N = 3; use -N 4 or more"),
+        (
+            ["fact", "pivots", "--ranks", "2"],
+            "fact measures one process, but --ranks is 2; remove fact, or use --ranks 1",
+        ),
         (["fact", "--depth", "1"], "mxpeak study does not accept --depth 1"),
     ],
 )

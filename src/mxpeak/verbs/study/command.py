@@ -6,14 +6,21 @@ import argparse
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from mxpeak.cli.ranks import join_ranks, read_on_root
+from mxpeak.comm.collectives import run_on_root
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.configs.lu import GENERATORS
+from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import count, device, integer, listed, one_of, parsed_by, real, seconds
+from mxpeak.options import count, device, integer, listed, name_in, one_of, parsed_by, real, seconds
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import to_json
 
 if TYPE_CHECKING:
     from mxpeak.cli.output import Folder
     from mxpeak.cli.session import Session
     from mxpeak.verbs.study.hpg_mxp import SweepPlan
+    from mxpeak.verbs.study.run import StudyPlan
 
 EXAMPLES = """\
 examples:
@@ -21,20 +28,27 @@ examples:
   mxpeak study pivots norms -N 1000,2000,4000 --seeds 10
   mxpeak study gmres -N 2000 --diagonal-scale 0.6,0.625,1
   mxpeak study fact --nb 192 --threads 1,2
+  mxpeak study pivoting generators --ranks 4 -N 1000,2000
   mxpeak study hpg-mxp --nx 64 --ranks 1,2
 """
 
 #: The studies that run by default. STUDIES contains all studies.
 DEFAULT = ("pivots", "norms", "gmres")
-STUDIES = (*DEFAULT, "fact", "hpg-mxp")
-#: The flags that only one study reads.
-OF_ONE_STUDY = {
-    "diagonal_scale": "gmres",
-    "nb": "fact",
-    "nx": "hpg-mxp",
-    "rt": "hpg-mxp",
-    "ranks": "hpg-mxp",
-    "device": "hpg-mxp",
+STUDIES = (*DEFAULT, "generators", "pivoting", "fact", "hpg-mxp")
+#: The studies of matrices, which run on the ranks of a launcher or of --ranks.
+ON_RANKS = (*DEFAULT, "generators", "pivoting")
+#: The studies that read a flag, if not all of them do.
+READERS = {
+    "diagonal_scale": ("gmres",),
+    "generator": ("generators", "pivoting"),
+    "precision": ("pivoting",),
+    "nb": ("fact",),
+    "threads": ("fact", "hpg-mxp"),
+    "nx": ("hpg-mxp",),
+    "rt": ("hpg-mxp",),
+    "ranks": ("hpg-mxp", *ON_RANKS),
+    "device": ("hpg-mxp", *ON_RANKS),
+    "comm": ON_RANKS,
 }
 RESULT, PAGE = "study.json", "study.html"
 #: Number of seconds before the first line of progress and between two lines.
@@ -45,7 +59,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `study`."""
     parser.description = (
         "Reproduce the fp64 experiments behind the HPL-MxP matrices: pivots, residuals with and without "
-        "pivoting, and GMRES without a preconditioner. The study fact measures the panel factorization of HPL. "
+        "pivoting, and GMRES without a preconditioner. The study generators counts these GMRES steps for all "
+        "generators. The study pivoting compares growth and refinement steps of HPL-MxP without pivoting, with random "
+        "butterflies and with partial pivoting. The study fact measures the panel factorization of HPL. "
         "The study hpg-mxp measures each optimization of HPG-MxP, from the reference algorithm to the full code."
     )
     parser.epilog = EXAMPLES
@@ -59,61 +75,105 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="orders of the matrices (default: about ten orders from 100 to 1600), or "
         "rows of the panels (default: 1 to 128 times NB)",
     )
-    parser.add_argument("--seeds", metavar="K", help="number of matrices per order (default: 5, or 1 for gmres)")
+    parser.add_argument(
+        "--seeds", metavar="K", help="number of matrices per order (default: 5 for pivots and norms, otherwise 1)"
+    )
     parser.add_argument(
         "--diagonal-scale", metavar="C,...", help="factors c of the diagonal c*sqrt(N) in gmres (default: 0.6 to 2)"
     )
+    parser.add_argument(
+        "--generator", metavar="NAME,...", help="matrices of generators and pivoting (default: all generators)"
+    )
+    parser.add_argument("--precision", metavar="P", help="operand precision of the LU in pivoting (default: fp16)")
     parser.add_argument("--nb", metavar="NB", help="columns of the panels in fact (default: 192)")
     parser.add_argument(
         "--threads", metavar="T,...", help="threads in fact, or per rank in hpg-mxp (default: powers of two in fact)"
     )
     parser.add_argument("--nx", metavar="NX", help="points per rank in each direction in hpg-mxp (default: 64)")
     parser.add_argument("--rt", metavar="SECONDS", help="measuring time per step in hpg-mxp (default: 10)")
-    parser.add_argument("--ranks", metavar="R,...", help="numbers of ranks in hpg-mxp (default: 1)")
-    parser.add_argument("--device", metavar="DEVICE", help="device of hpg-mxp: auto, cpu or cuda (default: auto)")
+    parser.add_argument("--ranks", metavar="R,...", help="number of ranks, or several numbers in hpg-mxp (default: 1)")
+    parser.add_argument("--comm", metavar="NAME", help="communication between ranks: auto, solo, mpi or torch")
+    parser.add_argument("--device", metavar="DEVICE", help="auto, cpu or cuda (default: cpu, or auto in hpg-mxp)")
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=study)
 
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
-    """Run the studies on rank 0, print the tables, write the HTML page and the JSON file, and return the exit code."""
+    """Run the studies, print the tables, write the HTML page and the JSON file on rank 0, and return the exit code.
+
+    The studies fact and hpg-mxp run on one process, which starts the ranks of hpg-mxp. Together with them, the other
+    studies also run on this process.
+    """
     names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (names or DEFAULT))
     _check_flags(args, studies)
+    args.comm = parsed_by(one_of("auto", "solo", "mpi", "torch"), args.comm, "--comm") or "auto"
+    if not set(studies) <= set(ON_RANKS):
+        return ExitCode.VALID if session.rank != 0 else _run(_plan(args, studies), args, argv, session)
+    args.device = args.device or "cpu"
+    place, plan = read_on_root(args, session, lambda: (_place(args), _plan(args, studies)))
+    code = join_ranks(place, argv, session)
+    return _run(plan, args, argv, session) if code is None else code
+
+
+def _place(args: argparse.Namespace) -> PlaceConfig:
+    """Return the ranks and the device of the studies of matrices."""
+    return PlaceConfig(
+        ranks=parsed_by(integer(1, 4096), args.ranks, "--ranks"),
+        comm=args.comm,
+        device=parsed_by(device, args.device, "--device") or "cpu",
+    )
+
+
+def _plan(args: argparse.Namespace, studies: tuple[str, ...]) -> StudyPlan:
+    """Return the plan of the studies; raise a UsageError for values that are not valid."""
+    from mxpeak.verbs.study.run import StudyPlan
+
     given: dict[str, Any] = {
         "orders": parsed_by(listed(count(1)), args.n, "-N"),
         "seeds": parsed_by(integer(1, 100_000), args.seeds, "--seeds"),
         "scales": parsed_by(listed(real(1e-3, 1e6)), args.diagonal_scale, "--diagonal-scale"),
         "nb": parsed_by(integer(1, 4096), args.nb, "--nb"),
         "threads": parsed_by(listed(integer(1, 1024)), args.threads, "--threads"),
+        "generators": parsed_by(listed(name_in(GENERATORS)), args.generator, "--generator"),
+        "precision": parsed_by(one_of(*PRECISIONS), args.precision, "--precision"),
     }
-    if session.rank != 0:
-        return ExitCode.VALID
-    from mxpeak.cli.output import prepared_folder
-    from mxpeak.verbs.study.run import StudyPlan, run
-
     if "hpg-mxp" in studies:
         given["sweep"] = _sweep(args, given["threads"])
-    plan = StudyPlan(studies=studies, **{name: value for name, value in given.items() if value is not None})
-    folder = prepared_folder(args.out, "study", [RESULT, PAGE], args.json)
+    else:
+        given["device"] = parsed_by(device, args.device, "--device")
+    return StudyPlan(studies=studies, **{name: value for name, value in given.items() if value is not None})
+
+
+def _run(plan: StudyPlan, args: argparse.Namespace, argv: list[str], session: Session) -> int:
+    """Run the studies of a plan on all ranks, and write the results on rank 0. Collective."""
+    from mxpeak.cli.output import prepared_folder
+    from mxpeak.verbs.study.run import run
+
+    comm = session.comm or Solo()
+    own: list[Folder] = []  # on rank 0
+    run_on_root(comm, lambda: own.append(prepared_folder(args.out, "study", [RESULT, PAGE], args.json)))
     try:
-        body = run(plan, argv=argv, on_case=_Progress(session))
-        return _finish(body, args, folder, session)
+        body = run(plan, comm, argv=argv, on_case=_Progress(session))
+        code = _finish(body, args, own[0], session) if own else None
+        return int(comm.bcast_object(code))
     finally:
-        folder.remove_if_empty()
+        for folder in own:
+            folder.remove_if_empty()
 
 
 def _check_flags(args: argparse.Namespace, studies: tuple[str, ...]) -> None:
-    """Raise a UsageError if a flag applies to none of the studies."""
-    readers = {**{name: (study,) for name, study in OF_ONE_STUDY.items()}, "threads": ("fact", "hpg-mxp")}
-    for name, of_flag in readers.items():
-        if getattr(args, name) is not None and not set(of_flag) & set(studies):
+    """Raise a UsageError if a flag applies to none of the studies, or if fact cannot run on several ranks."""
+    for name, readers in READERS.items():
+        if getattr(args, name) is not None and not set(readers) & set(studies):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{flag} applies only to {' and '.join(of_flag)}, but {' and '.join(studies)} "
-                f"{'was' if len(studies) == 1 else 'were'} requested; remove {flag}, or run mxpeak study {of_flag[0]}"
+                f"{flag} applies only to {' and '.join(readers)}, but {' and '.join(studies)} "
+                f"{'was' if len(studies) == 1 else 'were'} requested; remove {flag}, or run mxpeak study {readers[0]}"
             )
+    if "fact" in studies and "hpg-mxp" not in studies and args.ranks not in (None, "1"):
+        raise UsageError(f"fact measures one process, but --ranks is {args.ranks}; remove fact, or use --ranks 1")
 
 
 def _sweep(args: argparse.Namespace, threads: tuple[int, ...] | None) -> SweepPlan:

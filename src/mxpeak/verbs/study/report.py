@@ -98,6 +98,50 @@ def _gmres_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     )
 
 
+def _generator_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
+    groups = _by_order(part["cases"])
+    rows: list[Row] = [("generator", *(f"N={n}" for n in groups), "predicted steps")]
+    for name in dict.fromkeys(case["generator"] for case in part["cases"]):
+        own = {n: [case for case in cases if case["generator"] == name] for n, cases in groups.items()}
+        steps = [_middle(chosen, "steps") for chosen in own.values()]
+        predicted = _middle(list(own.values())[-1], "predicted_steps")
+        counts = [f"{s:g}" if s is not None else "> N" for s in steps]
+        rows.append((name, *counts, "none" if predicted is None else f"{predicted:.0f}"))
+    return rows, (
+        "steps of GMRES without a preconditioner until HPL's check passes; medians over the seeds\n"
+        "  predicted: by the circular law, at the largest N"
+    )
+
+
+def _pivoting_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
+    cases = part["cases"]
+    kinds = list(dict.fromkeys(case["pivoting"] for case in cases))
+    rows: list[Row] = [("generator", "N", *(f"growth, {k}" for k in kinds), *(f"steps, {k}" for k in kinds), "cond")]
+    for name in dict.fromkeys(case["generator"] for case in cases):
+        for n, group in _by_order([case for case in cases if case["generator"] == name]).items():
+            by_kind = [[case for case in group if case["pivoting"] == kind] for kind in kinds]
+            growth = [_middle(chosen, "growth") for chosen in by_kind]
+            cells = ["overflow" if value is None else three_digits(value) for value in growth]
+            condition = _middle(by_kind[-1], "condition")
+            counts = [_solved_steps(chosen) for chosen in by_kind]
+            rows.append((name, str(n), *cells, *counts, "none" if condition is None else f"{condition:.1e}"))
+    return rows, (
+        f"growth of the LU of HPL-MxP in {cases[0]['precision']}, and steps of GMRES with its factors; "
+        "medians over the seeds\n"
+        "  growth: max |u_ij| over the largest entry of the factored matrix; overflow: not finite\n"
+        "  failed: the check of x fails after 50 steps, or the factors are not finite\n"
+        "  cond: estimated condition number in the infinity norm, from the factors with partial pivoting"
+    )
+
+
+def _solved_steps(cases: Sequence[Mapping[str, Any]]) -> str:
+    """Return the median number of iterations of the solved cases, and how many cases failed."""
+    steps, failed = _middle(cases, "iterations"), sum(case["iterations"] is None for case in cases)
+    if steps is None:
+        return "failed"
+    return f"{steps:g}" + (f" ({failed} failed)" if failed else "")
+
+
 def _fact_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     cases, threads = part["cases"], _threads(part)
     rates = {(case["m"], case["threads"]): case["rate_flops"] for case in cases}
@@ -121,6 +165,8 @@ TABLES: dict[str, Callable[[Mapping[str, Any]], tuple[list[Row], str]]] = {
     "pivots": _pivot_table,
     "norms": _norm_table,
     "gmres": _gmres_table,
+    "generators": _generator_table,
+    "pivoting": _pivoting_table,
     "fact": _fact_table,
     "hpg-mxp": sweep_table,
 }
@@ -135,11 +181,17 @@ def page(body: Mapping[str, Any]) -> str:
     facts = ", ".join(filter(None, (machine["cpu_model"], f"{machine['logical_cores_allowed']} cores", *versions)))
     shown = [
         "<h1>Experiments of the papers</h1>",
-        f'<p class="faint">{html.escape(facts)}{"" if set(drawn) == {"hpg-mxp"} else "; fp64, random entries"}</p>',
+        f'<p class="faint">{html.escape(facts)}{"" if set(drawn) == {"hpg-mxp"} else html.escape(_ranks(body))}</p>',
         *parts,
         f"<h2>Tables</h2><pre>{html.escape(tables(body))}</pre>",
     ]
     return style.page("mxpeak study", "\n".join(shown))
+
+
+def _ranks(body: Mapping[str, Any]) -> str:
+    """Return the number of ranks and the device of the studies on random matrices, as the end of a line."""
+    ranks = int(body.get("ranks") or 1)
+    return f"; {ranks} {'ranks' if ranks > 1 else 'rank'}, {body.get('device') or 'cpu'}; random entries"
 
 
 def _pivot_figure(part: Mapping[str, Any]) -> str:
@@ -183,6 +235,37 @@ def _gmres_figure(part: Mapping[str, Any]) -> str:
     return loglog("steps of unpreconditioned GMRES", "c of the diagonal c·√N", "steps", series, caption=caption)
 
 
+def _generator_figure(part: Mapping[str, Any]) -> str:
+    cases = part["cases"]
+    series = [
+        Series(name, [(case["n"], case["steps"]) for case in cases if case["generator"] == name])
+        for name in dict.fromkeys(case["generator"] for case in cases)
+    ]
+    orders = [case["n"] for case in cases]
+    series.append(Series("50 steps", [(min(orders), 50.0), (max(orders), 50.0)], joined=True))
+    caption = "Steps until HPL's check passes without a preconditioner; cases that N steps do not solve are omitted."
+    return loglog("steps of unpreconditioned GMRES by generator", "order N", "steps", series, caption=caption)
+
+
+def _pivoting_figures(part: Mapping[str, Any]) -> str:
+    cases, figures = part["cases"], []
+    titles = {"none": "without pivoting", "butterfly": "with random butterflies", "partial": "with partial pivoting"}
+    for key, label in (("growth", "growth"), ("iterations", "steps of refinement")):
+        values = [case[key] for case in cases if case[key]]
+        for kind in dict.fromkeys(case["pivoting"] for case in cases):
+            series = [
+                Series(name, [(c["n"], c[key]) for c in cases if (c["generator"], c["pivoting"]) == (name, kind)])
+                for name in dict.fromkeys(case["generator"] for case in cases)
+            ]
+            caption = (
+                f"{titles[kind]}, {cases[0]['precision']}, on the scale of all three figures; failures are omitted."
+            )
+            figures.append(
+                loglog(f"{label} {titles[kind]}", "order N", label, series, y_values=values, caption=caption)
+            )
+    return "".join(figures)
+
+
 def _fact_figure(part: Mapping[str, Any]) -> str:
     cases = part["cases"]
     series = []
@@ -198,6 +281,8 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "pivots": _pivot_figure,
     "norms": _norm_figures,
     "gmres": _gmres_figure,
+    "generators": _generator_figure,
+    "pivoting": _pivoting_figures,
     "fact": _fact_figure,
     "hpg-mxp": sweep_figures,
 }

@@ -1,11 +1,14 @@
 """Run the experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
 
-The modules `fact` and `hpg_mxp` run the studies of panel factorizations and of HPG-MxP.
+The modules `fact` and `hpg_mxp` run the studies of panel factorizations and of HPG-MxP. The module `on_ranks` runs all
+other studies on several ranks and on devices, and the studies `pivoting` and `generators` always.
 
 generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal is unchanged, or c·√n for GMRES; b follows A
 pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)
 norms       ||b - Ax|| in the 1-, 2- and infinity-norm, with partial pivoting (Fig. 3) and without it      (Fig. 4)
 gmres       steps without a preconditioner until the check of HPL passes, by c
+generators  the same steps, by generator
+pivoting    growth and refinement steps of HPL-MxP without pivoting, with butterflies and with partial pivoting
 checked     ||b - Ax|| / (n·u·(||A||·||x|| + ||b||)) < 16 in the infinity norm as in HPL, u = 2^-53
 
 The figures are those of Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
@@ -13,18 +16,23 @@ The figures are those of Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite, log10, nextafter, sqrt
+from math import isfinite, log10, sqrt
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, lu_factor, lu_solve, solve_triangular
 
-from mxpeak.bench.hpl_mxp.config import HplMxpCase
+from mxpeak.bench.hpl_mxp.config import PIVOTING, HplMxpCase
 from mxpeak.bench.hpl_mxp.rules import convergence_factor, predicted_steps
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import run_on_root
+from mxpeak.comm.transports.solo import Solo
+from mxpeak.configs.grid import squarest
+from mxpeak.configs.lu import GENERATORS
 from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout import lcg
@@ -32,9 +40,9 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
 from mxpeak.perf.host import available_memory_bytes, environment, host_facts, one_core_each, software_facts
 from mxpeak.precision import precision
-from mxpeak.solvers.krylov import Basis, LeastSquares, cycle, started
 from mxpeak.solvers.residual import backward_error
-from mxpeak.verbs.study import fact, hpg_mxp
+from mxpeak.verbs.study import fact, hpg_mxp, on_ranks, unpreconditioned
+from mxpeak.verbs.study.unpreconditioned import THRESHOLD, Krylov
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -42,9 +50,17 @@ SCHEMA = "mxpeak.study/1"
 #: Default orders in geometric steps. GMRES has fewer orders, because its number of steps hardly depends on n.
 ORDERS = (100, 136, 185, 252, 343, 467, 635, 864, 1176, 1600)
 GMRES_ORDERS = (200, 400, 800, 1600)
+BY_GENERATOR_ORDERS = (100, 200, 400, 800)
 SEEDS, GMRES_SEEDS, FIRST_SEED = 5, 1, 100
+#: Default orders and numbers of seeds by study, if they are not ORDERS and SEEDS.
+DEFAULTS = {
+    "gmres": (GMRES_ORDERS, GMRES_SEEDS),
+    "generators": (BY_GENERATOR_ORDERS, GMRES_SEEDS),
+    "pivoting": (BY_GENERATOR_ORDERS, GMRES_SEEDS),
+}
+#: Studies that always run by the kernels of the benchmarks, and the smallest order of a default butterfly.
+BY_GENERATOR, LEAST_ORDER = ("generators", "pivoting"), 4
 SCALES = (0.6, 0.625, 0.65, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
-THRESHOLD = 16.0
 #: Number of n×n arrays in use at the same time: the matrix, its factors or GMRES's basis, and two work arrays.
 ARRAYS = 4
 #: Columns per panel of the LU without pivoting.
@@ -53,9 +69,9 @@ BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """The settings of a call: studies, orders, seeds, diagonal scales, NB, threads, and those of the study hpg-mxp.
+    """The settings of a call: those of the matrices and of GMRES, those of `fact`, and those of `hpg-mxp`.
 
-    If `orders`, `seeds` or `threads` is None, each study has its own default.
+    If `orders`, `seeds` or `threads` is None, each study has its own default. `generators` None selects all generators.
     """
 
     studies: tuple[str, ...]
@@ -64,6 +80,9 @@ class StudyPlan:
     scales: tuple[float, ...] = SCALES
     nb: int = fact.NB
     threads: tuple[int, ...] | None = None
+    generators: tuple[str, ...] | None = None
+    precision: str = "fp16"
+    device: str = "cpu"
     sweep: hpg_mxp.SweepPlan = hpg_mxp.DEFAULT_SWEEP
 
     @property
@@ -78,8 +97,8 @@ class StudyPlan:
 
     def cases(self, study: str) -> list[tuple[int, int]]:
         """Return the (order, seed) pairs of a study in the order of execution."""
-        orders = self.orders or (GMRES_ORDERS if study == "gmres" else ORDERS)
-        count = self.seeds or (GMRES_SEEDS if study == "gmres" else SEEDS)
+        usual, seeds = DEFAULTS.get(study, (ORDERS, SEEDS))
+        orders, count = self.orders or usual, self.seeds or seeds
         return [(n, FIRST_SEED + k) for n in sorted(set(orders)) for k in range(count)]
 
 
@@ -88,21 +107,26 @@ Listener = Callable[[str, int, int], None]
 
 
 def run(
-    plan: StudyPlan, *, argv: Sequence[str] = (), on_case: Listener = lambda study, done, count: None
+    plan: StudyPlan,
+    comm: Communicator | None = None,
+    *,
+    argv: Sequence[str] = (),
+    on_case: Listener = lambda study, done, count: None,
 ) -> dict[str, Any]:
     """Run all studies of the plan and return the content of study.json. NaN and infinity are replaced by None.
 
-    `on_case` is called after each case.
+    `on_case` is called after each case. Collective over comm; without comm, this process runs the studies alone.
     """
-    _check_memory(plan)
-    if "fact" in plan.studies:
-        _check_fact(plan)
+    comm = comm or Solo()
+    run_on_root(comm, lambda: _check(plan, comm.size))
     body: dict[str, Any] = {
         "schema": SCHEMA,
         "argv": list(argv),
         "machine": host_facts(),
         "software": {**software_facts(), "environment": environment()},
         "threshold": THRESHOLD,
+        "ranks": comm.size,
+        "device": plan.device,
     }
     for study in plan.studies:
         begin = perf_counter()
@@ -110,20 +134,43 @@ def run(
             cases = hpg_mxp.sweep_cases(plan.sweep, partial(on_case, study))
         elif study == "fact":
             cases = fact.fact_cases(plan.nb, plan.heights, plan.thread_counts, partial(on_case, study))
+        elif study == "pivoting":
+            cases = _pivoting_cases(plan, comm, on_case)
+        elif study == "generators" or comm.size > 1 or plan.device != "cpu":
+            cases = _cases_on_ranks(study, plan, comm, on_case)
         else:
             cases = _run_cases(study, plan, on_case)
         body[study] = {"time_s": perf_counter() - begin, "summary": SUMMARIES[study](cases), "cases": cases}
     return body
 
 
-def _check_memory(plan: StudyPlan) -> None:
+def _check(plan: StudyPlan, ranks: int) -> None:
+    """Raise an error for studies that cannot run, or that do not fit into memory."""
+    _check_memory(plan, ranks)
+    if "pivoting" in plan.studies and (least := min(n for n, _ in plan.cases("pivoting"))) < LEAST_ORDER:
+        raise UsageError(
+            f"pivoting combines groups of {LEAST_ORDER} rows by butterflies, but N = {least}; use -N {LEAST_ORDER} or "
+            "more"
+        )
+    if "fact" in plan.studies:
+        if ranks > 1:
+            raise UsageError(f"fact measures one process, but there are {ranks} ranks; remove fact, or use --ranks 1")
+        _check_fact(plan)
+
+
+def _check_memory(plan: StudyPlan, ranks: int) -> None:
+    """Raise a ResourceError if the largest matrix does not fit on this host.
+
+    With several ranks, the arrays are the matrix, a basis on each of the P process rows, and a triangle on every rank.
+    """
+    arrays = ARRAYS if ranks == 1 else 1 + squarest(ranks)[0] + ranks
     of_matrices = [study for study in plan.studies if study not in ("fact", "hpg-mxp")]
     n = max((n for study in of_matrices for n, _ in plan.cases(study)), default=0)
-    need, there = ARRAYS * 8 * n * n, available_memory_bytes()
+    need, there = arrays * 8 * n * n, available_memory_bytes()
     if there is not None and need > there:
-        limit = int(sqrt(there / (ARRAYS * 8)))
+        limit = int(sqrt(there / (arrays * 8)))
         raise ResourceError(
-            f"N={n} needs {ARRAYS} matrices of 8·N² bytes ({need / 2**30:.3g} GiB), but only "
+            f"N={n} needs {arrays} matrices of 8·N² bytes ({need / 2**30:.3g} GiB), but only "
             f"{there / 2**30:.3g} GiB is free; use -N {limit // 100 * 100 or limit}"
         )
 
@@ -167,6 +214,47 @@ def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str,
     return results
 
 
+def _cases_on_ranks(study: str, plan: StudyPlan, comm: Communicator, on_case: Listener) -> list[dict[str, Any]]:
+    """Run the cases of a study on all ranks. Collective."""
+    cases, results = plan.cases(study), list[dict[str, Any]]()
+    with on_ranks.opened(comm, plan.device) as ranks:
+        for done, (n, seed) in enumerate(cases, start=1):
+            known: dict[str, Any] = {"n": n, "seed": seed}
+            if study == "pivots":
+                results.append(known | pivot_figures(np.array(on_ranks.pivots(ranks, n, seed))))
+            elif study == "norms":
+                for pivoting in (True, False):
+                    norms = on_ranks.residual_norms(ranks, n, seed, pivoting=pivoting)
+                    results.append({**known, "pivoting": pivoting, **norms})
+            else:
+                for varied, case in _systems(study, plan, n, seed):
+                    results.append({**known, **varied, **on_ranks.unpreconditioned(ranks, case)})
+            on_case(study, done, len(cases))
+    return results
+
+
+def _systems(study: str, plan: StudyPlan, n: int, seed: int) -> Iterator[tuple[dict[str, Any], HplMxpCase]]:
+    """Yield the systems of `gmres`, by diagonal scale, or of `generators`, with the value that differs."""
+    if study == "gmres":
+        for c in plan.scales:
+            yield {"diagonal_scale": c}, HplMxpCase(n=n, nb=1, P=1, Q=1, seed=seed, diagonal_scale=c)
+    else:
+        for name in plan.generators or GENERATORS:
+            yield {"generator": name}, HplMxpCase(n=n, nb=1, P=1, Q=1, seed=seed, generator=name)
+
+
+def _pivoting_cases(plan: StudyPlan, comm: Communicator, on_case: Listener) -> list[dict[str, Any]]:
+    """Run HPL-MxP on all generators with each kind of pivoting. Collective."""
+    cases, generators = plan.cases("pivoting"), plan.generators or tuple(GENERATORS)
+    orders, seeds = (sorted(set(values)) for values in zip(*cases))
+    settings = {"n": tuple(orders), "generator": generators, "precision": (plan.precision,), "device": plan.device}
+    results, count = [], len(cases) * len(generators) * len(PIVOTING)
+    for case in on_ranks.pivoting_runs(comm, settings, seeds):
+        results.append(case)
+        on_case("pivoting", len(results), count)
+    return results
+
+
 def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
     """Generate the matrix A and the right-hand side b of `sqrt-n`, without changing the diagonal of A."""
     matrix = generator("sqrt-n", n, seed=seed)
@@ -198,7 +286,11 @@ def largest_pivot(A: Array) -> dict[str, Any]:
 
     The medians are divided by √n. One is over all columns and the other over the last tenth, where pivots are largest.
     """
-    pivots = np.abs(np.diag(lu_factor(A, check_finite=False)[0]))
+    return pivot_figures(np.abs(np.diag(lu_factor(A, check_finite=False)[0])))
+
+
+def pivot_figures(pivots: Array) -> dict[str, Any]:
+    """Return the figures of `largest_pivot` for the absolute values of the pivots."""
     n, at = len(pivots), int(np.argmax(pivots))
     return {
         "largest": float(pivots[at]),
@@ -288,74 +380,20 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-@dataclass(frozen=True, slots=True)
-class Krylov:
-    """The outcome of GMRES: the number of steps, HPL's scaled residual of x, and the reduction ||r||_2 / ||b||_2.
-
-    `steps` is None if HPL's check did not pass.
-    """
-
-    steps: int | None
-    scaled_residual: float
-    reduction: float
-
-
 def gmres(A: Array, b: Array) -> Krylov:
-    """Run GMRES without restarts from x = 0, at most n steps, until HPL's check passes, and return the outcome."""
-    n = len(b)
-    Q, rho = started(ArraySpace(np, b), b, n)
-    check = _Check(A, b, Q)
-    _, history = cycle(lambda q: A @ q, Q, rho, n, nextafter(THRESHOLD, 0.0), check.scaled_residual)
-    return Krylov(len(history) if check.scaled < THRESHOLD else None, check.scaled, check.reduction)
-
-
-class _Check:
-    """The stopping criterion of `gmres`: HPL's scaled residual of the iterate x = Q t, computed after each step.
-
-    scaled      the latest scaled residual that was computed
-    reduction   ||r||_2 / ||b||_2 of the latest step
-    """
-
-    def __init__(self, A: Array, b: Array, Q: Basis):
-        self._A, self._b, self._Q = A, b, Q
-        self._norm_A, self._norm_b = np.abs(A).sum(axis=1).max(), float(np.linalg.norm(b))
-        self._R = np.zeros(A.shape, order="F")
-        self.scaled, self.reduction = float("inf"), 1.0
-
-    def scaled_residual(self, H: LeastSquares) -> float:
-        """Compute x from the least-squares problem of the latest step, and return HPL's scaled residual of x.
-
-        Return infinity without computing r if A is singular, or if ||r||_2 proves that HPL's check fails.
-        """
-        n, k = len(self._b), len(H.R)
-        self.reduction = H.residual / self._norm_b
-        if H.R[-1][-1] == 0.0:  # A is singular, and the Krylov space cannot grow
-            return float("inf")
-        self._R[:k, k - 1] = H.R[-1]
-        # LAPACK solves the triangular system, because n solves in Python would take longer than the products with A.
-        x = self._Q.combine(solve_triangular(self._R[:k, :k], H.g[:k], check_finite=False))
-        allowed = THRESHOLD * n * precision("fp64").u * (self._norm_A * np.abs(x).max() + np.abs(self._b).max())
-        if H.residual > sqrt(n) * allowed:  # the infinity norm of r is at least ||r||_2 / √n
-            return float("inf")
-        r = self._b - self._A @ x
-        self.scaled = scaled_residual(self._A, self._b, x, r)
-        if self.scaled < THRESHOLD:
-            self.reduction = float(np.linalg.norm(r)) / self._norm_b
-        return self.scaled
+    """Run GMRES on arrays without restarts from x = 0, at most n steps, until HPL's check passes."""
+    A_inf = float(np.abs(A).sum(axis=1).max())
+    return unpreconditioned.gmres(unpreconditioned.Equations(len(b), b, lambda q: A @ q, ArraySpace(np, b), A_inf))
 
 
 def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
     """Run GMRES and return the measured and the predicted number of steps, the residual and the convergence factors.
 
-    Steps are counted as in the HPL-MxP rules.
+    The factor is the mean reduction of the residual per step. Figures that are not finite are None.
     """
-    went = gmres(A, b)
-    case = HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
+    went, case = gmres(A, b), HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
     return {
-        "steps": went.steps,
-        "scaled_residual": _finite(went.scaled_residual),
-        "reduction": _finite(went.reduction),
-        "factor": _finite(went.reduction ** (1.0 / (went.steps or len(b)))),
+        **went.figures(len(b)),
         "predicted_factor": convergence_factor(case),
         "predicted_steps": predicted_steps(case),
     }
@@ -369,6 +407,40 @@ def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
         steps = [float(case["steps"]) for case in chosen if case["steps"] is not None]
         by_scale.append({"diagonal_scale": c, "steps": _range(steps), "unsolved": len(chosen) - len(steps)})
     return {"by_scale": by_scale}
+
+
+def _generator_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the range of steps by generator. `unsolved` counts the cases that n steps did not solve."""
+    by_generator = []
+    for name in dict.fromkeys(case["generator"] for case in cases):
+        chosen = [case for case in cases if case["generator"] == name]
+        steps = [float(case["steps"]) for case in chosen if case["steps"] is not None]
+        by_generator.append({"generator": name, "steps": _range(steps), "unsolved": len(chosen) - len(steps)})
+    return {"by_generator": by_generator}
+
+
+def _pivoting_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the ranges of growth and iterations by generator and pivoting.
+
+    `unsolved` counts the cases that fail the check, and `not_finite` those whose factors overflow.
+    """
+    found = []
+    for name in dict.fromkeys(case["generator"] for case in cases):
+        for pivoting in PIVOTING:
+            chosen = [case for case in cases if (case["generator"], case["pivoting"]) == (name, pivoting)]
+            growth = [case["growth"] for case in chosen if case["growth"] is not None]
+            steps = [float(case["iterations"]) for case in chosen if case["iterations"] is not None]
+            found.append(
+                {
+                    "generator": name,
+                    "pivoting": pivoting,
+                    "growth": _range(growth),
+                    "iterations": _range(steps),
+                    "unsolved": len(chosen) - len(steps),
+                    "not_finite": len(chosen) - len(growth),
+                }
+            )
+    return {"by_generator": found}
 
 
 def _fact_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
@@ -385,6 +457,8 @@ SUMMARIES: dict[str, Callable[[list[dict[str, Any]]], dict[str, Any]]] = {
     "pivots": _pivot_summary,
     "norms": _norm_summary,
     "gmres": _gmres_summary,
+    "generators": _generator_summary,
+    "pivoting": _pivoting_summary,
     "fact": _fact_summary,
     "hpg-mxp": hpg_mxp.summary,
 }
