@@ -53,15 +53,16 @@ class TuneJob:
 def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> None:
     """Perform the tasks that can start before the deadline, and record the results on rank 0. Collective over comm.
 
-    The time to load and compile the kernels extends the deadline.
+    Probes load and compile the kernels even after the deadline, and the time for this extends the deadline. Otherwise,
+    a trial would compile the kernels, in a time that counts.
     """
-    until = job.until_unix
+    until, loads = job.until_unix, any(task["do"] == "probes" for task in job.tasks)
     for task in job.tasks:
         steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
         with closing(steps):
-            while comm.bcast_object(time.time() < until) and (record := next(steps, None)) is not None:
+            while comm.bcast_object(loads or time.time() < until) and (record := next(steps, None)) is not None:
                 if record["kind"] == "loaded":
-                    until += record["seconds"]
+                    until, loads = until + record["seconds"], False
                 if comm.rank == 0:
                     append(Path(job.journal), [record])
                     say(line(record))
