@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.perf.energy import EnergyMeter, EnergyUsed, NvmlCounter, energy, processors, why_unknown
+from mxpeak.perf.energy import AmdCounter, EnergyMeter, EnergyUsed, NvmlCounter, energy, processors, why_unknown
 
 RANGE = 262_143_328_850
 
@@ -215,7 +215,7 @@ def test_the_reason_for_an_unknown_energy_names_what_is_missing() -> None:
     assert why_unknown([known], None) == ""
     assert why_unknown(None, None) == "", "another rank of the host reads them"
     assert "nvidia-ml-py" in why_unknown([known], Silent())
-    assert why_unknown(None, Silent(), amd=True) == "mxpeak does not read the energy of AMD GPUs"
+    assert why_unknown(None, Silent(), amd=True).startswith("amdsmi reports no energy")
     assert why_unknown([], Silent()).count("; ") == 1
 
 
@@ -237,3 +237,43 @@ def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None
     meter.end(3.0)
     assert meter.used == EnergyUsed(3.0, 2.0, phases={"other": 2.0})
     assert counter.looks == 3
+
+
+def test_a_cray_node_has_counters_of_its_processors_and_memory(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/cray/pm_counters"
+    folder.mkdir(parents=True)
+    for name, text in (("cpu_energy", "1000 J 17 us"), ("memory_energy", "50 J 17 us"), ("energy", "9 J 17 us")):
+        (folder / name).write_text(f"{text}\n")
+    cpu, memory = processors(tmp_path)
+    (folder / "cpu_energy").write_text("1250 J 18 us\n")
+    assert (cpu.joules(), memory.joules()) == (250.0, 0.0)
+    (folder / "cpu_energy").write_text("NOTAVAIL\n")
+    assert cpu.joules() is None
+    package(tmp_path, 0, 5)
+    assert [one.name for one in processors(tmp_path)] == ["intel-rapl:0"], "RAPL is preferred"
+
+
+@pytest.mark.parametrize("key", ["energy_accumulator", "power"])
+def test_amdsmi_counts_in_units_of_its_resolution(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class AmdSmiException(Exception):  # noqa: N818
+        pass
+
+    counts = [1_000_000, 3_000_000]
+
+    def count(gpu: str) -> dict[str, float]:
+        if not counts:
+            raise AmdSmiException
+        return {key: counts.pop(0), "counter_resolution": 15.3}
+
+    fake = SimpleNamespace(
+        AmdSmiException=AmdSmiException,
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handle_from_bdf=lambda bus: bus,
+        amdsmi_get_energy_count=count,
+    )
+    monkeypatch.setitem(sys.modules, "amdsmi", fake)
+    counter = AmdCounter("0000:c1:00.0")
+    assert counter.joules() == pytest.approx(2_000_000 * 15.3e-6)
+    assert counter.joules() is None
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    assert AmdCounter("0000:c1:00.0").joules() is None

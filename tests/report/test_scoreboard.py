@@ -118,3 +118,13 @@ def test_no_line_of_rows_and_notes_is_wider_than_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     assert "25000000.0 × hpl" in text, "if a row has no room for it, it is a note"
     assert "hpl-mxp: the precision is rounded in software, so the rate is that of fp32.\n" in text
+
+
+def test_the_energy_of_hpl_mxp_is_compared_with_that_of_hpl() -> None:
+    mixed = Result(benchmark="hpl-mxp", status="valid", result={"rate_flops": 4e11})
+    first = hpl(0.8, telemetry={"energy": {"gflops_per_watt": 2.0}})
+    assert "J(HPL-MxP)" not in scoreboard([first, mixed])
+    mixed.telemetry = {"energy": {"gflops_per_watt": 8.0}}
+    assert "J(HPL-MxP)/J(HPL): 0.250, in joules per flop." in scoreboard([first, mixed])
+    mixed.status = "invalid"
+    assert "J(HPL-MxP)" not in scoreboard([first, mixed])

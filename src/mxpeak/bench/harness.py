@@ -22,7 +22,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid, best_node_grid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Run
-from mxpeak.perf.energy import EnergyMeter, NvmlCounter, energy, processors, why_unknown
+from mxpeak.perf.energy import EnergyMeter, energy, gpu_counter, processors, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result
@@ -94,7 +94,8 @@ class Bench(Generic[AnyConfig]):
         bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
-        self._gpu = NvmlCounter(bus) if bus else None
+        self._amd = str(kernels.device_facts().get("device_architecture", "")).startswith("gfx")
+        self._gpu = gpu_counter(bus, amd=self._amd) if bus else None
 
         def phase() -> str:
             return next((spans.place for spans in self._spans if spans.place), "")
@@ -187,8 +188,7 @@ class Bench(Generic[AnyConfig]):
 
         Collective over all ranks.
         """
-        architecture = str(self.kernels.device_facts().get("device_architecture", ""))
-        why = why_unknown(self._packages, self._gpu, amd=architecture.startswith("gfx"))
+        why = why_unknown(self._packages, self._gpu, amd=self._amd)
         ranks = self.comm.gather_objects((node_name(), self._meter.used, why))
         if not ranks:
             return {}

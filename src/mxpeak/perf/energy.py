@@ -1,4 +1,6 @@
-"""Measure the energy of timed regions with the RAPL counters of the processors and the NVML counters of the GPUs.
+"""Measure the energy of timed regions with the counters of processors and GPUs.
+
+Processors: RAPL, or pm_counters of HPE Cray nodes. GPUs: NVML on NVIDIA, and amdsmi on AMD.
 
 A thread reads the counters at both ends of each timed region and 20 times per second in between. The energy since the
 last reading is added to the current phase. RAPL counters wrap at about 260 kJ, which a busy processor uses in twenty
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from mxpeak.perf.health import gpu_energy
+from mxpeak.perf.health import amd_energy, gpu_energy
 from mxpeak.perf.host import number_in, text_in
 
 #: Joules per count of RAPL, and seconds between two readings.
@@ -67,14 +69,55 @@ class NvmlCounter:
         return None if now is None or self._first is None else now - self._first
 
 
+class PmCounter:
+    """A counter of HPE Cray's pm_counters, which the node's controller updates ten times per second."""
+
+    def __init__(self, file: Path):
+        self.name, self._file = file.name, file
+        self._first = self._read()
+
+    def joules(self) -> float | None:
+        """Return the joules since the creation of the counter, or None if it cannot be read."""
+        now = self._read()
+        return None if now is None or self._first is None else now - self._first
+
+    def _read(self) -> float | None:
+        words = (text_in(self._file) or "").split()  # such as 123456 J 1712345678 us
+        return float(words[0]) if len(words) >= 2 and words[0].isdecimal() and words[1] == "J" else None
+
+
+class AmdCounter:
+    """The energy counter of an AMD GPU, read through amdsmi."""
+
+    def __init__(self, pci_bus_id: str):
+        self.name, self._read = amd_energy(pci_bus_id)
+        self._first = self._read()
+
+    def joules(self) -> float | None:
+        """Return the joules since the creation of the counter, or None if amdsmi cannot read them."""
+        now = self._read()
+        return None if now is None or self._first is None else now - self._first
+
+
+def gpu_counter(pci_bus_id: str, *, amd: bool) -> Counter:
+    """Return the energy counter of the GPU with this PCI address."""
+    return AmdCounter(pci_bus_id) if amd else NvmlCounter(pci_bus_id)
+
+
 def processors(root: str | Path = "/") -> list[Counter]:
-    """Return the RAPL counters of this host's processor packages, and of their memory if it has a separate counter."""
+    """Return the counters of this host's processor packages, and of their memory if it has a separate counter.
+
+    Without RAPL, the counters are those of Cray's pm_counters.
+    """
     counters: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
         if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
             counters.append(Rapl(package))
             parts = sorted(package.glob(f"{package.name}:[0-9]*"))
             counters += [Rapl(part) for part in parts if text_in(part / "name") == "dram"]
+    if not counters:
+        files = [Path(root) / f"sys/cray/pm_counters/{part}_energy" for part in ("cpu", "memory")]
+        counters += [PmCounter(file) for file in files if file.exists()]
     return counters
 
 
@@ -206,12 +249,12 @@ def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd:
     """
     reasons = []
     if packages is not None and not packages:
-        reasons.append("this system has no RAPL counters in /sys/class/powercap")
+        reasons.append("this system has no RAPL counters in /sys/class/powercap and no Cray pm_counters")
     elif packages and total(counter.joules() for counter in packages) is None:
         reasons.append("this user cannot read the RAPL counters in /sys/class/powercap (on many systems only root can)")
     if gpu is not None and gpu.joules() is None:
         nvidia = "NVML reports no energy of the GPU (it needs nvidia-ml-py and a GPU with an energy counter)"
-        reasons.append("mxpeak does not read the energy of AMD GPUs" if amd else nvidia)
+        reasons.append("amdsmi reports no energy of the GPU (it needs ROCm's amdsmi package)" if amd else nvidia)
     return "; ".join(reasons)
 
 

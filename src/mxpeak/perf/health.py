@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from mxpeak.perf.host import number_in
 
-#: kHz per MHz for cpufreq, and joules per millijoule for NVML.
-KHZ_A_MHZ, MILLI = 1e3, 1e-3
+#: kHz per MHz for cpufreq, joules per millijoule for NVML, and joules per microjoule for amdsmi.
+KHZ_A_MHZ, MILLI, MICRO = 1e3, 1e-3, 1e-6
 #: NVML's reasons for clocks below the maximum, by bit. Bit 0, an idle GPU, is not throttling.
 REASONS = {
     0x002: "application clocks",
@@ -152,6 +152,32 @@ def gpu_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
         return None if energy is None else MILLI * energy
 
     return sensors.uuid or pci_bus_id, joules
+
+
+def amd_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
+    """Return the name of an AMD GPU, and a function that returns the joules since the driver was loaded.
+
+    The function returns None without amdsmi, or if amdsmi does not find the GPU.
+    """
+    try:
+        amdsmi = import_module("amdsmi")
+    except (ImportError, KeyError, OSError):  # the package raises the last two if its library is missing
+        return pci_bus_id, lambda: None
+    try:
+        amdsmi.amdsmi_init()
+        gpu = amdsmi.amdsmi_get_processor_handle_from_bdf(pci_bus_id)
+    except amdsmi.AmdSmiException:
+        return pci_bus_id, lambda: None
+
+    def joules() -> float | None:
+        try:
+            count = amdsmi.amdsmi_get_energy_count(gpu)
+        except amdsmi.AmdSmiException:
+            return None
+        # older versions call the accumulator power
+        return float(MICRO * count.get("energy_accumulator", count.get("power", 0)) * count["counter_resolution"])
+
+    return pci_bus_id, joules
 
 
 def summary(readings: Sequence[SensorReading]) -> dict[str, Any]:
