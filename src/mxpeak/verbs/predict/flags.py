@@ -71,7 +71,7 @@ def _flags() -> list[Option]:
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe a run and its machine to a parser."""
     groups = {title: parser.add_argument_group(title) for title in ("where", "problem", "grid")}
-    machine = "built-in name, FILE, FILE:NAME, or 'tuned' (by mxpeak tune)"
+    machine = "built-in name, FILE, FILE:NAME, or tuned (mxpeak tune)"
     groups["where"].add_argument("--machine", metavar="FILE|NAME", help=machine)
     for o in _flags():
         groups[o.group].add_argument(*o.flags, type=o.parse, help=o.help, metavar=o.metavar)
