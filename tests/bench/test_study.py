@@ -17,7 +17,6 @@ from mxpeak.cli import main as cli
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.errors import ResourceError
 from mxpeak.layout.entries import Entries
-from mxpeak.layout.generators import generator
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS
 from mxpeak.records import Result
 from mxpeak.report.plots import Axis, Series, loglog
@@ -33,6 +32,7 @@ from mxpeak.verbs.study.run import (
     residual_norms,
     uniform_system,
 )
+from tests.support.generated import drawn_system
 from tests.support.hpg_mxp_results import measured
 
 U = 2.0**-53
@@ -124,17 +124,6 @@ def test_gmres_steps_follow_the_circular_law_where_the_disc_is_away_from_zero():
         np.fill_diagonal(A, c * 20.0)
         case = study.gmres_case(A, b, c)
         assert case["steps"] == pytest.approx(case["predicted_steps"], rel=0.1)
-
-
-def drawn_system(name: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-    made = generator(name, n)
-    A = np.array([[made.entries.value(i, j) for j in range(n)] for i in range(n)])
-    if made.diagonal is not None:
-        np.fill_diagonal(A, made.diagonal)
-    if made.row_sum is not None:
-        np.fill_diagonal(A, 0.0)
-        np.fill_diagonal(A, made.row_sum * np.abs(A).sum(axis=1))
-    return A, np.array([made.right_side.value(i, 0) for i in range(n)])
 
 
 @pytest.mark.parametrize("name", GENERATORS)

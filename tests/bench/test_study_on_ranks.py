@@ -21,6 +21,7 @@ from mxpeak.verbs.study import on_ranks
 from mxpeak.verbs.study import run as study
 from mxpeak.verbs.study.on_ranks import Ranks
 from mxpeak.verbs.study.run import StudyPlan, residual_norms, uniform_system
+from tests.support.generated import drawn_system
 
 SHAPES = [(1, 1), (2, 2), (2, 3)]
 U = 2.0**-53
@@ -80,8 +81,6 @@ def test_norms_without_pivoting_show_the_growth() -> None:
 
 
 def test_every_generator_needs_the_steps_of_gmres_on_arrays() -> None:
-    from tests.bench.test_study import drawn_system
-
     n, part = 61, on(6, StudyPlan(("generators",), orders=(61,)))["generators"]
     assert [case["generator"] for case in part["cases"]] == GENERATORS
     for case in part["cases"]:

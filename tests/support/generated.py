@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.layout.entries import Entries
+from mxpeak.layout.generators import generator
 from tests.support.roundoff import U
 
 KINDS = {
@@ -39,3 +40,15 @@ def slack(entries: Entries) -> float:
     that is 21u·r·scale, and twice that for the two of them.
     """
     return 42 * U * 6.77 * abs(entries.scale) if entries.kind == "gaussian" else 0.0
+
+
+def drawn_system(name: str, n: int) -> tuple[Any, Any]:
+    """A and b of a generator, entry by entry from their definition, in fp64."""
+    made = generator(name, n)
+    A = np.array([[made.entries.value(i, j) for j in range(n)] for i in range(n)])
+    if made.diagonal is not None:
+        np.fill_diagonal(A, made.diagonal)
+    if made.row_sum is not None:
+        np.fill_diagonal(A, 0.0)
+        np.fill_diagonal(A, made.row_sum * np.abs(A).sum(axis=1))
+    return A, np.array([made.right_side.value(i, 0) for i in range(n)])
