@@ -34,7 +34,7 @@ from mxpeak.verbs.scan.decide import ENOUGH, FACTOR, SIGMA, Spread
 SIDE, GPU_SIDE = 1024, 3072
 #: Messages per series, series, and large messages per direction in a meeting.
 PINGS, SERIES, MESSAGES = 20, 5, 4
-TAG = 7500  # a multiple of FAMILY
+TAG = 7602  # a multiple of FAMILY
 READY, DATA, ACKNOWLEDGED = TAG, TAG + 1, TAG + 2
 SEED = 700
 #: The kinds of links, and the measures of a link.
