@@ -156,7 +156,7 @@ class StoppableConfig(RunConfig):
         None, users_file, "compare progress with an earlier result: FILE or 'last'", "measuring"
     )
     max_slowdown: float | None = option(
-        None, share, "stop if the run becomes slower than --baseline by more than this share", "measuring", "10%"
+        None, share, "stop if the run is slower than --baseline by this share", "measuring", "10%"
     )
 
 
