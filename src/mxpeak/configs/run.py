@@ -167,9 +167,7 @@ class OutputConfig(ShowConfig):
     out: str | None = option(
         None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"
     )
-    format: str | None = option(
-        None, str, "stdout format: text, the benchmark's own, junit or bencher", "output", "NAME"
-    )
+    format: str | None = option(None, str, "stdout: text, the benchmark's format, junit or bencher", "output", "NAME")
     events: str | None = option(None, users_file, "write events in JSON Lines format to FILE", "output")
     prometheus: str | None = option(None, users_file, "write metrics for Prometheus to FILE", "output")
     color: str = option(
