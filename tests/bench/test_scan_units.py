@@ -28,9 +28,15 @@ def test_groups_change_their_partners(nodes: int, size: int) -> None:
 
 
 def test_group_sizes_that_cannot_identify_a_node() -> None:
-    check_group_sizes((2, 4), 8)
+    check_group_sizes((2, 4), 8, 1)
     with pytest.raises(UsageError, match=r"--group 4 needs at least 8 nodes.*but 7 take part"):
-        check_group_sizes((2, 4), 7)
+        check_group_sizes((2, 4), 7, 5)
+
+
+def test_one_round_must_include_all_nodes() -> None:
+    check_group_sizes((2,), 5, 2)
+    with pytest.raises(UsageError, match=r"--group 2 leaves 1 of 5 nodes out.*--rounds 1"):
+        check_group_sizes((2,), 5, 1)
 
 
 @pytest.mark.parametrize(("nodes", "size"), [(4, 2), (6, 2), (8, 4), (16, 4)])

@@ -15,6 +15,7 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from mxpeak.records import Result, figure_text
+from mxpeak.report.scan_text import verdict
 from mxpeak.report.scans import node_rates, scan_of_result
 from mxpeak.report.summaries import case_text
 
@@ -68,6 +69,8 @@ def _nodes(body: Body) -> Iterator[CheckedCase]:
     }
     for host, rates in node_rates(scan["ranks"]).items():
         yield CheckedCase("scan", host, failures.get(host, ""), None, {k: median(r) for k, r in rates.items()})
+    if scan["status"] != "alike" and not failures:  # for example, it is undecided, or a slow link has two ends
+        yield CheckedCase("scan", "all nodes", " ".join(verdict(scan).split()), None, {})
 
 
 def cases_of_comparison(body: Body) -> list[CheckedCase]:

@@ -251,11 +251,11 @@ def _finding(body: Body, rank: int) -> str:
     wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
     slow = [finding for finding in body["slow"] if finding["rank"] == rank]
     defects = [f"its results of {measure_title(finding['result'])} {_WRONG[finding['reason']]}" for finding in wrong]
-    defects += [
-        f"{measure_title(finding['measure'])} at {100 * finding['share']:.0f} % of the {_reference(body, finding)} "
-        f"in {finding['rounds']} of {rounds} rounds"
-        for finding in slow
-    ]
+    for finding in slow:
+        share = f"{100 * finding['share']:.0f} % of the {_reference(body, finding)}"
+        several = len(record["rates"][finding["measure"]]) > 1  # of groups, only the best round is kept
+        when = f" in {finding['rounds']} of {rounds} rounds" if several else ""
+        defects.append(f"{measure_title(finding['measure'])} at {share}{when}")
     where = f"{record['host']}, {_cores(record)}" + (f", {record['uuid']}" if record.get("uuid") else "")
     words = "WRONG" if wrong else "SLOW"
     name = f"rank {rank} ({where})" if _noun(body) == "rank" else f"node {record['host']} (ranks {_unit_ranks(record)})"

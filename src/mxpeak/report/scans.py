@@ -92,9 +92,9 @@ def scan_of_result(result: Body) -> dict[str, Any]:
 
 
 def node_rates(ranks: Sequence[Body]) -> dict[str, dict[str, list[float]]]:
-    """Return the rates of each node of a scan by measure and round: the rate of the slowest rank in this round."""
+    """Return the rates of each node of a scan by measure and round: the rate of the slowest unit in this round."""
     nodes: dict[str, dict[str, list[float]]] = {}
-    for rank in ranks:
+    for rank in (each for each in ranks if each.get("leads_unit", True)):
         node = nodes.setdefault(rank["host"], {})
         for measure, rounds in rank["rates"].items():
             node[measure] = [min(pair) for pair in zip(node.get(measure, rounds), rounds)]

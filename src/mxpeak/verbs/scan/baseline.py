@@ -27,10 +27,12 @@ from mxpeak.verbs.scan.decide import ENOUGH, SIGMA, Expected, RankRates, deviati
 
 SCHEMA = "mxpeak.scan-baseline/1"
 #: Settings that determine the work of a scan.
-PROBLEM = ("n", "nb", "precision")
+PROBLEM = ("n", "nb", "precision", "unit_ranks")
 #: Measures of each unit; measures of groups of nodes also depend on the other nodes.
 MEASURES = ("lu", "gemm", "read")
-CALLED = {"n": "N", "nb": "NB", "precision": "the precision"}
+CALLED = {"n": "N", "nb": "NB", "precision": "the precision", "unit_ranks": "the number of ranks per unit"}
+#: The value of a setting that older scans do not contain.
+ADDED = {"unit_ranks": 1}
 
 Body = Mapping[str, Any]
 #: A place in the fleet: host, device, cores and UUID of the device.
@@ -77,7 +79,7 @@ def unit_of(body: Body) -> str:
 
 def differing_problem(first: Body, second: Body) -> str:
     """Return the settings in which the problems of two scans differ as text, or an empty string if they are equal."""
-    this, that = first["problem"], second["problem"]
+    this, that = ({**ADDED, **body["problem"]} for body in (first, second))
     if (units := (unit_of(first), unit_of(second))) and units[0] != units[1]:
         return f"--unit differs ({units[0]} and {units[1]})"
     return ", ".join(f"{CALLED[k]} differs ({this[k]} and {that[k]})" for k in PROBLEM if this[k] != that[k])
@@ -106,7 +108,7 @@ def baseline_of(scans: Sequence[tuple[str, Body]], tolerance: float) -> dict[str
         "schema": SCHEMA,
         "of": [name for name, _ in scans],
         "unit": unit_of(first),
-        "problem": {name: first["problem"][name] for name in PROBLEM},
+        "problem": {name: {**ADDED, **first["problem"]}[name] for name in PROBLEM},
         "models": [_model(*key, list(places.values()), bad, tolerance) for key, places in models.items()],
     }
 
@@ -153,6 +155,7 @@ def _pooled(number: int, records: Sequence[Body]) -> RankRates:
     bits = {
         name: [digest for record in records if record["kind"] == kind for digest in record["bits"].get(name, ())]
         for name in records[-1]["bits"]
+        if name in MEASURES
     }
     return RankRates(number, kind, rates, bits)
 

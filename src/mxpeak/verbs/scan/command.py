@@ -99,7 +99,7 @@ def _with_baseline(wanted: ScanRun) -> tuple[ScanRun, Mapping[str, Any] | None]:
 
     name = KEPT_BASELINE if wanted.config.against == "baseline" else wanted.config.against
     baseline = read_baseline(str(name))
-    problem = {key: baseline["problem"][key] for key in PROBLEM}
+    problem = {key: baseline["problem"][key] for key in PROBLEM if key != "unit_ranks"}  # follows from the ranks
     for key, value in problem.items():
         own = getattr(wanted.config, key)
         if not wanted.is_default(key) and own != value:

@@ -40,22 +40,22 @@ class Size:
     n: int
     nb: int
     precision: str
-    ranks: int = 1
+    unit_ranks: int = 1
 
     @property
     def side(self) -> int:
         """Return the order of a rank's products, so that C has a quarter of the entries of the rank's share of A."""
-        return max(1, math.isqrt(self.n**2 // self.ranks) // 2)
+        return max(1, math.isqrt(self.n**2 // self.unit_ranks) // 2)
 
     @property
     def products(self) -> int:
         """Return the number of products per rank and round. They have about as many flops as the LU."""
-        return max(1, math.ceil(lu_flops(self.n) / (self.ranks * 2.0 * self.side**2 * self.nb)))
+        return max(1, math.ceil(lu_flops(self.n) / (self.unit_ranks * 2.0 * self.side**2 * self.nb)))
 
     @property
     def product_flops(self) -> float:
         """Return the flops of all products of a unit in a round."""
-        return self.ranks * self.products * 2.0 * self.side**2 * self.nb
+        return self.unit_ranks * self.products * 2.0 * self.side**2 * self.nb
 
     @property
     def read_bytes(self) -> int:

@@ -93,10 +93,11 @@ def run(
         unit = unit_of(bench.config.unit, bench.comm)
         size = _size(bench, unit.largest)
         if bench.config.unit == "group":
-            check_group_sizes(bench.config.group, bench.placement.nodes)
+            check_group_sizes(bench.config.group, bench.placement.nodes, bench.config.rounds)
         begin = time.time()
         record = _start_record(bench, unit)
         if baseline is not None:
+            _check_unit(baseline, size)
             _check_models(baseline, record, comm)
         watch = sensors(bench.placement.cores, bench.kernels.device_facts().get("device_bus"))
         _make_ready(bench, size.precision)
@@ -117,6 +118,16 @@ def run(
             **facts,
             "warnings": [asdict(caution) for caution in cautions],
         }
+
+
+def _check_unit(baseline: Mapping[str, Any], size: Size) -> None:
+    """Raise a UsageError on all ranks if the units of the baseline have another number of ranks."""
+    expected = baseline["problem"].get("unit_ranks", 1)
+    if expected != size.unit_ranks:
+        raise UsageError(
+            f"the units of the baseline have {expected} ranks, but those of this scan have {size.unit_ranks}; start "
+            f"{expected} ranks per node, or use a baseline of such scans"
+        )
 
 
 def _check_models(baseline: Mapping[str, Any], record: Record, comm: Communicator) -> None:
@@ -228,7 +239,7 @@ def measure(
     unit: Unit,
 ) -> None:
     """Warm up the kernels, measure all rounds, and store rates, bits and health in `record`. Collective over comm."""
-    each = probes(kernels, unit.comm, replace(size, ranks=unit.comm.size))
+    each = probes(kernels, unit.comm, replace(size, unit_ranks=unit.comm.size))
     for probe in each:
         if config.warmup in ("full", probe.name):
             timed(probe, kernels, comm, unit, lambda: None)
@@ -285,12 +296,13 @@ def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: 
             comm.barrier()
             comm.barrier()
         else:
-            n = round(size.n * g ** (1 / 3) / size.nb) * size.nb
-            probe = probes(kernels, members, replace(size, n=n, ranks=members.size))[0]
+            n = max(1, round(size.n * g ** (1 / 3) / size.nb)) * size.nb
+            probe = probes(kernels, members, replace(size, n=n, unit_ranks=members.size))[0]
             together = replace(unit, comm=members)
             record.rates.setdefault(name, []).append(timed(probe, kernels, comm, together, lambda: None))
             if probe.bits is not None:
                 bits = together.combined(probe.bits())
+            del probe  # otherwise its matrix would exist during the next round
             members.free()
         record.bits.setdefault(name, []).append(bits)
         spans.step(done + 1, count, done + 1.0)
@@ -335,6 +347,9 @@ def result(
     slow = [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow]
     wrong = [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong]
     undecided = [asdict(finding) for finding in verdict.undecided]
+    recommended = actions(ranks, slow, wrong, undecided, links.get("link_hosts", ()))
+    if any(action["severity"] != "monitor" for action in recommended):
+        status = "different"  # for example, new memory errors on a node whose rates agree
     return {
         "schema": SCHEMA_SCAN,
         "status": status,
@@ -346,7 +361,7 @@ def result(
             name: median(median(records[rank].rates[name]) for rank in leaders) for name in records[leaders[0]].rates
         },
         "groups": [asdict(group) for group in verdict.groups],
-        "actions": actions(ranks, slow, wrong, undecided, links.get("link_hosts", ())),
+        "actions": recommended,
         "exclude": {"hosts": sorted(hosts), "slurm": host_list(sorted(hosts))},
         "against": None if baseline is None else config.against,
         **links,

@@ -62,8 +62,8 @@ def unit_of(name: str, comm: Communicator) -> Unit:
     return Unit(group, short_list(ranks), int(allreduce_scalar(comm, float(group.size), "max")))
 
 
-def check_group_sizes(sizes: Sequence[int], nodes: int) -> None:
-    """Raise a UsageError if groups of these sizes cannot identify a slow node.
+def check_group_sizes(sizes: Sequence[int], nodes: int, rounds: int) -> None:
+    """Raise a UsageError if groups of these sizes cannot identify a slow node, or if a node pauses in all rounds.
 
     In groups of g of M nodes, a node shares its group with a slow node in (g - 1)/(M - 1) of the rounds, which is below
     one half if M >= 2g.
@@ -73,6 +73,11 @@ def check_group_sizes(sizes: Sequence[int], nodes: int) -> None:
             raise UsageError(
                 f"--group {size} needs at least {2 * size} nodes, because partners must change, but {nodes} take part; "
                 "use smaller groups or --unit node"
+            )
+        if nodes % size and rounds < 2:
+            raise UsageError(
+                f"--group {size} leaves {nodes % size} of {nodes} nodes out of each round, so --rounds {rounds} omits "
+                "some of them; use --rounds 5"
             )
 
 
