@@ -117,10 +117,21 @@ def add_job_flags(parser: argparse.ArgumentParser, scheduler: str | None = None)
     if scheduler is None:
         pods = parser.add_argument_group("Kubernetes")
         pods.add_argument("--image", metavar="IMAGE", help="container image with mxpeak, an MPI and sshd")
-        pods.add_argument("--claim", metavar="NAME", help="persistent volume claim for results (default: print JSON)")
-        pods.add_argument("--gpu-resource", default=GPU, metavar="NAME", help=f"resource of a GPU (default: {GPU})")
+        pods.add_argument(
+            "--claim", type=_yaml_name, metavar="NAME", help="persistent volume claim for results (default: print JSON)"
+        )
+        pods.add_argument(
+            "--gpu-resource", type=_yaml_name, default=GPU, metavar="NAME", help=f"resource of a GPU (default: {GPU})"
+        )
     parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="arguments for mxpeak run")
     parser.set_defaults(action=job)
+
+
+def _yaml_name(text: str) -> str:
+    """Check a name that a manifest contains without quotes, and return it."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w./-]*", text):
+        raise UsageError(f"{text!r} is not a name; use letters, digits, and the characters . / _ -")
+    return text
 
 
 def _array(text: str) -> str:
@@ -162,6 +173,8 @@ def _job(args: argparse.Namespace) -> Job:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {args.scheduler}; {instead}")
     if args.scheduler == "kubernetes" and not args.image:
         raise UsageError("--for kubernetes needs a container image with mxpeak, an MPI and sshd; use --image IMAGE")
+    if args.scheduler == "pbs" and args.array and not re.fullmatch(r"\d+-\d+(:\d+)?(%\d+)?", args.array):
+        raise UsageError(f"--array {args.array} is not a range, but PBS accepts only ranges; use, for example, 0-3")
     launchers = LAUNCHERS[args.scheduler]
     launcher = args.launcher or launchers[0]
     if launcher not in launchers:
