@@ -58,7 +58,9 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
 
 
 def rate_of(result: Result, machine: Machine) -> float:
-    """Simulate the run of a result and return the simulated rate in flop/s."""
+    """Simulate the run of a result and return the simulated rate in flop/s; raise a UsageError without a model."""
+    if (pivoting := result.problem.get("pivoting", "none")) != "none":
+        raise UsageError(f"the simulator has no model of --pivoting {pivoting}; use --pivoting none")
     if kind_of(result.benchmark) == "lu":
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
     return simulate(sparse_run(result), machine).rate_flops

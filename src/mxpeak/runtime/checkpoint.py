@@ -48,7 +48,7 @@ RUN, SLOTS = "run.json", ("a", "b")
 #: digest at a time.
 DIGEST, FIRST_LINE, AT_ONCE = 64, len(SCHEMA) + 10 + 64 + 3, 1 << 24
 #: The largest size of a header and of a run.json in bytes, so that a damaged or foreign file cannot fill the memory.
-MOST_HEAD = 1 << 26
+MOST_HEAD = 1 << 29
 MOST_RUN = 1 << 20
 #: Writes that bypass the cache begin and end on a page, in memory and in the file.
 PAGE = mmap.PAGESIZE

@@ -171,7 +171,9 @@ def _cautions(case: HplMxpCase, run: MxpSolve, lookahead: int, *, emulated: bool
         cautions.append(depth_caution(case.depth, lookahead))
     if run.singular:
         text, hint = f"column {run.singular} had a zero pivot", "use --generator sqrt-n, ddd, gaussian or fasi-higham"
-        if case.pivoting != PARTIAL:
+        if case.pivoting == BUTTERFLY:
+            text, hint = f"{text} in the transformed matrix", "use another --seed, or --pivoting partial"
+        elif case.pivoting != PARTIAL:
             text, hint = f"{text}: this matrix has no LU without pivoting", f"{hint}, or --pivoting partial"
         cautions.append(Caution("pivot", text, hint))
     return cautions

@@ -206,7 +206,11 @@ def _precision(case: HplMxpCase) -> list[Violation]:
 def _generator(case: HplMxpCase) -> list[Violation]:
     if case.generator in NAMED:
         return []
-    why = INADMISSIBLE.get(case.generator, "it is not in the rules")
+    why = (
+        "it is not in the rules"
+        if case.pivoting == PARTIAL
+        else INADMISSIBLE.get(case.generator, "it is not in the rules")
+    )
     text = f"{case.generator}: {why}; use --generator {', '.join(NAMED[:-1])} or {NAMED[-1]}"
     return [Violation("generator", text)]
 

@@ -119,6 +119,11 @@ def _check(config: HplMxpConfig, comm: Communicator) -> None:
             "--abft in hpl-mxp checks only factors without row swaps, not --pivoting partial; remove --abft, or use "
             "--pivoting none or butterfly"
         )
+    if config.panel_solves != HplMxpConfig.panel_solves and config.pivoting == PARTIAL:
+        raise UsageError(
+            f"--panel-solves {config.panel_solves} has no effect on --pivoting partial, which solves with the panel in "
+            "the precision of the matrix; remove --panel-solves"
+        )
     for case in config.cases(comm.size, config.n or [FP32_ROWS - 1]):
         refused(case)
         _generator(case)
@@ -170,6 +175,7 @@ def _generator(case: HplMxpCase) -> Any:
 
 def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSolve:
     """Time one solve, and check its solution after the timed part. Collective over the grid."""
+    _check_pivoting(case)  # again, because the order may be chosen by the memory
     kernels = bench.kernels
     begin = time.perf_counter()
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(case.precision))  # first, in unfragmented memory
