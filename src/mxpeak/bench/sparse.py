@@ -504,7 +504,7 @@ class SparseBench(Bench[AnySparse]):
         matrices = sum(level.A.A.bytes for level in levels) + (0 if outer is top else outer.extra_bytes(top))
         width = [PRECISIONS[level.A.A.vectors].bytes for level in levels]
         vectors = sum(
-            w * (2 * level.A.n + level.A.A.halo + (level.A.n if level.unfused else 0))
+            w * (2 * level.A.n + level.A.A.halo + (level.unfused.entries if level.unfused else 0))
             for w, level in zip(width, levels)
         )
         stored = HierarchySize((), width[0], basis, basis_bytes=PRECISIONS[problem.hierarchies[k].basis].bytes)

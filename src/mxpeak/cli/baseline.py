@@ -26,7 +26,7 @@ ADDED = {"pivoting": "none"}
 #: Options that must agree if the rate of a sparse run is compared with that of another run.
 SAME_SPARSE = (
     *("precision", "mg_precision", "krylov_precision", "storage", "smoother"),
-    *("restart", "nonsymmetric", "matrix"),
+    *("restart", "nonsymmetric", "matrix", "run_type"),
 )
 
 
@@ -45,6 +45,9 @@ def with_recorded_target(request: RunRequest, ranks: int) -> RunRequest:
 def _recorded_rate(request: RunRequest, ranks: int) -> float:
     """Return the rate in flop/s of the newest valid result in --baseline with the problem of this request."""
     path, valid = _valid_results(request.config.baseline, request.benchmark.name)  # type: ignore[attr-defined]
+    valid = [result for result in valid if isinstance((result.get("result") or {}).get("rate_flops"), int | float)]
+    if not valid:
+        raise UsageError(f"--baseline {path} contains no result with a rate in flop/s; use another FILE")
     if isinstance(request.config, SparseConfig):
         others = [_sparse_differences(result, request, ranks) for result in valid]
     else:

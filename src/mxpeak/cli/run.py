@@ -20,6 +20,7 @@ from mxpeak.cli.scaling import parts, section, turns
 from mxpeak.cli.session import GRACE_S
 from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
+from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.records import Result, document, to_json
 from mxpeak.runtime.parent_watch import terminal_width
@@ -112,6 +113,12 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
 
 def _with_targets(wanted: list[RunRequest], session: Session) -> list[RunRequest]:
     """Return the requests with the targets that follow from --baseline and --max-slowdown."""
+    for request in wanted:
+        if isinstance(request.config, SparseConfig) and request.config.baseline and not request.config.max_slowdown:
+            raise UsageError(
+                f"--baseline {request.config.baseline} has no effect on {request.benchmark.name} by itself; add "
+                "--max-slowdown 10% to stop a slow run, or compare the results with mxpeak compare"
+            )
     if all(getattr(request.config, "max_slowdown", None) is None for request in wanted):
         return wanted
     from mxpeak.cli.baseline import with_recorded_target

@@ -242,6 +242,11 @@ class UnfusedResidual:
         return cls(*(zeros(kernels, n, A.vectors) for n in (A.n, points, points)))
 
     @property
+    def entries(self) -> int:
+        """Return the number of entries of all vectors."""
+        return len(self.product) + len(self.b) + len(self.Ax)
+
+    @property
     def bytes(self) -> float:
         """Return the bytes that the injection moves: both gathers, the difference and the result."""
         return float(len(self.b) * (9 * self.b.itemsize + 2 * counts.INT32_BYTES))

@@ -85,6 +85,12 @@ def _check_standalone(config: HpgMxpConfig) -> None:
         "--validation": ("validates both solvers", config.validation != "standard" and config.validation),
         "--min-gflops": ("applies to the rating", config.min_gflops and f"{config.min_gflops:g}"),
         "--scaling-study": ("compares ratings", config.study),
+        "--target": ("stops a run by its rating", config.target and f"{config.target:g}"),
+        "--max-slowdown": ("compares ratings", config.max_slowdown and f"{config.max_slowdown:g}"),
+        "--validation-ranks": (
+            "sets the ranks of the validation",
+            config.validation_ranks != HpgMxpConfig.validation_ranks and config.validation_ranks,
+        ),
     }
     for flag, (why, value) in needs.items():
         if value:
