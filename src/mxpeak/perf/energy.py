@@ -107,7 +107,7 @@ def gpu_counter(pci_bus_id: str, *, amd: bool) -> Counter:
 def processors(root: str | Path = "/") -> list[Counter]:
     """Return the counters of this host's processor packages, and of their memory if it has a separate counter.
 
-    Without RAPL, the counters are those of Cray's pm_counters.
+    If RAPL is missing or unreadable, the counters are those of Cray's pm_counters, if the host has them.
     """
     counters: list[Counter] = []
     for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
@@ -115,10 +115,10 @@ def processors(root: str | Path = "/") -> list[Counter]:
             counters.append(Rapl(package))
             parts = sorted(package.glob(f"{package.name}:[0-9]*"))
             counters += [Rapl(part) for part in parts if text_in(part / "name") == "dram"]
-    if not counters:
-        files = [Path(root) / f"sys/cray/pm_counters/{part}_energy" for part in ("cpu", "memory")]
-        counters += [PmCounter(file) for file in files if file.exists()]
-    return counters
+    if any(counter.joules() is not None for counter in counters):
+        return counters
+    files = [Path(root) / f"sys/cray/pm_counters/{part}_energy" for part in ("cpu", "memory")]
+    return [PmCounter(file) for file in files if file.exists()] or counters
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,8 +174,9 @@ def amd_energy(pci_bus_id: str) -> tuple[str, Callable[[], float | None]]:
             count = amdsmi.amdsmi_get_energy_count(gpu)
         except amdsmi.AmdSmiException:
             return None
-        # older versions call the accumulator power
-        return float(MICRO * count.get("energy_accumulator", count.get("power", 0)) * count["counter_resolution"])
+        accumulator = count.get("energy_accumulator", count.get("power"))  # older versions call it power
+        resolution = count.get("counter_resolution")
+        return None if accumulator is None or resolution is None else float(MICRO * accumulator * resolution)
 
     return pci_bus_id, joules
 

@@ -122,7 +122,10 @@ class HplClocks(LuClocks):
                 f"core_rate and sync_s to its table [{machine.name}.panel]"
                 + ("" if "fp64" in machine.trsm else f", and fp64 to its table [{machine.name}.trsm]")
             )
-        if run.P > 1 and machine.core_rate is not None:  # a device factors a panel only if it has the whole panel
+        if run.P > 1 and None not in (
+            machine.core_rate,
+            machine.sync_s,
+        ):  # a device factors a panel only if it has the whole panel
             machine = replace(machine, fact={})
         super().__init__(run, machine)
         self.panel, self.pivots = np.zeros_like(self.device), 0.0
