@@ -50,8 +50,8 @@ GROUP, MEAN_SQUARE = 64, 4.0
 class Proof:
     """The result of comparing (A - LU) v with the effect of rounding; it passes if error, worst and spread are small.
 
-    error    ||(A - LU) v||_2 / ||A v||_2 of the worst probe
-    bound    SIGMAS·||sigma||_2 / ||A v||_2 of the best probe; if it is 1 or more, the comparison proves nothing
+    error    ||(A - LU) v||_2 / ||A v||_2 of the probe with the largest ratio of error to bound
+    bound    SIGMAS·||sigma||_2 / ||A v||_2 of this probe; if it is 1 or more for a probe, the comparison proves nothing
     worst    max_i |((A - LU) v)_i| / (SIGMAS·sigma_i); the limit is 1
     spread   mean of (((A - LU) v)_i / sigma_i)² over the worst 64 rows, relative to its limit; the limit is 1
     """
@@ -84,11 +84,11 @@ def prove(
     sigma = sqrt(prover.equations.sum_of([float(kernels.xp.sum(variance))])[0])
     squares = kernels.xp.zeros(system.rows.local_size)
     probes = [prover.probe(seed + k, sigma, weights, squares) for k in range(PROBES)]
-    errors, bounds, deviations = zip(*probes)
     spread = prover.spread(squares)
-    finite = all(map(isfinite, [*errors, *bounds, *deviations, spread]))
-    error, bound, worst = (max(errors), min(bounds), max(deviations)) if finite else (nan, nan, nan)
-    passed = finite and error <= bound < 1.0 and worst <= 1.0 and spread <= 1.0
+    finite = all(map(isfinite, [spread, *(value for probe in probes for value in probe)]))
+    error, bound, _ = max(probes, key=lambda probe: probe[0] / probe[1]) if finite else (nan, nan, nan)
+    worst = max(deviation for _, _, deviation in probes) if finite else nan
+    passed = finite and all(e <= b < 1.0 for e, b, _ in probes) and worst <= 1.0 and spread <= 1.0
     return Proof(passed, error, bound, worst, spread, PROBES, seed)
 
 
