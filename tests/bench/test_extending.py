@@ -92,9 +92,9 @@ def test_its_own_report_is_asked_for_by_its_name(triad: None, capsys: pytest.Cap
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "120")
         assert main(["run", "triad", "--help"]) == 0
-        assert "--format {text,triad}" in capsys.readouterr().out
+        assert "--format {text,triad,junit,bencher}" in capsys.readouterr().out
         assert main(["run", "hpl", "--help"]) == 0
-        assert "--format {text,hpl}" in capsys.readouterr().out
+        assert "--format {text,hpl,junit,bencher}" in capsys.readouterr().out
     assert main(["run", "triad", "-N", "1000", "--threads", "1", "--format", "triad", "--out", "out"]) == 0
     line = capsys.readouterr().out
     assert re.fullmatch(r"TRIAD 1000 [\d.e+]+ PASSED\n", line)

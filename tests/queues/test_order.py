@@ -36,7 +36,7 @@ def test_panels_are_factored_on_the_host_while_the_update_is_under_way(transport
 def test_with_a_split_update_panels_go_to_the_host_before_the_update_of_the_step_before_has_ended() -> None:
     """So FACT may take as long as both parts of an update together."""
     for log in runs.hpl((2, 1), "mpi", SPLIT, 96)[1]:
-        down = [one for one in beside(log, "rfact") if one.op.kind == "down" and one.op.bytes > 8 * 64]
+        down = [one for one in beside(log, "transfer") if one.op.kind == "down" and one.op.bytes > 8 * 64]
         updates = [[op for op in one.under_way if op.kind == "gemm" and op.actor == "main 0"] for one in down]
         assert sum(map(bool, updates)) >= 3
 

@@ -186,7 +186,7 @@ def simulated(text: str, folder: Path) -> None:
 
 
 #: The second result of recorded.json, as a case that is to be run again.
-MXP_CASE = namedtuple("MXP_CASE", SAME)(400, "fp32", "sqrt-n", "gmres", "none")
+MXP_CASE = namedtuple("MXP_CASE", SAME)(400, "fp32", "sqrt-n", "gmres", "none", "none")
 
 
 def baseline(text: str, folder: Path) -> None:

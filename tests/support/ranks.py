@@ -200,7 +200,7 @@ def torch_rank() -> None:
     from mxpeak.runtime import launch
 
     comm = launch.start()
-    launch.start = lambda asked="auto": comm
+    launch.start = lambda asked="auto", device="auto": comm
     run_commands(Path(sys.argv[1]), comm)
 
 

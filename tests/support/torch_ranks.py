@@ -219,7 +219,7 @@ def mxpeak() -> None:
 
     comm: Any = start("torch")
     _on_stand_in(comm)
-    launch.start = lambda asked="auto": comm
+    launch.start = lambda asked="auto", device="auto": comm
     code = main(sys.argv[1:])
     assert InOrder.begun > 10
     sys.exit(code)
