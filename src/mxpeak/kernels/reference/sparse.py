@@ -218,7 +218,7 @@ class ReferenceSparse:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: Stored | None = None
     ) -> ReferenceMatrix:
-        """Return the matrix as a list of rows, whatever the storage; no arrays are shared with `like`."""
+        """Return the matrix as a list of rows for every storage format. No arrays are shared with `like`."""
         with quiet():
             narrow, wide = rounded(rows.data, values), rounded(rows.data, vectors)
         stored = tuple(_stored_row(rows, order, r, narrow, wide) for r in range(rows.n))

@@ -40,7 +40,7 @@ SEED = 700
 #: The kinds of links, and the measures of a link.
 WITHIN, BETWEEN = "within a node", "between nodes"
 BANDWIDTH, LATENCY = "bandwidth", "latency"
-#: Fewest nodes with which a node can be told from its partners, and its share of slow links from which it is slow.
+#: Minimum number of nodes for naming a slow node, and the share of its links that must be slow.
 FEWEST_NODES, MAJORITY = 3, 0.5
 
 

@@ -270,7 +270,7 @@ def _measure_links(record: Record, bench: Bench[ScanConfig]) -> None:
         spans.step(done, count, float(done))
 
     record.links = measure_links(meeting, places, comm, bench.config.rounds, step)
-    if record.links:
+    if len(places) > 1:  # also on a rank that paused in all rounds
         spans.finish()
     if places[comm.rank].local == 0:
         record.adapters = adapter_changes(before, adapter_counters())
@@ -284,11 +284,10 @@ def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: 
     comm, kernels, config, nodes = bench.comm, bench.kernels, bench.config, bench.placement.nodes
     node = positions(comm.bcast_object(comm.gather_objects(node_name())))[comm.rank].node
     spans = bench.new_spans()
-    count = len(config.group) * config.rounds
+    plan = [(g, groups) for g in config.group for groups in schedule(nodes, g, config.rounds)]
+    count = len(plan)
     spans.start(f"groups of {nodes} nodes", float(count))
-    for done in range(count):
-        g, t = config.group[done // config.rounds], done % config.rounds
-        groups = schedule(nodes, g, config.rounds)[t]
+    for done, (g, groups) in enumerate(plan, 1):
         color = next((k for k, group in enumerate(groups) if node in group), None)
         members = comm.split(color, comm.rank)
         name, bits = f"LU of {g} nodes", ""
@@ -305,7 +304,7 @@ def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: 
             del probe  # otherwise its matrix would exist during the next round
             members.free()
         record.bits.setdefault(name, []).append(bits)
-        spans.step(done + 1, count, done + 1.0)
+        spans.step(done, count, float(done))
     spans.finish()
 
 
