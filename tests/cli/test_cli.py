@@ -283,7 +283,7 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["plann"], "did you mean plan?"),
         (["run", "hpl_mxp"], "did you mean hpl-mxp?"),
         (["run"], "BENCHMARK is missing; use one of hpl, hpl-mxp, "),
-        (["baseline", "get", "last"], "'get' is unknown; use set"),
+        (["baseline", "get", "last"], "'get' is unknown (choose from set, from)"),
         (["run", "hpl", "HPL.dat"], "did you mean --dat HPL.dat?"),
         (
             ["run", "hpl", "-p", "1", "--NB", "64"],
