@@ -218,6 +218,19 @@ def test_a_rank_that_is_stopped_beside_the_computation_is_named(
     assert "Traceback" not in said
 
 
+def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=1, module="mxpeak.verbs.scan.run", function="timed"))
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    command = [*PYTHON, "scan", "--ranks", "2", "-N", "64", "--nb", "16", "--watchdog", "5,1"]
+    with job(tmp_path, command, PYTHONPATH=places) as run:
+        code, after_s = run.ended()
+        said = run.said()
+    assert code == 6, said
+    assert re.search(r"^\[rank 0 .*error: .*rank 1 on \S+ has been stopped for [12]", said, re.MULTILINE), said
+    assert after_s < 60.0
+    assert "Traceback" not in said
+
+
 @pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
 @pytest.mark.parametrize("benchmark", ["hpl", "hpg-mxp"])
 def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchmark: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -26,7 +27,7 @@ def scan_text(body: Body) -> str:
     """Return the report of a scan. Lines have at most 80 columns, unless a name is longer."""
     parts = [_heading(body), *(_group(body, group) for group in body["groups"])]
     if rows := _rows(body):
-        parts.append(_table(rows))
+        parts.append(_table(body, rows))
     named = outliers(body)
     parts += [_finding(body, rank) for rank in named[:MOST_SHOWN]]
     if len(named) > MOST_SHOWN:
@@ -217,7 +218,7 @@ def _rows(body: Body) -> list[Body]:
     return units if len(units) <= MOST_SHOWN else [body["ranks"][rank] for rank in outliers(body)[:MOST_SHOWN]]
 
 
-def _table(rows: Sequence[Body]) -> str:
+def _table(body: Body, rows: Sequence[Body]) -> str:
     """Return a table with one line per rank and one column per measure.
 
     The entries are median rates over the rounds. The rates of a measure have the same unit for all ranks.
@@ -230,9 +231,12 @@ def _table(rows: Sequence[Body]) -> str:
     heads = "".join(f"{measure_title(name) + ' ' + scales[name][1]:>13}" for name in measures)
     first = "rank" if all(_unit_ranks(row) == str(row["rank"]) for row in rows) else "ranks"
     lines = [f"{first:>6}  {'computes on':<14}{heads}  host"]
+    sizes = Counter(map(_unit_ranks, body["ranks"]))
     for row in rows:
         rates = "".join(f"{three_digits(medians[row['rank']][name] / scales[name][0]):>13}" for name in measures)
-        line = f"{_unit_ranks(row):>6}  {_cores(row):<14}{rates}  "
+        size = sizes[_unit_ranks(row)]
+        where = _cores(row) if size == 1 else f"{size} ranks"
+        line = f"{_unit_ranks(row):>6}  {where:<14}{rates}  "
         host, width = row["host"], WIDTH - len(line)  # host names are cut in the table only
         lines.append(line + (host if len(host) <= width else f"{host[: width - 1]}…"))
     return "\n".join(lines) + "\n"

@@ -16,7 +16,7 @@ from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
 from mxpeak.cli.run_history import KEPT_BASELINE, RESULT
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import Run, Setting, options, resolve, run_of
+from mxpeak.options import Run, Setting, options, resolve, run_of, stall_limits
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
 
@@ -39,7 +39,8 @@ examples:
   srun mxpeak scan --against gpu-nodes.json --write-drain slurm
 
 The results are stored in a new folder in mxpeak-out/, which history, report, compare and baseline accept.
-The exit code is 0 if all ranks agree, and 3 if a rank is slow, its results differ, or the scan cannot decide.
+The exit code is 0 if all ranks agree, 3 if a rank is slow, its results differ, or the scan cannot decide, and 6 if a
+rank makes no progress.
 """
 
 
@@ -139,7 +140,7 @@ def _prepare(output: ScanOutput) -> Folder:
 
 def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     from mxpeak.cli.display import PlainProgress
-    from mxpeak.cli.observers import metrics_of
+    from mxpeak.cli.observers import metrics_of, stalls_noticed
     from mxpeak.report.scans import node_rates
     from mxpeak.verbs.scan.run import run
 
@@ -149,9 +150,14 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     mode = "never" if wanted.output.quiet or session.rank != 0 else wanted.output.progress
     progress = PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
     try:
-        with closing(progress), metrics_of(wanted.output.prometheus, "scan", session) as metrics:
+        with (
+            closing(progress),
+            metrics_of(wanted.output.prometheus, "scan", session) as metrics,
+            stalls_noticed(stall_limits(wanted.config.watchdog), session) as watchdog,
+        ):
             observers = [progress, *([metrics] if metrics else [])] if session.rank == 0 else []
-            hooks: Any = {"origins": wanted.origins, "observers": observers, "argv": argv}
+            follow = {} if watchdog is None else {"follow": watchdog.follow}
+            hooks: Any = {"origins": wanted.origins, "observers": observers, "argv": argv, **follow}
             body = run(wanted.config, session.comm, baseline=baseline, **hooks)
             code = None if body is None else _show(body, wanted.output, folder, session)
             if metrics and body is not None and code is not None:

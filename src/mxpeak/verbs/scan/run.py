@@ -399,12 +399,18 @@ def _of_rank(record: Record) -> dict[str, Any]:
     return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}
 
 
+def _share_cores(records: list[Record]) -> bool:
+    """Return whether ranks share cores: ranks of one node, or of several containers on one host."""
+    used = {(record.where["boot"], record.where["cores"]) for record in records}
+    return len(used) < len(records) or any(record.where["shares_cores"] for record in records)
+
+
 def _of_links(records: list[Record], config: ScanConfig) -> dict[str, Any]:
     """Return the JSON sections of the links and of the network adapters."""
     places = positions([record.where["host"] for record in records])
     links = links_of([record.links for record in records], places)
     # A message between two ranks on one core waits for the scheduler.
-    measures = (BANDWIDTH,) if any(record.where["shares_cores"] for record in records) else (BANDWIDTH, LATENCY)
+    measures = (BANDWIDTH,) if _share_cores(records) else (BANDWIDTH, LATENCY)
     verdict = decide_links(links, places, config.link_tolerance, config.min_link, measures)
     adapters = [{"host": record.where["host"], **adapter} for record in records for adapter in record.adapters]
     return {
