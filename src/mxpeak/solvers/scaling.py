@@ -16,6 +16,7 @@ from typing import Any
 
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import DenseKernels, Kernels, Matrix, Vector
+from mxpeak.kernels.contract.dense import Triangle
 from mxpeak.solvers.transformations import Transformation
 
 #: Scale a matrix if its row or column sums differ by more than SPREAD, or are outside 1/RANGE to RANGE.
@@ -167,6 +168,18 @@ def raised(xp: Any, A: Matrix) -> tuple[Matrix, int]:
         return A, 0
     exponent = min(-frexp(largest)[1], 1000)
     return shifted(xp, A, [exponent]), exponent
+
+
+def raised_triangle(xp: Any, A: Triangle) -> tuple[Triangle, int]:
+    """Return 2^k A and k if all entries of the triangle are tiny, otherwise A and 0; see `raised`."""
+    tiny, diagonal = safe_minimum(xp, A.dtype), A.array.diagonal()[None, :]
+    if not max(_largest_of_columns(xp, diagonal)) < tiny:
+        return A, 0
+    half = xp.tril(A.array) if A.lower else xp.triu(A.array)
+    if not 0.0 < (largest := max(_largest_of_columns(xp, half))) < tiny:
+        return A, 0
+    exponent = min(-frexp(largest)[1], 1000)
+    return Triangle(shifted(xp, half, [exponent]), A.lower, A.hermitian), exponent
 
 
 def centered(xp: Any, B: Matrix, R: Vector | None, *, lower: bool = False) -> tuple[Matrix, list[int]]:

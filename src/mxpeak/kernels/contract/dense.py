@@ -33,6 +33,56 @@ class PivotedLU:
     singular: int
 
 
+@dataclass(frozen=True, slots=True)
+class Triangle:
+    """A symmetric or Hermitian matrix of which only one triangle is read; imaginary parts of its diagonal are zero.
+
+    array        an n×n array whose other triangle may contain anything
+    lower        whether the lower triangle is read, otherwise the upper one
+    hermitian    whether a_ji is the conjugate of a_ij; for real matrices, both values mean the same
+    """
+
+    array: Matrix
+    lower: bool
+    hermitian: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the shape of the matrix."""
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """Return the type of the entries."""
+        return self.array.dtype
+
+    @property
+    def T(self) -> Triangle:
+        """Return the transpose, which shares the memory of this matrix."""
+        return Triangle(self.array.T, not self.lower, self.hermitian)
+
+    def __len__(self) -> int:
+        """Return the order of the matrix."""
+        return int(self.array.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class SymmetricFactor:
+    """The Cholesky factor of a symmetric or Hermitian W, or its factors L D L^T or L D L^H (Bunch, Kaufman 1977).
+
+    W           the triangle that contains the factor; the other triangle is undefined
+    rows        the interchanges and the sizes of the diagonal blocks, in the form of the backend; None for Cholesky
+    transposed  whether these are the factors of W^T
+    breakdown   the order of the first leading minor that is not positive (Cholesky), or the first zero pivot, counted
+                from 1; 0 if the factorization is complete
+    """
+
+    W: Triangle
+    rows: Indices | None
+    transposed: bool
+    breakdown: int
+
+
 class DenseKernels(Protocol):
     """The operations of dense solves, on fp32 and fp64 matrices, real or complex.
 
@@ -102,8 +152,30 @@ class DenseKernels(Protocol):
     def last_row(self, F: PivotedLU) -> int:
         """Return the row of the factored matrix, W or W^T, that the row interchanges moved to the end."""
 
-    def residual(self, B: Block, A: Matrix, X: Block) -> Block:
+    def residual(self, B: Block, A: Matrix | Triangle, X: Block) -> Block:
         """Return B - A X as a new block, with one pass over A; all matrices have the same type.
 
         For k right-hand sides, the operation takes 2·n²·k flops.
         """
+
+    def copy_triangle(self, A: Triangle, scales: Vector | None, W: Matrix) -> tuple[Vector, float]:
+        """Compute the triangle of D A D in W, rounded to the type of W, and return Σ_j |w_ij| and max |w_ij|.
+
+        The diagonal matrix D is `scales`. The sums include the entries of both triangles, in the precision of W.
+        """
+
+    def cholesky(self, W: Triangle, precision: str, shift: float = 0.0) -> SymmetricFactor:
+        """Factor W + shift·diag(W) = L L^H in place, and return the factor.
+
+        The operation takes n³/3 flops, or four times as many for a complex W. For precisions other than fp64 and fp32,
+        the operands of the updates are rounded as in `factor`.
+        """
+
+    def ldl(self, W: Triangle) -> SymmetricFactor:
+        """Factor W = L D L^T, or L D L^H for a Hermitian W, with symmetric pivoting, in place; n³/3 flops."""
+
+    def solve_symmetric(self, F: SymmetricFactor, B: Block) -> Block:
+        """Return W^-1 B as a new block; 2·n²·k flops."""
+
+    def largest_pivot(self, F: SymmetricFactor) -> float:
+        """Return max |d_ij| of the diagonal blocks D, or max |l_ii|² of a Cholesky factor."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mxpeak.kernels import arrays
-from mxpeak.kernels.contract.dense import PART, PivotedLU
+from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.reference import symmetric
 from mxpeak.kernels.reference.rounding import Array, quiet, rounded
 from mxpeak.spans import HOST
 
@@ -96,9 +97,61 @@ class ReferenceDense:
     def last_row(self, F: PivotedLU) -> int:
         return int(F.rows[-1])
 
-    def residual(self, B: Array, A: Array, X: Array) -> Array:
+    def residual(self, B: Array, A: Array | Triangle, X: Array) -> Array:
         with quiet():
-            return np.asarray(B - A @ X)
+            return np.asarray(B - (symmetric.mirrored(A) if isinstance(A, Triangle) else A) @ X)
+
+    def copy_triangle(self, A: Triangle, scales: Array | None, W: Array) -> tuple[Array, float]:
+        D = np.ones(len(A)) if scales is None else scales
+        with quiet():
+            whole = symmetric.mirrored(A) * (D[:, None] * D)
+            stored = whole.astype(W.dtype)
+            sizes = np.abs(stored).astype(np.float64)
+        triangle = np.tri(len(A), dtype=bool) if A.lower else np.tri(len(A), dtype=bool).T
+        np.copyto(W, stored, where=triangle)
+        return sizes.sum(axis=1), float(sizes.max())
+
+    def cholesky(self, W: Triangle, precision: str, shift: float = 0.0) -> SymmetricFactor:
+        """Factor W in place, by columns; within a panel, the arithmetic is that of W."""
+        A = symmetric.mirrored(W)
+        n, width = len(A), len(A) if precision in ("fp64", "fp32") else WIDTH
+        A[np.arange(n), np.arange(n)] *= A.dtype.type(1.0 + shift)
+        with quiet():
+            for k0 in range(0, n, width):
+                k1 = min(k0 + width, n)
+                for k in range(k0, k1):
+                    if not A[k, k].real > 0:
+                        return SymmetricFactor(W, None, transposed=False, breakdown=k + 1)
+                    A[k:, k] /= np.sqrt(A[k, k].real)
+                    A[k + 1 :, k + 1 : k1] -= np.outer(A[k + 1 :, k], np.conj(A[k + 1 : k1, k]))
+                L = _rounded(A[k1:, k0:k1], precision)
+                A[k1:, k1:] -= L @ np.conj(L.T)
+        L = np.tril(A)
+        W.array[:] = L if W.lower else np.conj(L.T)
+        return SymmetricFactor(W, None, transposed=False, breakdown=0)
+
+    def ldl(self, W: Triangle) -> SymmetricFactor:
+        return symmetric.ldl(W)
+
+    def solve_symmetric(self, F: SymmetricFactor, B: Array) -> Array:
+        """Solve with the triangles, one entry of X after another."""
+        T = F.W.array
+        L = np.tril(T) if F.W.lower else np.conj(np.triu(T).T)
+        rows, D = (np.arange(len(L)), np.eye(len(L))) if F.rows is None else F.rows
+        across = np.conj(L.T) if F.rows is None or F.W.hermitian else L.T
+        X = np.array(B)[rows]
+        with quiet():
+            for i in range(len(X)):
+                X[i] = (X[i] - L[i, :i] @ X[:i]) / L[i, i]
+            X[:] = np.linalg.solve(D, X)
+            for i in reversed(range(len(X))):
+                X[i] = (X[i] - across[i, i + 1 :] @ X[i + 1 :]) / across[i, i]
+        X[rows] = X.copy()
+        return X
+
+    def largest_pivot(self, F: SymmetricFactor) -> float:
+        pivots = np.diag(F.W.array) ** 2 if F.rows is None else F.rows[1]
+        return float(np.abs(pivots).max())
 
 
 def _rounded(A: Array, precision: str) -> Array:

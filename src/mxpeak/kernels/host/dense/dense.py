@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mxpeak.kernels import arrays
-from mxpeak.kernels.contract.dense import PART, PivotedLU
+from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.host.dense import symmetric
 from mxpeak.kernels.host.engine import blas, lapack
 from mxpeak.spans import HOST
 
@@ -131,14 +132,41 @@ class HostDense:
             at = swapped if at == k else k if at == swapped else at
         return at
 
-    def residual(self, B: Array, A: Array, X: Array) -> Array:
+    def residual(self, B: Array, A: Array | Triangle, X: Array) -> Array:
         """Return B - A X, computed by SciPy's BLAS.
 
         NumPy's BLAS is not used, because its threads would keep spinning after the product and slow down SciPy's BLAS.
         """
+        if isinstance(A, Triangle):
+            return symmetric.residual(B, A, X)
         R = np.array(B, order="F")
         lapack.subtract_product(R, A, np.asfortranarray(X))
         return R
+
+    def copy_triangle(self, A: Triangle, scales: Array | None, W: Array) -> tuple[Array, float]:
+        """Write the triangle of D A D, or of A without scales, to W, and return the sums and the largest entry."""
+        return symmetric.copied(A, scales, W, _rows_at_a_time(A.array), parallel=W.nbytes >= LARGE)
+
+    def cholesky(self, W: Triangle, precision: str, shift: float = 0.0) -> SymmetricFactor:
+        """Factor W^T in place, by the processor's matrix engine if it multiplies numbers of this precision."""
+        if unit := _unit(precision, W.dtype):
+            from mxpeak.kernels.host.lu.engine_products import (
+                EngineLU,
+            )  # imports compiled code that other solves do not need
+
+            T = symmetric.shifted(W.T, shift)
+            breakdown = EngineLU(unit, len(W)).factor_symmetric(T.array, lower=T.lower)
+            return SymmetricFactor(T, None, transposed=True, breakdown=breakdown)
+        return symmetric.cholesky(W, precision, shift)
+
+    def ldl(self, W: Triangle) -> SymmetricFactor:
+        return symmetric.ldl(W)
+
+    def solve_symmetric(self, F: SymmetricFactor, B: Array) -> Array:
+        return symmetric.solved(F, B)
+
+    def largest_pivot(self, F: SymmetricFactor) -> float:
+        return symmetric.largest_pivot(F)
 
 
 def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:

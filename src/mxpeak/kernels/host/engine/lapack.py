@@ -125,6 +125,89 @@ def getrf_blocked(
     return singular
 
 
+def potrf(A: Array, *, lower: bool) -> int:
+    """Compute the Cholesky factor of a triangle in place by xPOTRF; n³/3 flops.
+
+    Returns 0, or the order of the first leading minor that is not positive.
+    """
+    info = ctypes.c_int(0)
+    _call(f"{LETTERS[A.dtype]}potrf", _triangle(lower), len(A), A, _columns(A), info)
+    return info.value
+
+
+def potrs(C: Array, B: Array, *, lower: bool) -> None:
+    """Overwrite B with A^-1 B by xPOTRS, where C is the Cholesky factor of A; 2·n²·k flops."""
+    n, k = B.shape
+    _call(f"{LETTERS[C.dtype]}potrs", _triangle(lower), n, k, C, _columns(C), B, _columns(B), ctypes.c_int(0))
+
+
+def potrf_blocked(A: Array, NB: int, subtract: Callable[[Array, Array, Array], None], *, lower: bool) -> int:
+    """Compute the Cholesky factor of a triangle in place, with panels of NB columns; `subtract` computes C -= L U.
+
+    The update of the other triangle is omitted, except within blocks of the diagonal. The result is that of `potrf`.
+    """
+    n = len(A)
+    for j0 in range(0, n, NB):
+        j1 = min(j0 + NB, n)
+        if at := potrf(A[j0:j1, j0:j1], lower=lower):
+            return j0 + at
+        panel = A[j1:, j0:j1] if lower else A[j0:j1, j1:]
+        _solve_panel(A[j0:j1, j0:j1], panel, lower=lower)
+        L = panel if lower else np.array(np.conj(panel.T), order="F")
+        for k0 in range(j1, n, NB):
+            k1 = min(k0 + NB, n)
+            U = np.array(np.conj(L[k0 - j1 : k1 - j1].T), order="F")
+            rows, L_rows = (slice(k0, n), L[k0 - j1 :]) if lower else (slice(j1, k1), L[: k1 - j1])
+            subtract(A[rows, k0:k1], L_rows, U)
+    return 0
+
+
+def _solve_panel(C: Array, panel: Array, *, lower: bool) -> None:
+    """Compute L21 = A21 L11^-H in place if `lower`, otherwise U12 = U11^-H A12."""
+    one, form = np.ones(1, C.dtype), b"C" if C.dtype.kind == "c" else b"T"
+    side = b"R" if lower else b"L"
+    flags = side, _triangle(lower), form, b"N"
+    blas.call(f"{LETTERS[C.dtype]}trsm", *flags, *panel.shape, one, C, _columns(C), panel, _columns(panel))
+
+
+def sytrf(A: Array, pivots: Array, *, lower: bool, hermitian: bool) -> int:
+    """Factor A = L D L^T, or L D L^H, in place by xSYTRF or xHETRF; n³/3 flops.
+
+    Returns 0, or 1 + the index of the first zero block of D.
+    """
+    routine, n, info = f"{LETTERS[A.dtype]}{_kind(A, hermitian)}trf", len(A), ctypes.c_int(0)
+    size = np.empty(1, A.dtype)
+    _call(routine, _triangle(lower), n, A, _columns(A), pivots, size, -1, info)
+    work = np.empty(max(1, int(size[0].real)), A.dtype)
+    _call(routine, _triangle(lower), n, A, _columns(A), pivots, work, len(work), info)
+    return info.value
+
+
+def sytrs(C: Array, pivots: Array, B: Array, *, lower: bool, hermitian: bool) -> None:
+    """Overwrite B with A^-1 B by xSYTRS or xHETRS, where C and `pivots` are the factors of A; 2·n²·k flops."""
+    (n, k), routine = B.shape, f"{LETTERS[C.dtype]}{_kind(C, hermitian)}trs"
+    _call(routine, _triangle(lower), n, k, C, _columns(C), pivots, B, _columns(B), ctypes.c_int(0))
+
+
+def subtract_symmetric_product(R: Array, A: Array, X: Array, *, lower: bool, hermitian: bool) -> None:
+    """Subtract A X from R in place, where one triangle of the column-major A is read; 2·n²·k flops."""
+    (n, k), letter, kind = X.shape, LETTERS[A.dtype], _kind(A, hermitian)
+    minus, one = np.array([-1.0], A.dtype), np.array([1.0], A.dtype)
+    if k == 1 and (A.dtype.kind != "c" or hermitian):
+        blas.call(f"{letter}{kind}mv", _triangle(lower), n, minus, A, _columns(A), X, 1, one, R, 1)
+    else:
+        sizes = b"L", _triangle(lower), n, k
+        blas.call(f"{letter}{kind}mm", *sizes, minus, A, _columns(A), X, _columns(X), one, R, _columns(R))
+
+
+def _triangle(lower: bool) -> bytes:
+    return b"L" if lower else b"U"
+
+
+def _kind(A: Array, hermitian: bool) -> str:
+    return "he" if hermitian and A.dtype.kind == "c" else "sy"
+
+
 def subtract_rounded(precision: str) -> Callable[[Array, Array, Array], None]:
     """Return a function that computes R -= A X in fp32 after rounding A and X to a precision.
 

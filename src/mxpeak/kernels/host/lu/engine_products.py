@@ -45,6 +45,11 @@ class EngineLU:
         with self._busy, blas.one_thread():
             return lapack.getrf_blocked(A, pivots, self.NB, self._subtract, self._solve)
 
+    def factor_symmetric(self, A: Array, *, lower: bool) -> int:
+        """Compute the Cholesky factor of a triangle in place, and return the same result as `lapack.potrf`."""
+        with self._busy, blas.one_thread():
+            return lapack.potrf_blocked(A, self.NB, self._subtract, lower=lower)
+
     def _solve(self, L: Array, U: Array) -> None:
         """Compute U = L^-1 U in place. Each thread solves for some columns."""
         threads, columns = self._team.threads, U.shape[1]

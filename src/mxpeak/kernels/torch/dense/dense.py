@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from mxpeak.errors import ResourceError
-from mxpeak.kernels.contract.dense import PART, PivotedLU
+from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.torch.dense import symmetric
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.engine.tensors import strips, torch_type
@@ -135,10 +136,27 @@ class TorchDense:
     def last_row(self, F: PivotedLU) -> int:
         return int(F.rows[-1])
 
-    def residual(self, B: Tensor, A: Tensor, X: Tensor) -> Tensor:
+    def residual(self, B: Tensor, A: Tensor | Triangle, X: Tensor) -> Tensor:
+        if isinstance(A, Triangle):
+            return symmetric.residual(B, A, X, STRIP)
         if X.shape[1] == 1:
             return torch.addmv(B[:, 0], A, X[:, 0], alpha=-1)[:, None]
         return torch.addmm(B, A, X, alpha=-1)
+
+    def copy_triangle(self, A: Triangle, scales: Tensor | None, W: Tensor) -> tuple[Tensor, float]:
+        return symmetric.copied(self.device, A, scales, W, STRIP)
+
+    def cholesky(self, W: Triangle, precision: str, shift: float = 0.0) -> SymmetricFactor:
+        return symmetric.cholesky(self.device, W, precision, shift, self._width)
+
+    def ldl(self, W: Triangle) -> SymmetricFactor:
+        return symmetric.ldl(W)
+
+    def solve_symmetric(self, F: SymmetricFactor, B: Tensor) -> Tensor:
+        return symmetric.solved(F, B)
+
+    def largest_pivot(self, F: SymmetricFactor) -> float:
+        return symmetric.largest_pivot(F)
 
 
 def largest_order(per_entry: int, per_row: int, free: int) -> int:

@@ -196,3 +196,12 @@ def _rounded_parts(x: Tensor, precision: str) -> Tensor:
     """Return a copy of a complex tensor with real and imaginary parts rounded to `precision` and stored in fp32."""
     parts = cast.rounded(torch.view_as_real(x), precision).to(torch.float32)
     return torch.view_as_complex(parts.contiguous())
+
+
+def rounded_operand(device: Device, x: Tensor, precision: str) -> Tensor:
+    """Return x rounded to `precision`, as an operand of `blas.subtract_product`; complex numbers remain complex64."""
+    if x.is_complex():
+        return _rounded_parts(x, precision)
+    operand = torch.empty(x.shape, dtype=cast.OPERANDS[precision], device=x.device)
+    cast.cast(device, x, operand, precision)
+    return operand
