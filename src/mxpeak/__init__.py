@@ -21,12 +21,14 @@ __all__ = [
     "DistributedMatrix",
     "IllConditionedWarning",
     "MxpeakError",
+    "NotPositiveDefiniteError",
     "NotSolvedWarning",
     "ResourceError",
     "SingularMatrixError",
     "UnknownTypeError",
     "UsageError",
     "__version__",
+    "cho_factor",
     "column_norms",
     "dask",
     "from_band",
@@ -43,9 +45,12 @@ __all__ = [
 ]
 #: Module of each public name, except for the names in the module of the norms.
 _HOMES = {
-    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor"), "mxpeak.library.dense"),
+    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor"), "mxpeak.library.dense"),
     **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
-    **dict.fromkeys(("IllConditionedWarning", "NotSolvedWarning", "SingularMatrixError"), "mxpeak.library.outcomes"),
+    **dict.fromkeys(
+        ("IllConditionedWarning", "NotPositiveDefiniteError", "NotSolvedWarning", "SingularMatrixError"),
+        "mxpeak.library.outcomes",
+    ),
     **dict.fromkeys(("MxpeakError", "ResourceError", "UnknownTypeError", "UsageError"), "mxpeak.errors"),
 }
 

@@ -7,6 +7,7 @@ from mxpeak.errors import UsageError as UsageError
 from mxpeak.library import dask as dask
 from mxpeak.library import run as run
 from mxpeak.library.dense import DistributedMatrix as DistributedMatrix
+from mxpeak.library.dense import cho_factor as cho_factor
 from mxpeak.library.dense import lu_factor as lu_factor
 from mxpeak.library.dense import solve as solve
 from mxpeak.library.norms import column_norms as column_norms
@@ -17,6 +18,7 @@ from mxpeak.library.norms import norm as norm
 from mxpeak.library.norms import norms as norms
 from mxpeak.library.norms import row_norms as row_norms
 from mxpeak.library.outcomes import IllConditionedWarning as IllConditionedWarning
+from mxpeak.library.outcomes import NotPositiveDefiniteError as NotPositiveDefiniteError
 from mxpeak.library.outcomes import NotSolvedWarning as NotSolvedWarning
 from mxpeak.library.outcomes import SingularMatrixError as SingularMatrixError
 from mxpeak.library.sparse import gmres as gmres

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from scipy.linalg import LinAlgWarning
 
-from mxpeak.errors import Outcome, SingularError
+from mxpeak.errors import ExitCode, MxpeakError, Outcome, SingularError
 
 
 class SingularMatrixError(SingularError, np.linalg.LinAlgError):
@@ -18,6 +18,16 @@ class SingularMatrixError(SingularError, np.linalg.LinAlgError):
     A pivot is exactly zero, or a row or column contains only zeros. SingularMatrixError is also a subclass of
     numpy.linalg.LinAlgError.
     """
+
+
+class NotPositiveDefiniteError(MxpeakError, np.linalg.LinAlgError):
+    """An error caused by a matrix that is not positive definite, although the caller assumed that it is.
+
+    The message contains the order of the first leading minor that is not positive. NotPositiveDefiniteError is also a
+    subclass of numpy.linalg.LinAlgError.
+    """
+
+    exit_code = ExitCode.FAILED
 
 
 class IllConditionedWarning(LinAlgWarning):  # type: ignore[misc]

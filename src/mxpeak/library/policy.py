@@ -1,7 +1,8 @@
 """Select the engine and the precision for `solve`, `lu_factor` and the distributed solver, by the order of A.
 
-An engine factors A. `small_lu` is the compiled elimination for moderate orders, `lapack` the host's LU in fp64, and
-`ranks` the LU over ranks. Each crossover was measured with one and two threads.
+An engine factors A. `small_lu` is the compiled elimination for moderate orders, `lapack` the host's LU in fp64, `ranks`
+the LU over ranks, and `cholesky` and `ldl` the factorizations of symmetric matrices. Each crossover was measured with
+one and two threads.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ FP32_FROM = {
     ("lapack", "real"): Crossover(640, 768),
     ("lapack", "complex"): Crossover(600, 768),
     ("ranks", "real"): Crossover(1000, 1000),
+    ("cholesky", "real"): Crossover(1200, 2000),
+    ("cholesky", "complex"): Crossover(800, 1200),
+    ("ldl", "real"): Crossover(800, 1000),
+    ("ldl", "complex"): Crossover(600, 800),
 }
 #: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides. Refining one right-hand side takes about 9·n² flops,
 #: most of which are slow.
@@ -103,14 +108,16 @@ def check_precision(requested: Any) -> None:
 
 
 @lru_cache(maxsize=256)
-def own_precision_is_fastest(n: int, rhs: int, dtype: np.dtype[Any], requested: str = "auto") -> bool:
-    """Return whether it is fastest to factor A on the host in its own type, by one thread and without refinement."""
+def own_precision_is_fastest(
+    n: int, rhs: int, dtype: np.dtype[Any], requested: str = "auto", engine: str = "small_lu"
+) -> bool:
+    """Return whether it is fastest to factor A on the host in its own type, without copies and refinement."""
     if rhs < 1 or n >= OWN_PRECISION_BELOW:
         return False
     own = own_precision(dtype)
     if requested != "auto":
         return requested == own
-    return own == "fp32" or rhs * ORDERS_PER_RHS > n or n < FP32_FROM["small_lu", _kind(dtype)].order(rhs)
+    return own == "fp32" or rhs * ORDERS_PER_RHS > n or n < FP32_FROM[engine, _kind(dtype)].order(rhs)
 
 
 def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
@@ -122,6 +129,11 @@ def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
 def fp64_refactoring_pays(n: int, rhs: int) -> bool:
     """Return whether new fp64 factors take less time than refining `rhs` solutions with existing fp32 factors."""
     return rhs * ORDERS_PER_REFACTORING > n
+
+
+def max_lagged_steps(n: int) -> int:
+    """Return the number of steps that take about as long as new factors in fp32."""
+    return n // (2 * ORDERS_PER_GMRES_STEP)
 
 
 def max_gmres_steps(n: int, requested: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple
@@ -12,10 +13,17 @@ from typing import Any, NamedTuple
 from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.kernels.arrays import probe_vector, random_signs
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
-from mxpeak.kernels.contract.dense import PART, Block, DType, PivotedLU
+from mxpeak.kernels.contract.dense import PART, Block, DType, PivotedLU, Triangle
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import SAMPLED, row_errors
-from mxpeak.solvers.factorization import DOUBT, Factorization, coarser_than_fp32, hints_at_singularity
+from mxpeak.solvers.factorization import (
+    DOUBT,
+    LEFT_BY_LAGGED,
+    Factorization,
+    coarser_than_fp32,
+    contraction,
+    hints_at_singularity,
+)
 from mxpeak.solvers.refine import Columns, Equations
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
@@ -58,7 +66,11 @@ class DenseBackend(NamedTuple):
     fp32: DType
     fp64: DType
     prepare: Callable[[DenseKernels, DType, str], None]
-    check: Callable[[Matrix, DenseKernels], None]
+    check: Callable[[Matrix | Triangle, DenseKernels], None]
+
+    def type_for(self, precision: str) -> DType:
+        """Return the type in which factors of this precision are stored."""
+        return self.fp64 if precision == "fp64" else self.fp32
 
 
 class MatrixNorms(NamedTuple):
@@ -73,6 +85,7 @@ class MatrixNorms(NamedTuple):
 class ScaledMatrix:
     """The matrix A and the scaled matrix A_s = R A C.
 
+    A           an array, or the triangle of a symmetric matrix
     W_is_A      True if the factored matrix W is A_s, False if it is A_s^T; this depends on the memory order
     balance     R and C; None if A is not scaled
     A_inf       ||A||_inf
@@ -81,7 +94,7 @@ class ScaledMatrix:
     """
 
     kernels: DenseKernels
-    A: Matrix
+    A: Matrix | Triangle
     W_is_A: bool
     balance: Balance | None
     A_inf: float
@@ -96,12 +109,14 @@ class ScaledMatrix:
     @property
     def is_complex(self) -> bool:
         """Return whether A is complex."""
-        return bool(self.kernels.xp.isdtype(self.A.dtype, "complex floating"))
+        return _is_complex(self.kernels.xp, self.A)
 
     def transposed(self) -> ScaledMatrix:
         """Return the matrices A^T and A_s^T; this takes one pass over A if A is scaled."""
         balance, (A_s_inf, A_s_one, largest), A_one = self.balance, self.norms, self.norms.one
-        if balance is not None:
+        if isinstance(self.A, Triangle):
+            A_one = self.A_inf
+        elif balance is not None:
             R = self.A if self.W_is_A else self.A.T
             A_one = _inf_norm(self.kernels, R, by_rows=not self.W_is_A)
         return ScaledMatrix(
@@ -191,7 +206,10 @@ class ArrayFactors(Factorization):
     """The factors of W, which is A_s or A_s^T.
 
     emulated    whether the operands of products were rounded in software
+    may_lag     whether the factors can precondition systems with other matrices
     """
+
+    may_lag = True
 
     def __init__(self, matrix: ScaledMatrix, lu: PivotedLU, precision: str, *, emulated: bool = False):
         self.matrix, self.lu, self.precision, self.emulated = matrix, lu, precision, emulated
@@ -233,7 +251,9 @@ class ArrayFactors(Factorization):
 
     def transposed(self) -> ArrayFactors | None:
         """Return the factors of A^T, which use the same arrays, or None if they are less accurate than plain LU."""
-        return ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
+        twin = ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
+        twin.lagged = self.lagged
+        return twin
 
     @cached_property
     def growth(self) -> float:
@@ -248,6 +268,11 @@ class ArrayFactors(Factorization):
             largest = max(largest, size)
         return largest / self.matrix.norms.largest if self.matrix.norms.largest else 1.0
 
+    @cached_property
+    def contraction(self) -> float:
+        """Return the part of random numbers that one correction leaves."""
+        return contraction(self, self.equations(scaled=True))
+
     @property
     def pivots_balanced(self) -> bool:
         """Return whether the diagonal of U shows no sign of singularity."""
@@ -259,8 +284,10 @@ class ArrayFactors(Factorization):
 
         If the factors are coarser than A, refinement to a residual of one roundoff proves that condition·u is far
         below 1. If the factors have the precision of A, one correction proves it. Finer factors always reach such a
-        residual.
+        residual. Lagged factors must also reduce random numbers.
         """
+        if self.lagged:
+            return not self.contraction <= LEFT_BY_LAGGED
         if self.dtype == self.matrix.A.dtype:
             return hints_at_singularity(self, equations, columns)
         finer = PRECISIONS[self.precision].u < self.matrix.u
@@ -292,7 +319,7 @@ def factor(
     kernels, xp = backend.kernels, backend.kernels.xp
     n, rows = A.shape[0], by_rows(A) != across
     R = A if rows else A.T
-    low = backend.fp64 if precision == "fp64" else backend.fp32
+    low = backend.type_for(precision)
     emulated = kernels.emulates(precision, backend.own)
     if coarser_than_fp32(precision) and kernels.device is None and not emulated:
         backend.prepare(kernels, low, precision)
@@ -303,14 +330,14 @@ def factor(
             balance, A_inf = None, None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
             before = ends(row_sums), ends(column_sums)
-            if scale and not _needs_no_scaling(precision, *before):
+            if scale and not needs_no_scaling(precision, *before):
                 backend.check(A, kernels)
                 scales = equilibration(kernels, R)
                 balance = scales if rows else Balance(scales.C, scales.R)
                 A_inf = _inf_norm(kernels, R, by_rows=rows)
                 row_sums, column_sums, largest = balanced_copy(kernels, R, scales, W)
         native = unless_decayed and n >= BF16_FROM and not kernels.emulates("bf16", backend.own)
-        if native and _needs_no_scaling("bf16", *before) and _dominates(xp, W, row_sums, column_sums):
+        if native and needs_no_scaling("bf16", *before) and _dominates(xp, W, row_sums, column_sums):
             precision, emulated, unless_decayed = "bf16", False, False
             backend.prepare(kernels, low, precision)
         with spans("factor"):
@@ -342,6 +369,39 @@ def factor_in_fp64(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFacto
     return factors
 
 
+def lagged_factors(factors: ArrayFactors, A: Matrix | Triangle) -> ArrayFactors:
+    """Return factors of A that consist of the factors of an earlier matrix; if that matrix was scaled, so is A."""
+    kernels, old, twin = factors.kernels, factors.matrix, copy(factors)
+    A_inf, A_one = _norms(kernels, A, None)
+    of_scaled = A_inf, A_one
+    if old.balance is not None:
+        of_scaled = _norms(kernels, A, old.balance)
+    norms = MatrixNorms(*of_scaled, of_scaled[0])  # no entry is larger than a row sum
+    twin.matrix = replace(old, A=A, A_inf=A_inf, norms=norms, sums=None)
+    twin.A_inf, twin.A_one = of_scaled
+    twin.lagged, twin._condition, twin._probe, twin._by_gmres = True, None, None, None
+    twin.__dict__.pop("growth", None)
+    return twin
+
+
+def _norms(kernels: DenseKernels, A: Matrix | Triangle, balance: Balance | None) -> tuple[float, float]:
+    """Return the infinity norm and the one-norm of R A C, or of A without a balance."""
+    xp, n = kernels.xp, len(A)
+    if balance is None and not isinstance(A, Triangle):
+        by_row, by_column = xp.empty(n, dtype=xp.float64), xp.empty(n, dtype=xp.float64)
+        kernels.abs_sums(A, by_row, by_column)
+        return float(xp.max(by_row)), float(xp.max(by_column))
+    ones = xp.ones(n, dtype=xp.float64)
+    R, C = (ones, ones) if balance is None else (balance.R, balance.C)
+
+    def largest_sum(A: Matrix | Triangle, R: Vector, C: Vector) -> float:
+        X = xp.astype(C, A.dtype)[:, None]
+        return float(xp.max(R[:, None] * sizes_of_terms(kernels, A, X, xp.zeros_like(X))))
+
+    inf_norm = largest_sum(A, R, C)
+    return inf_norm, inf_norm if isinstance(A, Triangle) else largest_sum(A.T, C, R)
+
+
 def by_rows(A: Any) -> bool:
     """Return whether the rows of A are contiguous and ascending, with or without gaps between them."""
     down, across = A.stride() if hasattr(A, "stride") else (stride / A.itemsize for stride in A.strides)
@@ -349,11 +409,14 @@ def by_rows(A: Any) -> bool:
     return bool(n == 1 or (across == 1 and down >= n and down == int(down)))
 
 
-def sizes_of_terms(kernels: DenseKernels, A: Matrix, X: Block, B: Block) -> Block:
+def sizes_of_terms(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block) -> Block:
     """Return |A||X| + |B|, the sizes of the terms of a residual, with one pass over A."""
-    xp, rows, n = kernels.xp, by_rows(A), A.shape[1]
+    xp, n = kernels.xp, A.shape[1]
     D, Y = -xp.abs(B), xp.abs(X)
     height = max(1, (ABS_STRIP if kernels.device is None else DEVICE_ABS_STRIP) // n)
+    if isinstance(A, Triangle):
+        return -_minus_sizes(kernels, A, D, Y, height)
+    rows = by_rows(A)
     for i in range(0, n, height):
         part = slice(i, i + height)
         if rows:
@@ -363,10 +426,33 @@ def sizes_of_terms(kernels: DenseKernels, A: Matrix, X: Block, B: Block) -> Bloc
     return -D
 
 
-def row_error_if_unchanged(kernels: DenseKernels, A: Matrix, X: Block, B: Block, eta: float) -> float:
+def _minus_sizes(kernels: DenseKernels, A: Triangle, D: Block, Y: Block, height: int) -> Block:
+    """Subtract |A| Y from D in place, and return D; each entry of the triangle is read once."""
+    xp, n = kernels.xp, len(A)
+    for i in range(0, n, height):
+        rows = slice(i, min(i + height, n))
+        others = slice(0, i) if A.lower else slice(rows.stop, n)
+        block, corner = xp.abs(A.array[rows, others]), A.array[rows, rows]
+        diagonal = xp.abs(xp.real(corner.diagonal()) if A.hermitian and _is_complex(xp, A) else corner.diagonal())
+        strict = xp.abs(xp.tril(corner, k=-1) if A.lower else xp.triu(corner, k=1))
+        D[rows] -= diagonal[:, None] * Y[rows]
+        D[rows] = kernels.residual(D[rows], strict, Y[rows])
+        D[rows] = kernels.residual(D[rows], strict.T, Y[rows])
+        if others.start < others.stop:
+            D[rows] = kernels.residual(D[rows], block, Y[others])
+            D[others] = kernels.residual(D[others], block.T, Y[rows])
+    return D
+
+
+def _is_complex(xp: Any, A: Matrix | Triangle) -> bool:
+    return bool(xp.isdtype(A.dtype, "complex floating"))
+
+
+def row_error_if_unchanged(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block, eta: float) -> float:
     """Return the worst row-wise error of A X = B in n·u, or NaN if A, X or B changed since eta was computed."""
     xp, n = kernels.xp, len(A)
-    A = A if by_rows(A) or by_rows(A.T) else xp.asarray(A, copy=True)
+    if not isinstance(A, Triangle) and not by_rows(A) and not by_rows(A.T):
+        A = xp.asarray(A, copy=True)
     X, B = xp.reshape(X, (n, -1)), xp.reshape(B, (n, -1))
     u = float(xp.finfo(X.dtype).eps) / 2
     with kernels.computing():
@@ -397,7 +483,7 @@ def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> 
     return least + size
 
 
-def _needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
+def needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[float, float]) -> bool:
     """Return whether A needs no scaling for a precision, given its smallest and largest row and column sums."""
     spread = COARSE_SPREAD if coarser_than_fp32(precision) else SPREAD
     return PRECISIONS[precision].largest >= SHORT_OF_RANGE and bool(balanced(rows, columns, spread))

@@ -30,6 +30,7 @@ class DeflatedFactors(ArrayFactors):
 
     may_hide_singularity = False  # `deflated` has examined the factors of A'
     usable_for_gmres = True
+    may_lag = False
 
     def __init__(self, inner: ArrayFactors, i: int, j: int, tau: Any, z: Block, rho: Any = 0.0):
         super().__init__(inner.matrix, inner.lu, inner.precision, emulated=inner.emulated)

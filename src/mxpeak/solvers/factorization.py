@@ -1,10 +1,10 @@
-"""LU factors of a matrix, in any precision and on any number of ranks: the interface, and estimates from a few solves.
+"""Factors of a matrix, in any precision and on any number of ranks: the interface, and estimates from a few solves.
 
     A_s = R A C,    P A_s = L U,    A^-1 = C A_s^-1 R
 
 R and C are powers of two. `ArrayFactors` are the factors on one process, from LAPACK, a device or the compiled
-elimination of small systems. `GridFactors` are the factors on a process grid. `DeflatedFactors` wrap `ArrayFactors` if
-one singular value of A is small.
+elimination of small systems. `SymmetricFactors` are Cholesky or L D L^T factors. `GridFactors` are the factors on a
+process grid. `DeflatedFactors` wrap `ArrayFactors` if one singular value of A is small.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from mxpeak.solvers.refine import Columns, Equations, solution_growth
 HOPELESS = 2.0**10
 #: Relative size of the smallest pivot, or of a correction, that indicates an ill-conditioned matrix.
 DOUBT = 2.0**-16
+#: Largest part of random numbers that lagged factors may leave. A part close to 1 is left if A is singular.
+LEFT_BY_LAGGED = 0.75
 
 
 def largest_useful_condition(precision: str) -> float:
@@ -38,9 +40,11 @@ def coarser_than_fp32(precision: str) -> bool:
 
 
 class Factorization(ABC):
-    """LU factors of A_s, and estimates of its condition number; on a grid, all methods are collective.
+    """Factors of A_s, and estimates of its condition number; on a grid, all methods are collective.
 
     n, precision    order of A, precision of the factors
+    name            LU, Cholesky or LDL^T
+    lagged          whether these are the factors of an earlier matrix, which is close to A
     dtype           type of the factors
     A_inf, A_one    ||A_s||_inf and ||A_s||_1
     singular        the first zero pivot, counted from 1; 0 if there is none
@@ -50,6 +54,8 @@ class Factorization(ABC):
     kernels: Any
     n: int
     precision: str
+    name: str = "LU"
+    lagged: bool = False
     dtype: Any
     A_inf: float
     A_one: float
@@ -161,12 +167,23 @@ class Factorization(ABC):
     @property
     def usable_for_gmres(self) -> bool:
         """Return whether GMRES may converge with these factors."""
-        return self.condition <= largest_useful_condition(self.precision)
+        return self.lagged or self.condition <= largest_useful_condition(self.precision)
 
     @property
     def may_hide_singularity(self) -> bool:
         """Return whether the factors are in fp32 and cannot distinguish A from a singular matrix."""
         return self.precision == "fp32" and self.singular_to(PRECISIONS["fp32"].u)
+
+
+def contraction(factors: Factorization, equations: Equations) -> float:
+    """Return ||z - M^-1 A z|| / ||z|| in the infinity norm, for z = M^-1 s and random s.
+
+    If A is singular and close to M, then z is nearly a null vector of A, and the result is close to 1.
+    """
+    s = factors.random()[:, None]
+    z = equations.solve(s)
+    d = equations.solve(equations.residual(s, z))
+    return equations.unknowns.max_abs(d) / equations.unknowns.max_abs(z)
 
 
 def hints_at_singularity(factors: Factorization, equations: Equations, columns: Columns) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
+from math import isfinite
 from typing import Any, NoReturn
 
 import numpy as np
 
 from mxpeak.errors import Outcome
 from mxpeak.kernels.contract import DenseKernels, Matrix
-from mxpeak.kernels.contract.dense import Block
+from mxpeak.kernels.contract.dense import Block, Triangle
 from mxpeak.library.dense.info import (
     Estimates,
     SolveInfo,
@@ -22,15 +23,15 @@ from mxpeak.library.dense.info import (
     note_of_singularity,
     note_of_underflow,
 )
-from mxpeak.library.dense.inputs import block, columns, form_of, on_kernels, right_hand_side
+from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, on_kernels, right_hand_side
 from mxpeak.library.inputs import Input, check_finite, conjugate, device_for
 from mxpeak.library.outcomes import SingularMatrixError, warned
-from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps
+from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps, max_lagged_steps
 from mxpeak.library.types import roundoff, typed, working_type
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
-from mxpeak.solvers.array_factors import TINY, ArrayFactors, DenseBackend, factor, factor_in_fp64
+from mxpeak.solvers.array_factors import TINY, ArrayFactors, DenseBackend, factor, factor_in_fp64, lagged_factors
 from mxpeak.solvers.deflation import deflated
 from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
 from mxpeak.solvers.scaling import raised
@@ -88,6 +89,7 @@ class DenseFactors(ABC):
         notes += (note_of_columns(solution.moved),) * lost + (note_of_underflow(dtype),) * solution.underflows
         return SolveInfo(
             outcome=solution.outcome,
+            factorization=factors.name,
             precision=factors.precision,
             iterations=solution.steps,
             scaled=factors.scaled,
@@ -193,17 +195,27 @@ class LUFactors(DenseFactors):
         >>> F.solve([2.0, 5.0], transposed="T")[0]
         array([1., 1.])
         """
-        form, kernels, dtype = form_of(transposed), self._backend.kernels, self._backend.own
+        return warned(*self.solve_quietly(b, form_of(transposed)))
+
+    def solve_quietly(self, b: Any, form: str) -> tuple[Any, SolveInfo]:
+        """Solve A x = b, A^T x = b or A^H x = b without warnings."""
         rhs = right_hand_side(b, self.A.shape[0])
-        if kernels.device is None:
+        if self._backend.kernels.device is None:
             device_for("cpu", rhs.device)  # raises the error that explains what to do if b is on a GPU
             self._refactor_for_many_rhs(columns(rhs))
+        found = self._solve_form(rhs, form, LUFactors.solve_block)
+        assert found is not None
+        return found
+
+    def _solve_form(
+        self, rhs: Input, form: str, solve: Callable[[LUFactors, Block, Input], tuple[Any, SolveInfo] | None]
+    ) -> tuple[Any, SolveInfo] | None:
+        """Solve A x = b, A^T x = b or A^H x = b by a method of these factors or of those of A^T."""
+        kernels, dtype = self._backend.kernels, self._backend.own
         conj = form == "H" and dtype.kind == "c"  # A^H x = b is A^T conj(x) = conj(b)
         B = block(rhs, dtype, kernels)
-        B = kernels.xp.conj(B) if conj else B
-        factors = self if form == "N" else self._of_transpose()
-        x, info = factors.solve_block(B, rhs)
-        return warned(conjugate(x) if conj else x, info)
+        found = solve(self if form == "N" else self._of_transpose(), kernels.xp.conj(B) if conj else B, rhs)
+        return (conjugate(found[0]), found[1]) if found and conj else found
 
     def _refactor_for_many_rhs(self, rhs: int) -> None:
         """Factor A in fp64 if this takes less time than refining `rhs` solutions, and if the precision is "auto"."""
@@ -227,19 +239,24 @@ class LUFactors(DenseFactors):
 
     def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
         """Solve for the right-hand sides B in the kernels' format; return x in the format of b, and diagnostics."""
-        kernels, k, n, dtype = self._backend.kernels, columns(b), len(self.A), self._backend.own
+        kernels = self._backend.kernels
         # The time of the factorization belongs to the first solve.
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
-        if not k:
+        if not columns(b):
             solution = Solution(B, B, None, Outcome.SOLVED, 0.0, 0, [], rows=0.0, X=B)
         else:
             solution = self._refined(lambda lower: self._solve(B, spans, lower=lower), spans)
+        return self._result(solution, b, spans)
+
+    def _result(self, solution: Solution, b: Input, spans: Spans) -> tuple[Any, SolveInfo]:
+        """Return x in the format of b, and the diagnostics."""
+        kernels, k, n, dtype = self._backend.kernels, columns(b), len(self.A), self._backend.own
         X, factors = solution.X, self._factors
         x = X if X.shape[1] == k else X[:, :k] + 1j * X[:, k:]
         row_error: Any = Estimates.known((solution.rows,))
         if solution.rows is None:
             Y = kernels.xp.asarray(solution.Y, copy=True)  # the user may change x
-            row_error = self.A, Y, solution.B, solution.eta, kernels
+            row_error = factors.matrix.A, Y, solution.B, solution.eta, kernels
         info = self._info_of(
             solution,
             dtype,
@@ -249,6 +266,7 @@ class LUFactors(DenseFactors):
             backward_error=solution.eta,
             times=spans.times,
             history=tuple(solution.history),
+            lagged=factors.lagged,
             _estimates=Estimates(lambda: (factors.condition, factors.growth)),
             _row_error=row_error,
         )
@@ -273,6 +291,42 @@ class LUFactors(DenseFactors):
                 lower=lower,
             )
 
+    def lagged(self, A: Input) -> LUFactors | None:
+        """Return factors of another matrix A of the same type that use the factors of this matrix as a preconditioner.
+
+        Return None if these factors contain a correction that is valid only for their own matrix.
+        """
+        if self._exponent or not self._factors.may_lag:
+            return None
+        kernels, twin = self._backend.kernels, copy(self)
+        M = A.on(kernels.device, self._backend.own)
+        twin.A = M if lies_well(M) else kernels.xp.asarray(M, copy=True)
+        with kernels.computing():
+            factors = lagged_factors(self._factors, self._matrix_of(twin.A))
+        if not isfinite(factors.matrix.A_inf):
+            _check(factors.matrix.A, kernels)
+        twin._factors, twin._transposed, twin._notes = factors, None, ()
+        twin._spans, twin._gmres_steps = Spans(stopwatch=kernels.stopwatch), max_lagged_steps(len(twin.A))
+        return twin
+
+    def _matrix_of(self, A: Matrix) -> Matrix | Triangle:
+        """Return the matrix whose entries are stored in A."""
+        return A
+
+    def solve_if_close(self, b: Any, form: str) -> tuple[Any, SolveInfo] | None:
+        """Solve with lagged factors, or return None if the matrix of the factors is not close enough to A."""
+        return self._solve_form(right_hand_side(b, self.A.shape[0]), form, LUFactors._block_if_close)
+
+    def _block_if_close(self, B: Block, b: Input) -> tuple[Any, SolveInfo] | None:
+        """Solve for the right-hand sides B, or return None if refinement does not reach the accuracy of a new LU."""
+        spans, self._spans = self._spans, Spans(stopwatch=self._backend.kernels.stopwatch)
+        if not columns(b):
+            return self.solve_block(B, b)
+        solution, _ = self._solve(B, spans, lower=False)
+        if solution.outcome is not Outcome.SOLVED or not solution.even_rows or solution.doubtful:
+            return None
+        return self._result(solution, b, spans)
+
     def _factor_in_fp64(self, spans: Spans) -> None:
         self._factors, self._transposed = fp64_factors(self._backend, self.A, spans), None
 
@@ -280,8 +334,8 @@ class LUFactors(DenseFactors):
 class EmptyFactors(LUFactors):
     """The factors of a matrix of order 0, for which every solution x is empty."""
 
-    def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels):
-        self.A, self._dtype = A.array, dtype
+    def __init__(self, A: Input, precision: str, dtype: np.dtype[Any], kernels: DenseKernels, name: str = "LU"):
+        self.A, self._dtype, self._name = A.array, dtype, name
         self._precision = choose_precision(0, dtype, precision, 1, kernels.device).name
 
     @property
@@ -295,7 +349,7 @@ class EmptyFactors(LUFactors):
         return 0.0
 
     def __repr__(self) -> str:
-        return f"LUFactors(0x0 {self._dtype}, precision={self.precision!r})"
+        return f"{self._name}Factors(0x0 {self._dtype}, precision={self.precision!r})"
 
     def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
         """Return an empty x with the shape of b, and its diagnostics."""
@@ -309,6 +363,7 @@ class EmptyFactors(LUFactors):
         info = SolveInfo(
             n=0,
             rhs=columns(b),
+            factorization=self._name,
             precision=self._precision,
             iterations=0,
             backward_error=0.0,
@@ -424,6 +479,13 @@ def _compile(kernels: DenseKernels, low: np.dtype[Any], precision: str) -> None:
     compile_once(what, ("units", precision), lambda: kernels.factor(np.eye(COMPILED_ORDER, dtype=low), precision))
 
 
-def _check(A: Matrix, kernels: DenseKernels) -> None:
-    """Raise a UsageError if A contains NaN or Inf."""
-    check_finite(A, "A", kernels.xp)
+def _check(A: Matrix | Triangle, kernels: DenseKernels) -> None:
+    """Raise a UsageError if A, or the triangle that is read, contains NaN or Inf."""
+    xp = kernels.xp
+    if isinstance(A, Triangle):
+        half = xp.tril(A.array) if A.lower else xp.triu(A.array)
+        if A.hermitian and xp.isdtype(half.dtype, "complex floating"):
+            at = xp.arange(len(A))
+            half[at, at] = xp.astype(xp.real(half.diagonal()), half.dtype)
+        A = half
+    check_finite(A, "A", xp)

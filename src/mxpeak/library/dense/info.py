@@ -23,15 +23,15 @@ from mxpeak.solvers.refine import Solution
 AGAIN = "A was factored again in fp64"
 
 
-def note_of_breakdown(precision: str, reason: str) -> str:
-    """Return the note that the LU in this precision broke down for this reason."""
-    return f"the LU in {precision} broke down: {reason}; {AGAIN}"
+def note_of_breakdown(precision: str, reason: str, name: str = "LU") -> str:
+    """Return the note that the factorization in this precision broke down for this reason."""
+    return f"the {name} in {precision} broke down: {reason}; {AGAIN}"
 
 
-def note_of_doubt(condition: float, precision: str = "fp32") -> str:
+def note_of_doubt(condition: float, precision: str = "fp32", name: str = "LU") -> str:
     """Return the note that the factors in this precision cannot distinguish the condition number from infinity."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
-    return f"by its LU in {precision} {seen}; {AGAIN}"
+    return f"by its {name} in {precision} {seen}; {AGAIN}"
 
 
 def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps: int, *, parts: int = 1) -> str:
@@ -39,20 +39,20 @@ def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps
 
     `parts` is the number of real values per entry if the factors are those of the real form of a complex matrix.
     """
-    precision = factors.precision
+    precision, name = factors.precision, factors.name
     took = f"after {solution.steps} step{'' if solution.steps == 1 else 's'}"
     if solution.outcome is not Outcome.SOLVED and not solution.beyond_range:
         facts = f"condition {factors.condition:.1e}, growth {factors.growth:.1e}"
         eta = f"the backward error was {parts * solution.eta:.1e}"
-        return f"the LU in {precision} was too coarse: {took} {eta} ({facts}); {AGAIN}"
+        return f"the {name} in {precision} was too coarse: {took} {eta} ({facts}); {AGAIN}"
     if not solution.even_rows:
         omega = inf if solution.rows is None else solution.rows
         eta = f"the row-wise backward error was {omega:.1e} n·u"
-        return f"the LU in {precision} was too coarse for some rows: {took} {eta}; {AGAIN}"
+        return f"the {name} in {precision} was too coarse for some rows: {took} {eta}; {AGAIN}"
     if coarser_than_fp32(precision):
         condition = factors.condition_by_gmres(gmres_steps)
         if not condition <= largest_useful_condition(precision):
-            return note_of_doubt(condition, precision)
+            return note_of_doubt(condition, precision, name)
     return ""
 
 
@@ -141,9 +141,14 @@ class SolveInfo(Info):
         Order of the matrix A.
     rhs : int
         Number of right-hand sides.
+    factorization : {"LU", "Cholesky", "LDL^T"}
+        Factorization that the solve used.
     precision : str
         Precision of the factors after the solve. On several ranks, formats narrower than fp32 apply only to the
         operands of matrix products.
+    lagged : bool
+        Whether the factors are those of an earlier matrix, used as a preconditioner (`Solver.update`). The condition
+        number and the growth factor of A are then not computed.
     why : str
         Reason for the choice of this precision, such as "fastest at this order", or an empty string.
     emulated : bool
@@ -164,7 +169,8 @@ class SolveInfo(Info):
         such systems. For a distributed system, the value is None if the pivots and corrections gave no
         reason to compute an estimate. `DistributedFactors.condition` is available in every case.
     growth : float or None
-        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. For a stack it is None in the same cases as
+        Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. For Cholesky and LDL^T factors, u_ij are the
+        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. For a stack it is None in the same cases as
         `condition`. mxpeak computes the value when you first read this attribute.
     scaled : bool
         Whether mxpeak scaled the rows and columns of A, or of a matrix in the stack, before the factorization.
@@ -206,7 +212,9 @@ class SolveInfo(Info):
     outcome: Outcome = Outcome.SOLVED
     n: int
     rhs: int
+    factorization: str = "LU"
     precision: str
+    lagged: bool = False
     emulated: bool = False
     iterations: int
     backward_error: float
@@ -300,7 +308,8 @@ class SolveInfo(Info):
         else:
             if self.condition is not None:
                 lines.append(f"  condition       {self.condition:.2e} (estimate)")
-            lines.append(f"  growth          {self.growth:.2e}")
+            if self.growth is not None:
+                lines.append(f"  growth          {self.growth:.2e}")
         if self.grid is not None:
             lines.append(f"  memory          {size_text(self.bytes_a_rank)} per rank")
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
@@ -315,8 +324,9 @@ class SolveInfo(Info):
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         emulated = " (emulated)" if self.emulated else ""
         again = ", after a coarser one failed" if self.fallback else ""
+        again = " of an earlier matrix" if self.lagged else again
         ranks = ""
         if self.grid is not None:
             ranks = f"{',' if self.fallback else ''} on {self.grid[0]}x{self.grid[1]} ranks, NB = {self.nb}"
         why = f" ({self.precision}: {self.why})" if self.why and not self.fallback else ""
-        return f"n = {self.n}{rhs}, LU in {self.precision}{emulated}{again}{ranks}, {steps}{why}"
+        return f"n = {self.n}{rhs}, {self.factorization} in {self.precision}{emulated}{again}{ranks}, {steps}{why}"

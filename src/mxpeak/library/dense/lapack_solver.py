@@ -21,7 +21,7 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels import choose
 from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.kernels.contract.dense import PivotedLU
+from mxpeak.kernels.contract.dense import PivotedLU, Triangle
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_singularity
 from mxpeak.library.types import Array, own_precision, roundoff
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu
@@ -29,6 +29,7 @@ from mxpeak.solvers.array_factors import ArrayFactors, MatrixNorms, ScaledMatrix
 from mxpeak.solvers.condition import PROBED
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import Ends, balanced, safe_minimum
+from mxpeak.solvers.symmetric_factors import CHOLESKY
 
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
@@ -49,9 +50,15 @@ class Routines(NamedTuple):
     lange: Callable[..., Any]
     gemv: Callable[..., Any]
     gemm: Callable[..., Any]
+    potrf: Callable[..., Any]
+    potrs: Callable[..., Any]
+    pocon: Callable[..., Any]
+    symv: Callable[..., Any]
+    symm: Callable[..., Any]
     sums: Callable[..., Any]
     largest: Callable[..., Any]
     argmax: Callable[..., Any]
+    sums_of_triangle: Callable[..., Any]
     sizes: Callable[[Array], Array]
     real: np.dtype[Any]
     precision: str
@@ -66,9 +73,15 @@ def routines(dtype: np.dtype[Any]) -> Routines:
 
     of, real = LETTERS[dtype]
     return Routines(
-        **{name: getattr(lapack, of + name) for name in ("gesv", "getrf", "getrs", "gecon", "lange")},
+        **{
+            name: getattr(lapack, of + name)
+            for name in ("gesv", "getrf", "getrs", "gecon", "lange", "potrf", "potrs", "pocon")
+        },
         **{name: getattr(blas, of + name) for name in ("gemv", "gemm")},
+        symv=getattr(blas, of + ("hemv" if dtype.kind == "c" else "symv")),
+        symm=getattr(blas, of + ("hemm" if dtype.kind == "c" else "symm")),
         sums=getattr(blas, real + "gemv"),
+        sums_of_triangle=getattr(blas, real + "symv"),
         largest=getattr(lapack, real + "lange"),
         argmax=getattr(blas, f"i{real}amax"),
         sizes=_sizes if dtype.kind == "c" else np.abs,
@@ -110,6 +123,7 @@ class DirectSolution(NamedTuple):
     pivots: Array
     transposed: bool
     norms: tuple[float, float, float]
+    name: str = "LU"
 
     def condition(self) -> float:
         """Estimate the condition number ||A||_1·||A^-1||_1 from the factors (Higham 1988).
@@ -125,6 +139,44 @@ class DirectSolution(NamedTuple):
         norms = MatrixNorms(*self.norms)
         matrix = ScaledMatrix(kernels, A, self.transposed, None, norms.inf, norms, None)
         return ArrayFactors(matrix, lu, self.of.precision)
+
+    def growth(self) -> float:
+        """Return max |u_ij| / max |a_ij|."""
+        return self.factors(choose.dense(None), self.LU()).growth
+
+
+class CholeskySolution(NamedTuple):
+    """The solution X of A X = B, and the Cholesky factor of A in its own type, from LAPACK.
+
+    of       LAPACK's routines for the type
+    history  the worst backward error, and the one after a correction if there was one
+    enough   whether the last error is as small as that of a stable solver
+    probe    ||A||·||z||·u
+    C        the factor of A, or of its conjugate, in column-major order
+    lower    whether C is lower triangular
+    norm     ||A||_inf
+    largest  max |a_ii|
+    """
+
+    of: Routines
+    X: Array
+    history: tuple[float, ...]
+    enough: bool
+    probe: float
+    C: Array
+    lower: bool
+    norm: float
+    largest: float
+    name: str = CHOLESKY
+
+    def condition(self) -> float:
+        """Estimate the condition number ||A||_1·||A^-1||_1 from the factor (Higham 1988)."""
+        rcond, _ = self.of.pocon(self.C, self.norm, uplo="L" if self.lower else "U")
+        return 1.0 / rcond if rcond else inf
+
+    def growth(self) -> float:
+        """Return max l_ii² / max |a_ii|."""
+        return float(np.abs(self.C.diagonal()).max()) ** 2 / self.largest
 
 
 def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
@@ -154,8 +206,12 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
         return None
     X, history = Z[:k].T, []
     enough = plain_lu(n, k, is_complex=A.dtype.kind == "c")
+    products = Products(
+        lambda x, b: of.gemv(-1.0, W, x, 1.0, b, trans=by_rows),
+        lambda X, B: of.gemm(-1.0, W, X, 1.0, B, trans_a=by_rows),
+    )
     for correct in (k <= SAMPLED, False):
-        R, eta, suits = _residual(W, by_rows, of, A_inf, X, B)
+        R, eta, suits = checked_residual(products, of, A_inf, X, B)
         history.append(eta)
         if not correct or not enough < eta < inf:
             break
@@ -163,6 +219,49 @@ def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
     probe = A_inf * of.lange("M", Z[k]) * of.u
     x, solved = Z[0].copy() if B.ndim == 1 else X.copy("C"), suits and eta <= enough
     return DirectSolution(of, x, tuple(history), solved, probe, lambda: LU, pivots, transposed, (A_inf, A_one, A_max))
+
+
+def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
+    """Solve A X = B for a positive definite A, in the type of A and B, and check the result.
+
+    Returns None if A needs scaling or a leading minor is not positive.
+    """
+    of, n, by_rows = routines(A.dtype), len(A), not A.array.flags.f_contiguous
+    W, lower = (np.ascontiguousarray(A.array).T, not A.lower) if by_rows else (A.array, A.lower)
+    conj = by_rows and A.dtype.kind == "c"  # W is the conjugate of A
+    B = np.conj(B) if conj else B
+    sizes = of.sizes(W)
+    if A.dtype.kind == "c":  # the imaginary parts of the diagonal are not read
+        np.fill_diagonal(sizes, abs(W.diagonal().real))
+    sums = of.sums_of_triangle(1.0, sizes, _ones(n, of.real), lower=lower)
+    A_inf = of.largest("M", sums)
+    ends = float(sums.min()), A_inf
+    if not balanced(ends, ends):
+        return None
+    k = 1 if B.ndim == 1 else B.shape[1]
+    Z = np.empty((k + 1, n), A.dtype)
+    Z[:k], Z[k] = B.T, probe_vector(n)
+    C, minor = of.potrf(W, lower=lower, clean=0)
+    if minor:
+        return None
+    for part in (Z[:1], Z[1:]) if k == 1 and n >= COPIED_BELOW else (Z,):
+        of.potrs(C, part.T, lower=lower, overwrite_b=1)
+    products = Products(
+        lambda x, b: of.symv(-1.0, W, x, 1.0, b, lower=lower), lambda X, B: of.symm(-1.0, W, X, 1.0, B, lower=lower)
+    )
+    X, history = Z[:k].T, []
+    enough = plain_lu(n, k, is_complex=A.dtype.kind == "c")
+    for correct in (k <= SAMPLED, False):
+        R, eta, suits = checked_residual(products, of, A_inf, X, B)
+        history.append(eta)
+        if not correct or not enough < eta < inf:
+            break
+        X += of.potrs(C, R, lower=lower)[0]
+    probe = A_inf * of.lange("M", Z[k]) * of.u
+    x = Z[0].copy() if B.ndim == 1 else X.copy("C")
+    x = np.conj(x, out=x) if conj else x
+    largest = float(np.abs(W.diagonal().real).max())
+    return CholeskySolution(of, x, tuple(history), suits and eta <= enough, probe, C, lower, A_inf, largest)
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
@@ -181,23 +280,30 @@ def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
     return (of_rows, of.largest("M", across)), (of_columns, of.largest("M", down)), A_max
 
 
-def _residual(W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array) -> tuple[Array, float, bool]:
+class Products(NamedTuple):
+    """The functions that compute b - A x for vectors, and B - A X for blocks in column-major order."""
+
+    vector: Callable[[Array, Array], Array]
+    block: Callable[[Array, Array], Array]
+
+
+def checked_residual(products: Products, of: Routines, A_inf: float, X: Array, B: Array) -> tuple[Array, float, bool]:
     """Return R = B - A X, the largest backward error (inf for NaN), and whether this error is reliable.
 
-    W contains A^T if `by_rows`, otherwise A. The error is not reliable if X or B is near the limits of the range. For
-    many right-hand sides, the error is that of a random combination of the columns, each relative to its own scale.
+    The error is not reliable if X or B is near the limits of the range. For many right-hand sides, the error is that of
+    a random combination of the columns, each relative to its own scale.
     """
     n, k = X.shape
     if k == 1:
         b = B.reshape(n)
-        r = of.gemv(-1.0, W, X[:, 0], 1.0, b, trans=by_rows)
+        r = products.vector(X[:, 0], b)
         x_inf, b_inf = of.lange("M", X), of.lange("M", b)
         eta = backward_error(of.lange("M", r), A_inf, x_inf, b_inf, n, of.u)
         return r.reshape(n, 1), eta if eta < inf else inf, _in_range(x_inf, b_inf, of.low)
     sizes = of.sizes(X).max(0), of.sizes(B).max(0)
     if k > SAMPLED:
-        return _sampled_residual(W, by_rows, of, A_inf, X, B, *sizes)
-    R = of.gemm(-1.0, W, X, 1.0, B, trans_a=by_rows)
+        return _sampled_residual(products, of, A_inf, X, B, *sizes)
+    R = products.block(X, B)
     x_infs, b_infs = (size.tolist() for size in sizes)
     etas = [backward_error(r, A_inf, x, b, n, of.u) for r, x, b in zip(of.sizes(R).max(0).tolist(), x_infs, b_infs)]
     worst = max(etas) if sum(etas) < inf else inf  # a sum with a NaN is NaN, whereas max() may ignore a NaN
@@ -210,9 +316,9 @@ def _in_range(x_inf: float, b_inf: float, low: float) -> bool:
 
 
 def _sampled_residual(
-    W: Array, by_rows: bool, of: Routines, A_inf: float, X: Array, B: Array, x_inf: Array, b_inf: Array
+    products: Products, of: Routines, A_inf: float, X: Array, B: Array, x_inf: Array, b_inf: Array
 ) -> tuple[Array, float, bool]:
-    """Compute `_residual` for a random combination of the columns of X and B.
+    """Compute `checked_residual` for a random combination of the columns of X and B.
 
     `x_inf` and `b_inf` are the largest absolute values of the columns.
     """
@@ -222,18 +328,21 @@ def _sampled_residual(
     with np.errstate(all="ignore"):
         scale = x_inf + b_inf / A_inf
         w = (probe_vector(k) / np.where(scale > 0.0, scale, 1.0)).astype(X.dtype)  # a scale of 0 means x = b = 0
-    r = of.gemv(-1.0, W, of.gemv(1.0, X, w), 1.0, of.gemv(1.0, B.T, w, trans=1), trans=by_rows)
+    r = products.vector(of.gemv(1.0, X, w), of.gemv(1.0, B.T, w, trans=1))
     eta = backward_error(of.lange("M", r), A_inf, 1.5 * sqrt(k), 0.0, n, of.u)
     return r, eta if eta < inf else inf, suits
 
 
-def info_of(solution: DirectSolution, A: Array, b: Array, times: dict[str, float], why: str) -> SolveInfo:
+def info_of(
+    solution: DirectSolution | CholeskySolution, A: Array | Triangle, b: Array, times: dict[str, float], why: str
+) -> SolveInfo:
     """Return the diagnostics of a solved system. If the probe is large, estimate the condition number."""
     u, n = solution.of.u, len(solution.X)
     singular = not solution.probe <= PROBED and not solution.condition() * u < 1.0
     facts = {
         "n": n,
         "rhs": b.size // n,
+        "factorization": solution.name,
         "precision": solution.of.precision,
         "iterations": len(solution.history) - 1,
         "backward_error": solution.history[-1],
@@ -242,7 +351,7 @@ def info_of(solution: DirectSolution, A: Array, b: Array, times: dict[str, float
         "why": why,
         "history": solution.history,
         "_row_error": (A, solution.X, b, solution.history[-1]),
-        "_estimates": Estimates(lambda: (solution.condition(), solution.factors(choose.dense(None), A).growth)),
+        "_estimates": Estimates(lambda: (solution.condition(), solution.growth())),
     }
     if singular:
         message = note_of_singularity(solution.condition(), solution.X.dtype, Outcome.SOLVED)

@@ -21,8 +21,21 @@ from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matr
 from mxpeak.library.dense.lapack_solver import LETTERS, info_of, solve_by_lapack
 from mxpeak.library.dense.small_lu import kernel_for, solve_by_small_lu, suits_small_lu
 from mxpeak.library.dense.stack import solve_stack, stack_of
+from mxpeak.library.dense.symmetric import (
+    CholeskyFactors,
+    EmptyCholesky,
+    Structure,
+    check_lu_only,
+    detected,
+    factors_of_triangle,
+    mirrored,
+    note_of_indefiniteness,
+    solve_plain,
+    solve_structured,
+    structure_of,
+)
 from mxpeak.library.inputs import Input, conjugate, device_for, read
-from mxpeak.library.outcomes import warned
+from mxpeak.library.outcomes import NotPositiveDefiniteError, warned
 from mxpeak.library.policy import choose_precision, own_precision_is_fastest
 from mxpeak.library.types import with_precision_of, working_type
 from mxpeak.spans import Spans
@@ -36,6 +49,8 @@ def solve(
     precision: str = "auto",
     device: str = "auto",
     local: bool = False,
+    assume_a: str = "gen",
+    lower: bool = False,
 ) -> tuple[Any, SolveInfo]:
     """Solve A x = b to the accuracy of the input's data type.
 
@@ -59,6 +74,14 @@ def solve(
         "cuda" or "cuda:0".
     local : bool, default False
         If True, b and x contain only the rows of this rank. This option requires a DistributedMatrix.
+    assume_a : {"gen", "pos", "sym", "her", "auto"}, default "gen"
+        Structure of A, as in `scipy.linalg.solve`. "gen" uses an LU factorization. "pos" uses the Cholesky
+        factorization of a symmetric or Hermitian positive definite matrix, "sym" an LDL^T factorization, and "her" an
+        LDL^H factorization. With "auto", `solve` tests whether A is Hermitian with a positive diagonal. If so, it
+        tries the Cholesky factorization first, and uses LU if A is not positive definite.
+    lower : bool, default False
+        Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
+        reads the other triangle.
 
     Returns
     -------
@@ -74,6 +97,9 @@ def solve(
         ValueError.
     SingularMatrixError
         A pivot is exactly zero. This exception is also a numpy.linalg.LinAlgError.
+    NotPositiveDefiniteError
+        `assume_a` is "pos", but a leading minor of A is not positive. This exception is also a
+        numpy.linalg.LinAlgError.
     ResourceError
         The device does not exist, or there is not enough memory.
 
@@ -92,23 +118,55 @@ def solve(
     (array([1., 1.]), True)
     """
     form = "N" if transposed is False else form_of(transposed)
-    if form != "H" and precision == device == "auto" and not local and _is_plain(A, b):
-        return warned(*_solve_in_own_precision(A if form == "N" else A.T, b))
+    structure = "gen" if assume_a == "gen" else structure_of(assume_a, lower=lower)
+    if form != "H" and precision == device == "auto" and not local:
+        if structure == "gen" and _is_plain(A, b):
+            return warned(*_solve_in_own_precision(A if form == "N" else A.T, b))
+        if structure != "gen" and form == "N" and (found := solve_plain(A, b, structure)):
+            return warned(*found)
     if isinstance(A, DistributedMatrix):
+        check_lu_only(structure)
         return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local))
     if local:
         raise UsageError(
             "local=True applies only to a DistributedMatrix, whose rows are distributed over the ranks; "
             "remove local, or use mxpeak.DistributedMatrix.from_rows(A)"
         )
+    solve_single = partial(_solve_by_structure, structure, precision)
     if stack := stack_of(A):
-        solve_single = partial(solve_by, choose.dense(None), precision=precision)
-        solve_all = partial(solve_stack, device=device, precision=precision, solve_single=solve_single)
+        together = not isinstance(structure, Structure)
+        if isinstance(structure, Structure):
+            stack = mirrored(stack, structure)
+        solve_all = partial(
+            solve_stack,
+            device=device,
+            precision=precision,
+            solve_single=partial(solve_single, "N", choose.dense(None)),
+            together=together,
+        )
         return warned(*_conjugated(form, stack, read(b, "b"), solve_all))
     of_A = matrix(A)
     of_b = right_hand_side(b, of_A.shape[0])
-    kernels = kernels_for(device, of_A, of_b)
-    return warned(*_conjugated(form, of_A, of_b, partial(solve_by, kernels, precision=precision)))
+    return warned(*solve_single(form, kernels_for(device, of_A, of_b), of_A, of_b))
+
+
+def _solve_by_structure(
+    structure: Structure | str, precision: str, form: str, kernels: DenseKernels, A: Input, b: Input
+) -> tuple[Any, SolveInfo]:
+    """Solve A x = b, A^T x = b or A^H x = b by the factorization that suits the structure of A."""
+    note, times = "", dict[str, float]()
+    if structure == "auto" and (found := detected(kernels, A)):
+        begin = time.perf_counter()
+        try:
+            return solve_structured(kernels, A, b, precision, found, form)
+        except NotPositiveDefiniteError as error:
+            note, times = note_of_indefiniteness(error), {"cholesky": time.perf_counter() - begin}
+    elif isinstance(structure, Structure):
+        return solve_structured(kernels, A, b, precision, structure, form)
+    x, info = _conjugated(form, A, b, partial(solve_by, kernels, precision=precision))
+    if note:
+        info = replace(info, message="\n".join(filter(None, (note, info.message))), times={**times, **info.times})
+    return x, info
 
 
 def _conjugated(
@@ -163,6 +221,77 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
         return factored(A, precision, device)
     of_A = matrix(A)
     return lu_factor_by(kernels_for(device, of_A), of_A, precision)
+
+
+def cho_factor(A: Any, *, lower: bool = False, precision: str = "auto", device: str = "auto") -> CholeskyFactors:
+    """Factor a symmetric or Hermitian positive definite matrix once, so that you can solve for many right-hand sides.
+
+    Parameters
+    ----------
+    A : array_like or tensor
+        Positive definite matrix to factor. Do not change A while you use the factor, because it refers to A.
+    lower : bool, default False
+        Triangle of A to read: the lower one if True, otherwise the upper one. The other triangle is never read.
+    precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
+        Precision of the factor. The diagonal is increased slightly for formats with fewer digits than fp32, because
+        rounding could otherwise make the matrix indefinite.
+    device : str, default "auto"
+        Use "auto" to factor on the device of a tensor (the CPU for other arrays), or specify a device such as "cpu",
+        "cuda" or "cuda:0".
+
+    Returns
+    -------
+    CholeskyFactors
+        Cholesky factor with the method `solve(b, transposed=False)` and the attribute `condition`.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, for example because A is not square, not finite or not numeric.
+    NotPositiveDefiniteError
+        A leading minor of A is not positive. The message contains its order. This exception is also a
+        numpy.linalg.LinAlgError.
+    ResourceError
+        The device does not exist, or there is not enough memory.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> F = mx.cho_factor([[4.0, 2.0], [0.0, 5.0]])  # the zero is not read
+    >>> x, info = F.solve([6.0, 7.0])
+    >>> x, info.factorization
+    (array([1., 1.]), 'Cholesky')
+    """
+    structure = structure_of("pos", lower=lower)
+    assert isinstance(structure, Structure)
+    if isinstance(A, DistributedMatrix):
+        check_lu_only(structure)
+    of_A = matrix(A)
+    kernels = kernels_for(device, of_A)
+    factors = _triangle_factors(kernels, of_A, precision, structure)
+    assert isinstance(factors, CholeskyFactors)
+    return factors
+
+
+def factor_by_structure(kernels: DenseKernels, A: Input, precision: str, structure: Structure | str) -> LUFactors:
+    """Factor the validated matrix A by the factorization that suits its structure."""
+    if structure == "auto" and (found := detected(kernels, A)):
+        try:
+            return _triangle_factors(kernels, A, precision, found)
+        except NotPositiveDefiniteError:
+            structure = "gen"
+    if isinstance(structure, Structure):
+        return _triangle_factors(kernels, A, precision, structure)
+    return lu_factor_by(kernels, A, precision)
+
+
+def _triangle_factors(kernels: DenseKernels, A: Input, precision: str, structure: Structure) -> LUFactors:
+    """Factor one triangle of A for one right-hand side."""
+    dtype, spans = working_type(A.dtype), Spans(stopwatch=kernels.stopwatch)
+    if not A.shape[0]:
+        empty = EmptyCholesky if structure.definite else EmptyFactors
+        return empty(A, precision, dtype, kernels, structure.name)
+    return factors_of_triangle(kernels, A, precision, dtype, 1, spans, structure)
 
 
 def lu_factor_by(kernels: DenseKernels, A: Input, precision: str) -> LUFactors:

@@ -20,7 +20,7 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.arrays import probe_vector
 from mxpeak.library.dense.info import Estimates, SolveInfo
 from mxpeak.library.inputs import Input, device_for, read
-from mxpeak.library.outcomes import SingularMatrixError
+from mxpeak.library.outcomes import NotPositiveDefiniteError, SingularMatrixError
 from mxpeak.library.types import Array, own_precision, roundoff, working_type
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu, row_errors
@@ -56,11 +56,17 @@ def _depth(values: Any) -> int:
 
 
 def solve_stack(
-    A: Input, b: Input, device: str, precision: str, solve_single: Callable[[Input, Input], tuple[Any, SolveInfo]]
+    A: Input,
+    b: Input,
+    device: str,
+    precision: str,
+    solve_single: Callable[[Input, Input], tuple[Any, SolveInfo]],
+    *,
+    together: bool = True,
 ) -> tuple[Any, SolveInfo]:
     """Solve all systems of a stack with NumPy. Solve the systems that fail the check again with `solve_single`.
 
-    If a precision is requested, `solve_single` solves all systems.
+    If a precision is requested, or `together` is False, `solve_single` solves all systems.
     """
     if device_for(device, A.device, b.device) is not None:
         raise UsageError("mxpeak solves stacks only on the host; use A.cpu() and b.cpu(), or use solve for each matrix")
@@ -73,7 +79,7 @@ def solve_stack(
     begin = time.perf_counter()
     empty = 0 in (*shape, *B.shape[-2:])
     own = not empty and (precision == "auto" or (precision == "fp64" and roundoff(dtype) == PRECISIONS["fp64"].u))
-    solution = solve_together(M, B) if own else None
+    solution = solve_together(M, B) if own and together else None
     if solution is None:
         solution = np.empty((*shape, *B.shape[-2:]), dtype), np.zeros(shape), np.full(shape, empty)
     X, eta, accurate = solution
@@ -84,8 +90,8 @@ def solve_stack(
         single_A, single_b = (Input(name, V[index], dtype, V[index].shape, "cpu") for name, V in (("A", M), ("b", B)))
         try:
             X[index], infos[index] = solve_single(single_A, single_b)
-        except SingularMatrixError as error:
-            raise SingularMatrixError(f"in the stack, A[{', '.join(map(str, index))}]: {error}") from None
+        except (SingularMatrixError, NotPositiveDefiniteError) as error:
+            raise type(error)(f"in the stack, A[{', '.join(map(str, index))}]: {error}") from None
         eta[index] = infos[index].backward_error
     times = {"all at once": middle - begin, "one by one": time.perf_counter() - middle}
     info = _info(infos, eta, X, times, _row_error(M, X, B, eta, infos))
