@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mxpeak.bench import timeline
+from mxpeak.bench.harness import phase_table
 from mxpeak.bench.hpcg import run as hpcg
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpl import run as hpl
@@ -227,6 +228,20 @@ def test_the_steps_of_hpl_add_up_to_its_phases(ranks: int, grid: tuple[int, int]
         assert sum(phase["time_s"]) == pytest.approx(whole["time_s"], abs=1e-5), name
         assert sum(phase["max_s"]) >= whole["max_s"] - 1e-5, name
         assert len(phase["time_s"]) == len(phase["max_s"]) == STEPS + 1
+
+
+def test_a_phase_names_the_ranks_with_its_largest_and_smallest_time() -> None:
+    def spent(comm: Any) -> Any:
+        spans = Spans()
+        spans.start("hpl", 1.0)
+        spans.add("gemm", (2.0, 5.0, 1.0)[comm.rank])
+        if comm.rank == 2:
+            spans.add("ptrsv", 0.5)
+        return phase_table(comm, spans)
+
+    table = run_ranks(3, spent)[0]
+    assert [table["gemm"][key] for key in ("max_s", "max_rank", "min_s", "min_rank")] == [5.0, 1, 1.0, 2]
+    assert [table["ptrsv"][key] for key in ("max_s", "max_rank", "min_s", "min_rank")] == [0.5, 2, 0.0, 0]
 
 
 def test_refinement_is_what_comes_after_the_steps_of_hpl_mxp() -> None:

@@ -128,6 +128,80 @@ def test_limits_of_different_kernels_are_not_compared() -> None:
     )
 
 
+# --- the phases of a change -------------------------------------------------------------------------------------
+
+
+def by_phase(phases: dict[str, tuple[float, float, int]], time_s: float, *, hosts: str = "aabb", **more: Any) -> Any:
+    """One result of HPL with the mean and largest time and the rank of each phase; 100 GFLOP in time_s seconds."""
+    body = run(100 / time_s, samples=(time_s, 1.01 * time_s))
+    body["result"]["time_s"] = time_s
+    body["phases"] = {
+        name: {"time_s": mean, "max_s": longest, "max_rank": rank, "min_s": mean / 2, "min_rank": 3 - rank}
+        for name, (mean, longest, rank) in phases.items()
+    }
+    binding = [{"rank": rank, "host": f"node{host}"} for rank, host in enumerate(hosts)]
+    return {**body, "launch": {"ranks": len(hosts), "binding": binding}, **more}
+
+
+FAST = {"gemm": (7.0, 7.0, 0), "update": (8.0, 8.0, 0), "trsm": (1.0, 1.0, 0), "bcast": (0.5, 0.6, 1)}
+SLOW = {"gemm": (8.5, 10.0, 3), "update": (9.6, 9.6, 0), "trsm": (1.1, 1.1, 0), "bcast": (2.0, 2.7, 0)}
+
+
+def test_a_change_is_split_over_the_phases_that_do_not_contain_each_other() -> None:
+    (change,) = compared([by_phase(FAST, 10.0)], [by_phase(SLOW, 14.0)], 0.05)
+    assert {phase.name for phase in change.phases} == {"gemm", "trsm", "bcast", "other"}, "update has two parts"
+    changes = {phase.name: phase.change for phase in change.phases}
+    assert changes == pytest.approx({"gemm": 0.15, "trsm": 0.01, "bcast": 0.15, "other": 0.09})
+    assert sum(changes.values()) == pytest.approx(14.0 / 10.0 - 1.0)
+    gemm, bcast = (next(phase for phase in change.phases if phase.name == name) for name in ("gemm", "bcast"))
+    assert (gemm.rank, gemm.host, gemm.rank_s) == (3, "nodeb", 10.0)
+    assert (bcast.rank, bcast.host, bcast.rank_s) == (3, "nodeb", 1.0), "the rank for which the others wait"
+
+
+def test_the_phases_of_a_longer_measurement_are_those_of_the_same_work() -> None:
+    before, after = by_phase(FAST, 10.0), by_phase(FAST, 10.0)
+    after["result"] |= {"rate_flops": 5e9, "time_s": 40.0}  # twice the work in four times the time
+    (change,) = compared([before], [after], 0.05)
+    assert {phase.name: phase.after for phase in change.phases} == pytest.approx(
+        {"gemm": 3.5, "trsm": 0.5, "bcast": 0.25, "other": (40.0 - 8.5) / 2}
+    )
+    assert next(phase.rank_s for phase in change.phases if phase.name == "gemm") == 3.5
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"phases": {}},
+        {"phases": {"gemm": {"max_s": 1.0}}},
+        {"result": {"rate_bytes": 1e9, "time_s": 1.0}},
+        {"result": {"rate_flops": 1e9}},
+        {"result": {"rate_flops": 1e9, "time_s": 1.0, "resumed": {"steps": 3}}},
+    ],
+)
+def test_without_comparable_phases_nothing_is_split(odd: Any) -> None:
+    assert compared([by_phase(FAST, 10.0)], [{**by_phase(SLOW, 14.0), **odd}], 0.05)[0].phases == []
+
+
+def test_compare_shows_the_phases_and_the_rank_of_the_slowest(capsys: pytest.CaptureFixture[str]) -> None:
+    write("a", by_phase(FAST, 10.0))
+    write("b", by_phase(SLOW, 14.0))
+    write("c", by_phase(FAST, 10.0))
+    assert main(["compare", "a", "b"]) == 4
+    shown = capsys.readouterr().out
+    assert "  hpl N=1000 NB=64 1x1 by phase, for the same work; change in % of the total time:\n" in shown
+    rows = {line.split()[0]: line for line in shown.splitlines()}
+    assert rows["gemm"].split(maxsplit=5) == ["gemm", "7.00", "8.50", "+15.0", "%", "rank 3 on nodeb: 10.0 s"]
+    assert rows["bcast"].endswith("shortest wait: rank 3 on nodeb: 1.00 s")
+    assert main(["compare", "a", "b", "--json", "-"]) == 4
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
+    assert change["phases"][0].keys() >= {"name", "before", "after", "change", "rank", "host", "rank_s"}
+    assert main(["compare", "a", "c"]) == 0
+    assert "by phase" not in capsys.readouterr().out, "nothing changed"
+
+
+# --- pairs of cases ---------------------------------------------------------------------------------------------
+
+
 def case(nb: int = 64, n: int = 1000, **more: Any) -> Any:
     return run(100, problem={"n": n, "nb": nb, "P": 1, "Q": 1, **more})
 

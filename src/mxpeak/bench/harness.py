@@ -307,7 +307,7 @@ def peak_rss(comm: Communicator) -> int:
 def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
     """Return the mean, largest and smallest time of each phase over the ranks, with the total flops, bytes and calls.
 
-    The table is complete on rank 0. Collective over comm.
+    `max_rank` and `min_rank` are the ranks with these times. The table is complete on rank 0. Collective over comm.
     """
     ranks = comm.gather_objects({name: (p.time_s, p.flops, p.bytes, p.calls) for name, p in spans.phases.items()})
     table: dict[str, dict[str, Any]] = {}
@@ -315,7 +315,8 @@ def phase_table(comm: Communicator, spans: Spans) -> dict[str, dict[str, Any]]:
         parts = [phases.get(name, (0.0, 0.0, 0.0, 0)) for phases in ranks or []]
         times, flops, moved, calls = zip(*parts)
         seconds = {"time_s": sum(times) / len(times), "max_s": max(times), "min_s": min(times)}
-        table[name] = {**seconds, "flops": sum(flops), "bytes": sum(moved), "calls": sum(calls)}
+        ranks_of = {"max_rank": times.index(max(times)), "min_rank": times.index(min(times))}
+        table[name] = {**seconds, **ranks_of, "flops": sum(flops), "bytes": sum(moved), "calls": sum(calls)}
     return table
 
 

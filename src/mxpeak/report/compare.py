@@ -9,6 +9,7 @@ from typing import Any
 
 from mxpeak.records import PASSED, Result, bytes_rate_text, drifted, figure_text, rate_text
 from mxpeak.report.columns import table
+from mxpeak.report.phase_changes import PhaseChange, phase_changes, phase_text
 from mxpeak.report.summaries import case_text, lines_of
 from mxpeak.report.text import share_text
 
@@ -30,6 +31,8 @@ WAY = (
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
 #: Settings that do not change how a case runs: output files, minimum rates and repetitions.
 ASIDE = ("trace", "min_gflops", "min_share", "baseline", "max_slowdown", "target", "watchdog", "repeat")
+#: Verdicts of cases whose change the text explains.
+CHANGED = ("faster", "slower", "ambiguous")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +45,7 @@ class Change:
     verdict         faster, slower, same, failed (it no longer passes), ambiguous (it changed, but noise is unknown), or
                     unknown (a rate is missing)
     why             the reason, from the measured limits, settings and software
+    phases          changes of the phases, the largest first
     """
 
     name: str
@@ -52,6 +56,7 @@ class Change:
     noise: float | None
     verdict: str
     why: str = ""
+    phases: Sequence[PhaseChange] = ()
 
     @property
     def regressed(self) -> bool:
@@ -184,14 +189,13 @@ def judged(before: Body, after: Body, tolerance: float, noise: float | None) -> 
     if before.get("status") in PASSED and after.get("status") not in PASSED:
         verdict = "failed"
     unit = "bytes/s" if "rate_bytes" in (after.get("result") or {}) else "flop/s"
-    why = _why(before, after, change, least) if verdict in ("faster", "slower", "ambiguous") else ""
+    why = _why(before, after, change, least) if verdict in CHANGED else ""
     drift = max(map(_drift, (before, after)))
     if verdict == "same" and change is not None and tolerance < abs(change) <= drift:
         why = f"the speed of the machine changed by {100 * drift:.0f} % during a run; use compare --rounds 5"
     name = _pair_name(before, after)
-    return Change(
-        name=name, unit=unit, before=first, after=second, change=change, noise=noise, verdict=verdict, why=why
-    )
+    rates: dict[str, Any] = {"unit": unit, "before": first, "after": second, "change": change, "noise": noise}
+    return Change(name=name, **rates, verdict=verdict, why=why, phases=phase_changes(before, after))
 
 
 def _verdict(change: float | None, noise: float | None, least: float) -> str:
@@ -338,7 +342,11 @@ def text_of(
         noise = "unknown" if change.noise is None else f"{100 * change.noise:.1f} %"
         loud = change.regressed or change.verdict == "ambiguous"
         rows.append([change.name, *rates, percent, noise, change.verdict.upper() if loud else change.verdict])
-    lines = [f"  {change.name}: {change.why}\n" for change in changes if change.why]
+    lines = []
+    for change in changes:
+        lines += [f"  {change.name}: {change.why}\n"] if change.why else []
+        if change.phases and change.verdict in CHANGED:
+            lines.append(phase_text(change.name, change.phases))
     lines += [f"  differs in {name}: {'; '.join(texts)}\n" for name, texts in different.items()]
     if any(change.verdict == "ambiguous" for change in changes):
         lines.append(

@@ -21,6 +21,7 @@ class LuLines(Lines):
     }
     timers: ClassVar[tuple[str, ...]] = ("transfer", "device")
     undrawn: ClassVar[tuple[str, ...]] = ("update", "pfact", "mxswp", "moves", *timers)
+    waits: ClassVar[tuple[str, ...]] = ("bcast",)
     history = "Backward error", "refinement"
 
     def about(self, result: Result, *, verbose: bool) -> list[str]:

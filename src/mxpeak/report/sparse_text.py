@@ -20,6 +20,7 @@ class SparseLines(Lines, ABC):
     """The text lines that HPG-MxP and HPCG share."""
 
     undrawn = ("halo",)
+    waits = ("ortho", "ddot")
 
     def case(self, problem: Section) -> str:
         """Return a short description of a case, such as 104x104x104 1x1x2 fp16/fp32 packed."""

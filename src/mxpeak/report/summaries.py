@@ -25,6 +25,7 @@ class Lines:
     nested    phases that are part of another phase, with the name of this phase
     undrawn   phases that the step plot omits: parts of other phases, and phases whose parts are drawn
     timers    phases of `undrawn` that the table of steps shows: times of a device that overlap other phases
+    waits     phases in which a rank waits for the others, so that the last rank has the shortest time
     history   names of the quantity and of the iteration in the validation's history
     together  whether the scoreboard shows all results of the benchmark in one row
     """
@@ -32,6 +33,7 @@ class Lines:
     nested: ClassVar[Mapping[str, str]] = {}
     undrawn: ClassVar[tuple[str, ...]] = ()
     timers: ClassVar[tuple[str, ...]] = ()
+    waits: ClassVar[tuple[str, ...]] = ()
     history: ClassVar[tuple[str, str]] = ("Residual", "the validation")
     together: ClassVar[bool] = False
 

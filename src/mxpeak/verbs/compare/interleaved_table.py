@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from mxpeak.errors import UsageError
 from mxpeak.records import PASSED
 from mxpeak.report.compare import Body, Change, judged, pairs, rate_of
+from mxpeak.report.phase_changes import phase_changes
 from mxpeak.verbs.compare.paired_comparison import PairedRates
 
 #: Keys of the rates whose medians are compared.
@@ -26,7 +28,8 @@ def compared_in_turns(before: Rounds, after: Rounds, tolerance: float) -> tuple[
         second = next(case for case in seconds if case[0] is pair[1])
         turns = PairedRates(*(tuple(rate_of(body) or 0.0 for body in case) for case in (first, second)))
         timed = all(turns.before) and all(turns.after)
-        changes.append(judged(middle(first), middle(second), tolerance, turns.noise if timed else None))
+        change = judged(middle(first), middle(second), tolerance, turns.noise if timed else None)
+        changes.append(replace(change, phases=phase_changes(typical(first), typical(second))))
         rates.append({"name": changes[-1].name, "before": list(turns.before), "after": list(turns.after)})
     return changes, rates
 
@@ -38,6 +41,12 @@ def by_case(rounds: Rounds, command: str) -> list[list[Body]]:
         different = f"{command} produced a different number of results in each round ({', '.join(map(str, counts))})"
         raise UsageError(f"{different}; use a command whose cases all finish")
     return [list(case) for case in zip(*rounds)]
+
+
+def typical(case: Sequence[Body]) -> Body:
+    """Return the result of the round whose rate is closest to the median."""
+    rates = [rate_of(body) or 0.0 for body in case]
+    return min(case, key=lambda body: abs((rate_of(body) or 0.0) - median(rates)))
 
 
 def middle(case: Sequence[Body]) -> dict[str, Any]:
