@@ -7,6 +7,8 @@ from threading import Event
 
 import pytest
 
+from mxpeak.configs.run import ShowConfig
+from mxpeak.errors import UsageError
 from mxpeak.spans import Phase, Step
 from mxpeak.watch.progress import MOST_SAMPLES, Progress, duration, is_terminal
 from mxpeak.watch.step_table import StepTable
@@ -55,6 +57,33 @@ def test_what_ends_within_two_seconds_shows_nothing():
 def test_always_shows_short_runs_too_and_never_shows_none():
     assert len(shown(1.9, "always")) > 10
     assert shown(1000.0, "never") == []
+
+
+@pytest.mark.parametrize(("interval_s", "lines"), [(10.0, 10), (0.0, 1000), (33.0, 3), (1000.0, 0)])
+def test_an_interval_replaces_shares_and_minutes(interval_s: float, lines: int):
+    stream = io.StringIO()
+    follow(Progress(stream, {}, "always", interval_s), 100.0)
+    assert len(stream.getvalue().splitlines()) == lines
+
+
+def test_an_interval_also_spaces_the_rows_of_a_table():
+    stream = io.StringIO()
+    follow(StepTable(stream, {}, interval_s=25.0), 100.0)
+    assert [line.split()[0] for line in stream.getvalue().splitlines()[1:]] == [
+        "step",
+        *(f"{k}/1000" for k in (250, 500, 750, 1000)),
+    ]
+
+
+def test_an_interval_asks_for_lines_and_cannot_be_silenced():
+    assert ShowConfig(progress_interval=5.0).progress_mode == "always"
+    assert ShowConfig(progress_interval=5.0, progress="table").progress_mode == "table"
+    assert ShowConfig().progress_mode == "auto"
+    assert ShowConfig(quiet=True).progress_mode == "never"
+    with pytest.raises(UsageError, match="use either --progress never or --progress-interval"):
+        ShowConfig(progress_interval=5.0, progress="never").check_progress()
+    with pytest.raises(UsageError, match="use either --quiet or --progress-interval"):
+        ShowConfig(progress_interval=5.0, quiet=True).check_progress()
 
 
 def test_a_file_or_a_pipe_gets_lines_only_if_they_are_always_wanted():

@@ -30,14 +30,14 @@ class PlainProgress(Progress):
         return [*how_far(step), since(step)]
 
 
-def progress_of(benchmark: Benchmark, mode: str) -> Progress:
+def progress_of(benchmark: Benchmark, mode: str, interval_s: float | None) -> Progress:
     """Return the progress display of a benchmark. A benchmark that does not count flops has no table of steps."""
     if not benchmark.in_flops:
-        return PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
+        return PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode, interval_s)
     if mode == "table":
         lines = lines_of(benchmark.name)
-        return StepTable(sys.stderr, os.environ, set(lines.undrawn) - set(lines.timers))
-    return Progress(sys.stderr, os.environ, mode)
+        return StepTable(sys.stderr, os.environ, set(lines.undrawn) - set(lines.timers), interval_s)
+    return Progress(sys.stderr, os.environ, mode, interval_s)
 
 
 def judge(result: Result, config: RunConfig) -> None:

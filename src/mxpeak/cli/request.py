@@ -177,6 +177,7 @@ def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
 def _check(name: str, wanted: Sequence[RunRequest]) -> None:
     """Raise a UsageError for conflicting output flags, an unsupported --format, or --min-share with --warmup none."""
     output = wanted[0].output
+    output.check_progress()
     if output.dry_run and output.json is not None:
         raise UsageError("--dry-run does not produce a result to write; remove --json")
     if output.json == "-" and output.format is not None:

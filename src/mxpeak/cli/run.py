@@ -288,8 +288,8 @@ class Execution:
 
         output = request.output
         color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
-        mode = "never" if output.quiet or self.session.rank != 0 else output.progress
-        progress = progress_of(request.benchmark, mode)
+        mode = output.progress_mode if self.session.rank == 0 else "never"
+        progress = progress_of(request.benchmark, mode, output.progress_interval)
         rows_only = request.among and not output.verbose and not output.quiet
         width = terminal_width(sys.stdout)
         display = Display(request, ranks, progress, self.stdout, self.stderr, color, width, rows_only)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from mxpeak.errors import UsageError
 from mxpeak.options import (
     Setting,
     boolean,
@@ -16,6 +17,7 @@ from mxpeak.options import (
     one_of,
     option,
     real,
+    seconds,
     share,
     stall_limit,
     users_file,
@@ -143,7 +145,23 @@ class ShowConfig:
     progress: str = option(
         "auto", one_of("auto", "always", "never", "table"), "show progress on stderr; table: a row per step", "output"
     )
+    progress_interval: float | None = option(
+        None, seconds, "show progress every S seconds, also in files and pipes", "output", "S"
+    )
     quiet: bool = option(False, boolean, "print one line per result, without progress or notes", "output")
+
+    @property
+    def progress_mode(self) -> str:
+        """Return the mode of the progress display: auto, always, never or table."""
+        if self.quiet:
+            return "never"
+        return "always" if self.progress_interval is not None and self.progress == "auto" else self.progress
+
+    def check_progress(self) -> None:
+        """Raise a UsageError if --progress-interval has no effect."""
+        if self.progress_interval is not None and (self.quiet or self.progress == "never"):
+            other = "--quiet" if self.quiet else "--progress never"
+            raise UsageError(f"{other} shows no progress; use either {other} or --progress-interval")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 On a terminal, a live line appears after two seconds. Plain lines appear instead, one per 5 % or 60 s, if the terminal
 has no colors, with --progress always, or if --ranks was started on the terminal. If `stream` is not a terminal,
 nothing is written unless --progress is `always`. The name of work before and after a computation, such as generating
-and checking, appears after one second.
+and checking, appears after one second. --progress-interval sets the time between two lines or updates.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ def is_terminal(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 class Progress:
-    """Shows progress on `stream`, and stores at most 200 samples (elapsed_s, done_flops) per computation."""
+    """Shows progress on `stream`, and stores at most 200 samples (elapsed_s, done_flops) per computation.
 
-    def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto"):
+    interval_s    time between two lines, or between two updates of the live line; None for the defaults
+    """
+
+    def __init__(self, stream: TextIO, environ: Mapping[str, str], mode: str = "auto", interval_s: float | None = None):
         self.forecast: ProgressForecast | None = None
         self.samples: list[tuple[float, float]] = []
         self._by_label: dict[str, list[tuple[float, float]]] = {}
         self._stream = stream
         if mode == "auto" and terminal_width(stream, environ) is None:  # rich also detects the terminal of --ranks
             mode = "never"
-        self._mode = mode
+        self._mode, self._interval_s = mode, interval_s
         self._show_live = mode != "never" and is_terminal(stream, environ)
         self._live: Live | None = None
         self._soon: Timer | None = None
@@ -132,6 +135,8 @@ class Progress:
 
     def _due(self, step: Step) -> bool:
         elapsed_s, done_flops = self._mark
+        if self._interval_s is not None:
+            return step.elapsed_s - elapsed_s >= self._interval_s
         if self._mode == "auto" and step.elapsed_s < QUIET_S:
             return False
         if self._show_live:

@@ -1,6 +1,7 @@
 """Show the steps of a run as a table: the rates, and the time of each phase since the previous row.
 
-A row contains the steps of at least ROW_S seconds, so that a run with thousands of short steps remains readable.
+By default, a row contains the steps of at least ROW_S seconds, so that a run with thousands of short steps remains
+readable.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ WIDTHS, PHASE_WIDTH = (11, 6, 9, 13, 13), 8
 class StepTable(Progress):
     """Prints a table of steps on `stream`. Phases in `skipped` contain other phases and have no column."""
 
-    def __init__(self, stream: TextIO, environ: Mapping[str, str], skipped: Collection[str] = ()):
-        super().__init__(stream, environ, "always")
+    def __init__(
+        self, stream: TextIO, environ: Mapping[str, str], skipped: Collection[str] = (), interval_s: float | None = None
+    ):
+        super().__init__(stream, environ, "always", ROW_S if interval_s is None else interval_s)
         self._show_live, self._skipped = False, skipped
         self._columns: list[str] = []
         self._unshown: Step | None = None
@@ -34,11 +37,11 @@ class StepTable(Progress):
         self._print(label)
 
     def step(self, step: Step) -> None:
-        """Store a sample of the step, and print a row if ROW_S seconds have passed since the previous row."""
+        """Store a sample of the step, and print a row if the interval has passed since the previous row."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
         self._unshown = step
-        if step.elapsed_s - self._mark[0] >= ROW_S:
+        if self._due(step):
             self._print_row(step)
 
     def finish(self, label: str, elapsed_s: float) -> None:

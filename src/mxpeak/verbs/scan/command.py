@@ -76,8 +76,9 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
     settings |= {
         name: Setting(value, "profile") for name, value in profile.items() if settings[name].origin == "default"
     }
-    run = run_of(ScanConfig, settings)
-    return ScanRun(config=run.config, origins=run.origins, output=run_of(ScanOutput, output).config)
+    run, shown_as = run_of(ScanConfig, settings), run_of(ScanOutput, output).config
+    shown_as.check_progress()
+    return ScanRun(config=run.config, origins=run.origins, output=shown_as)
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
@@ -147,8 +148,9 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     assert session.comm is not None
     wanted, baseline = session.on_root(lambda: _with_baseline(wanted))
     folder = session.on_root(lambda: _prepare(wanted.output))
-    mode = "never" if wanted.output.quiet or session.rank != 0 else wanted.output.progress
-    progress = PlainProgress(sys.stderr, os.environ, "always" if mode == "table" else mode)
+    mode = wanted.output.progress_mode
+    mode = "never" if session.rank != 0 else "always" if mode == "table" else mode
+    progress = PlainProgress(sys.stderr, os.environ, mode, wanted.output.progress_interval)
     try:
         with (
             closing(progress),
