@@ -219,6 +219,21 @@ def test_the_record_of_a_run_holds_every_setting_of_its_case_and_no_path(tmp_pat
     assert read_run(tmp_path, {"hpl-mxp": HplMxpConfig}) == record
 
 
+def test_a_grid_that_mxpeak_chose_for_the_nodes_is_not_recorded() -> None:
+    config = HplConfig(n=(96,), nb=(32,), grid=((2, 2),), node_grid=(1, 2))
+    (case,) = config.cases(4)
+    assert record_of(config, case, "hpl").settings.items() >= {"node_grid": "1x2", "order": "row"}.items()
+    assert not {"node_grid", "order"} & set(record_of(config, case, "hpl", ("node_grid", "order")).settings)
+
+
+def test_a_limit_from_a_baseline_is_recorded_as_a_target() -> None:
+    config = HplConfig(n=(96,), nb=(32,), grid=((1, 1),), baseline="old.json", max_slowdown=0.1, target=9.0)
+    (case,) = config.cases(1)
+    settings = record_of(config, case, "hpl").settings
+    assert settings["target"] == "9.0"
+    assert not {"max_slowdown", "baseline"} & set(settings)
+
+
 def test_any_single_flipped_bit_of_run_json_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without parts, which could describe the run: every bit of the file, which is read from memory."""
     config = HplConfig(n=(96,), nb=(32,), grid=((1, 1),), seed=7)

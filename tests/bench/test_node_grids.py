@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from threading import local
 from typing import Any
 
@@ -137,3 +139,21 @@ def test_a_run_on_two_nodes_places_its_columns_and_reports_them(monkeypatch: pyt
     assert chosen.launch["grid"].splitlines() == [
         "process grid 2x2, row order, node grid 2x1", "  0 | 2", "  1 | 3",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("origin", "recorded"), [("default", False), ("flag", True)])
+def test_a_checkpoint_records_only_the_node_grid_of_the_user(
+    origin: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run that is resumed on other nodes chooses the node grid for them."""
+    kept = tmp_path / "kept"
+    node_grid = (1, 2) if origin == "flag" else None
+    config = HplConfig(
+        n=(64,), nb=(8,), grid=((2, 2),), node_grid=node_grid, warmup="none", checkpoint=str(kept), every="0s"
+    )
+    (result,) = on_nodes("aabb", monkeypatch, lambda comm: hpl.run(config, comm, origins={"node_grid": origin}))[0]
+    assert result.status == "valid"
+    assert result.problem["node_grid"] is not None
+    settings = json.loads((kept / "run.json").read_text())["settings"]
+    assert settings["grid"] == "2x2"
+    assert ("node_grid" in settings) == recorded

@@ -56,6 +56,18 @@ def test_the_target_follows_from_the_baseline(tmp_path: Path) -> None:
     assert with_recorded_target(plain, 2) is plain
 
 
+def test_a_result_is_repeated_with_its_target(tmp_path: Path) -> None:
+    """The file of --baseline is not part of a recorded run, but the target that follows from it is."""
+    file = recorded(tmp_path, "hpcg", 8e9, problem=HPCG)
+    limited = with_recorded_target(
+        request("hpcg", "--nx", "16", "--baseline", file, "--max-slowdown", "10%", "--tuned", "no"), 2
+    )
+    again = recorded(tmp_path, "hpcg", 8e9, problem=HPCG, config=limited.section())
+    repeated = with_recorded_target(request("hpcg", "--config", again, "--tuned", "no"), 2).config
+    assert repeated.target == pytest.approx(7.2)  # type: ignore[attr-defined]
+    assert (repeated.max_slowdown, repeated.baseline) == (None, None)  # type: ignore[attr-defined]
+
+
 def test_the_target_of_an_lu(tmp_path: Path) -> None:
     problem = {"n": 400, "precision": None, "generator": None, "refine": None, "scaling": None}
     file = recorded(tmp_path, "hpl", 50e9, problem=problem)

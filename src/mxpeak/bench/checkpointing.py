@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -49,6 +49,10 @@ from mxpeak.spans import Spans
 LOOKS = 100
 #: Settings that select the cases, their repetitions and their ranks; a run with checkpoints has only one case.
 NOT_OF_A_CASE = ("P", "Q", "ranks", "ranks_list", "study", "quick", "repeat", "soak")
+#: Settings that need the file of --baseline, which is not recorded. The run records the --target computed from them.
+OF_THE_BASELINE = ("max_slowdown",)
+#: Settings that mxpeak chooses for the nodes of a run if the user does not set them.
+OF_THE_NODES = ("order", "node_grid")
 #: Kernels whose matrices are NumPy arrays, and the type of the entries in a file by precision.
 IN_HOST_MEMORY = ("host", "reference")
 DTYPES = {"fp64": "float64", "fp32": "float32"}
@@ -218,15 +222,18 @@ def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> 
     return replace(record, notes=(*record.notes, note))
 
 
-def record_of(config: LuConfig, case: LuCase, benchmark: str) -> RunRecord:
-    """Return the record of a new run: every setting that differs from its default, and all settings of its case."""
-    names = recordable(type(config)) - {*NOT_OF_A_CASE, "grid", "node_grid"}
+def record_of(config: LuConfig, case: LuCase, benchmark: str, chosen: Collection[str] = ()) -> RunRecord:
+    """Return the record of a new run: every setting that differs from its default, and all settings of its case.
+
+    Settings in `chosen` are not recorded. mxpeak chose their values for these nodes, and may resume the run on others.
+    """
+    names = recordable(type(config)) - {*NOT_OF_A_CASE, *OF_THE_BASELINE, "grid", "node_grid", *chosen}
     recorded = [o for o in options(type(config)) if o.name in names]
     content = {o.name: value for o in recorded if (value := getattr(config, o.name)) != o.default}
     content |= {o.name: getattr(case, o.name) for o in recorded if hasattr(case, o.name)}
     texts = {name: as_text(value) for name, value in content.items() if value is not None}
     texts["grid"] = f"{case.P}x{case.Q}"
-    if case.node_grid is not None:
+    if case.node_grid is not None and "node_grid" not in chosen:
         texts["node_grid"] = "x".join(map(str, case.node_grid))
     return RunRecord(secrets.token_hex(8), benchmark, __version__, dict(sorted(texts.items())))
 
@@ -402,10 +409,12 @@ class CheckpointedRun:
             break_rule(result.rules, Violation("resumed", "a resumed run is not official"))
 
 
-def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchmark: str) -> CheckpointedRun | None:
+def open_checkpoints(
+    config: LuConfig, case: LuCase, comm: Communicator, benchmark: str, chosen: Collection[str] = ()
+) -> CheckpointedRun | None:
     """Lock the --checkpoint folder, and start a new run or find the newest checkpoint. Collective over comm.
 
-    Returns None without --checkpoint.
+    A new run does not record the settings in `chosen`. Returns None without --checkpoint.
     """
     if config.checkpoint is None:
         return None
@@ -425,7 +434,7 @@ def open_checkpoints(config: LuConfig, case: LuCase, comm: Communicator, benchma
         if config.resumed:
             record = read_run(folder, {benchmark: type(config)})
         else:
-            record = record_of(config, case, benchmark)
+            record = record_of(config, case, benchmark, chosen)
             with _writing(folder):
                 _begin(folder, record)
         return record, secrets.token_hex(8), locks[0].missing

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
 from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
-from mxpeak.bench.checkpointing import CheckpointedRun, FolderCheckpointer, open_checkpoints
+from mxpeak.bench.checkpointing import OF_THE_NODES, CheckpointedRun, FolderCheckpointer, open_checkpoints
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import (
     Bench,
@@ -347,7 +347,9 @@ def _checkpointed(
     problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, *, last: bool
 ) -> Result | None:
     """Run a case. With --checkpoint, lock its folder during the run. Collective over the grid."""
-    kept = open_checkpoints(bench.config, case, grid.all, bench.name)
+    origins = {name: bench.facts.config.get(name, {}).get("origin", "default") for name in OF_THE_NODES}
+    chosen = [name for name, origin in origins.items() if origin in ("default", "auto")]
+    kept = open_checkpoints(bench.config, case, grid.all, bench.name, chosen)
     try:
         for caution in () if kept is None else kept.cautions:
             bench.note(caution.text)

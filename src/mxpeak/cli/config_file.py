@@ -13,8 +13,9 @@ from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import ORIGINS, fields_without_flag, options, recordable
 
-#: Settings of a recorded run that are ignored: they belong to a path, or name the file of a report.
-WITH_A_PATH = ("every", "output_file", "device_out")
+#: Settings of a recorded run that are ignored: they belong to a path, or name the file of a report. The result also
+#: contains the --target that follows from --max-slowdown.
+WITH_A_PATH = ("every", "output_file", "device_out", "max_slowdown")
 #: Settings that define the size of a problem. A local grid that a run chooses has the same size in all directions.
 SIZES = ("n", "nx")
 
