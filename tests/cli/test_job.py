@@ -111,6 +111,28 @@ def test_variables_are_replaced_in_the_job_and_nothing_else_is(word: str, quoted
     assert said.stdout == expected
 
 
+def test_a_rank_with_several_gpus_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = ["--", "--layout", "tiles", "--devices-per-rank", "4"]
+    text = job(capsys, "slurm", "norms", "--gpus-per-node", "8", *devices)
+    assert "#SBATCH --ntasks-per-node=2\n#SBATCH --gpus-per-node=8\n" in text
+    assert "selects 4." in text
+    for argv, said in (
+        (["--gpus-per-node", "8", "--ranks-per-node", "8", *devices], "8*4 = 32 GPUs, but --gpus-per-node is 8"),
+        (["--gpus-per-node", "6", *devices], "1*4 = 4 GPUs, but --gpus-per-node is 6; use another number"),
+        (devices, "use --gpus-per-node 4"),
+        (["--gpus-per-node", "8", "--", "-N", "100", "--devices-per-rank", "4"], "use --layout tiles"),
+    ):
+        assert main(["job", "norms", "--for", "slurm", *argv]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_sigterm_reaches_the_ranks_of_each_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+    for launcher, signal in (("srun", "TERM@120"), ("torchrun", "TERM@120"), ("mpiexec", "B:TERM@120")):
+        text = job(capsys, "slurm", "hpl", "--launcher", launcher)
+        assert f"#SBATCH --signal={signal}\n" in text
+        assert ("\nexec mpiexec -n 1 " in text) == (launcher == "mpiexec")
+
+
 def test_a_scan_writes_json_and_the_hosts_to_exclude(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = job(capsys, "slurm", "scan", "--nodes", "2")
     assert '--json "mxpeak-out/$SLURM_JOB_ID-scan.json"' in text

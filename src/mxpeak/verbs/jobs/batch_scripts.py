@@ -23,8 +23,8 @@ export MXPEAK_CACHE_DIR="${{TMPDIR:-/tmp}}/mxpeak-cache-$USER"
 """
 EXCLUSIVE = "# Exclude other jobs from these nodes, because a rate is that of whole nodes."
 WARNED = f"# SIGTERM {WARNING_S} s before the end, so that mxpeak can write its results so far."
+BY_MPIEXEC = f"{WARNED}\n# B: only to the batch shell, which mpiexec replaces.  mpiexec passes SIGTERM on to its ranks."
 UNBOUND = "# mxpeak binds each rank to its cores, but keeps a binding by the launcher.  --dry-run on a node shows them."
-EVERY_GPU = "# Each rank sees all GPUs and selects one: GPU r for rank r of a node, with the cores near that GPU."
 
 
 def _script(job: Job, directives: list[str], begin: str, launch: list[str]) -> str:
@@ -63,9 +63,19 @@ def slurm(job: Job) -> str:
     )
     if job.cpus_per_rank:
         directives += ["# A CPU is a core, not a hardware thread.", "#SBATCH --threads-per-core=1"]
-    directives += [EXCLUSIVE, "#SBATCH --exclusive", WARNED, f"#SBATCH --signal=TERM@{WARNING_S}"]
+    directives += [EXCLUSIVE, "#SBATCH --exclusive"]
+    # Without B, Slurm signals only job steps, but mpiexec and its ranks on the first node belong to the batch step.
+    shell = job.launcher == "mpiexec"
+    directives += [BY_MPIEXEC if shell else WARNED, f"#SBATCH --signal={'B:' * shell}TERM@{WARNING_S}"]
     launch = {"srun": _srun, "mpiexec": _mpiexec, "torchrun": _torchrun}[job.launcher]
     return _script(job, directives, "", launch(job, job.command(FOLDER, "$SLURM_JOB_ID")))
+
+
+def _gpus_seen(job: Job) -> str:
+    """Return a comment about the GPUs of a rank."""
+    if job.gpus_per_rank == 1:
+        return "# Each rank sees all GPUs of its node and selects one, with the cores near that GPU."
+    return f"# Each rank sees all GPUs of its node and selects {job.gpus_per_rank}."
 
 
 def _srun(job: Job, command: str) -> list[str]:
@@ -78,17 +88,17 @@ def _srun(job: Job, command: str) -> list[str]:
     lines.append(UNBOUND)
     flags.append("--cpu-bind=none")
     if job.gpus_per_node:
-        lines.append(EVERY_GPU)
+        lines.append(_gpus_seen(job))
         flags.append("--gpu-bind=none")
     return [*lines, f"srun {' '.join(flags)} \\", f"  mxpeak {command}"]
 
 
 def _mpiexec(job: Job, command: str) -> list[str]:
-    """Return the lines that start the ranks with mpiexec of Open MPI, MPICH or Intel MPI."""
+    """Return the lines that start the ranks with mpiexec of Open MPI, MPICH or Intel MPI, which replaces the shell."""
     return [
         "# mpiexec finds the nodes of the job; it must belong to the MPI that MPI for Python uses.",
         "# mxpeak binds each rank, so mpiexec must not.  With Cray's mpiexec, use --cpu-bind none.",
-        f"mpiexec -n {job.ranks} --bind-to none mxpeak {command}",
+        f"exec mpiexec -n {job.ranks} --bind-to none mxpeak {command}",
     ]
 
 
@@ -152,6 +162,6 @@ def flux(job: Job) -> str:
     )
     flags = [f"--nodes={job.nodes}", f"--tasks-per-node={job.ranks_per_node}", "--exclusive"]
     flags += ["-o cpu-affinity=off", "-o gpu-affinity=off"]
-    lines = [UNBOUND, *([EVERY_GPU] if job.gpus_per_node else [])]
+    lines = [UNBOUND, *([_gpus_seen(job)] if job.gpus_per_node else [])]
     launch = [*lines, f"flux run {' '.join(flags)} \\", f"  mxpeak {job.command(FOLDER, '$JOB_ID')}"]
     return _script(job, directives, begin, launch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -143,8 +144,9 @@ def _array(text: str) -> str:
 
 def job(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Print the job script on rank 0, and the warnings about it on stderr."""
-    described = _job(args)
-    config = _checked_config(described)
+    config = _command_config(args.benchmark, args.flags)
+    described = _job(args, config.gpus_per_rank)
+    _check_ranks(config, described)
     notes = _cautions(described, config, args.cpus_per_node)
     described = replace(described, notes=tuple(notes))
     if session.rank == 0:
@@ -166,7 +168,7 @@ def _text(described: Job, args: argparse.Namespace) -> str:
     return scripts[args.scheduler](described)
 
 
-def _job(args: argparse.Namespace) -> Job:
+def _job(args: argparse.Namespace, gpus_per_rank: int) -> Job:
     """Return the job that the flags describe; raise a UsageError for flags that contradict each other."""
     for name, instead in MISSING[args.scheduler].items():
         if getattr(args, name, None):
@@ -186,18 +188,14 @@ def _job(args: argparse.Namespace) -> Job:
             f"--nodelist contains {len(args.nodelist)} hosts, but the job has {args.nodes} nodes; use "
             f"--nodes {len(args.nodelist)}"
         )
-    ranks = args.ranks_per_node or args.gpus_per_node or 1
-    if args.gpus_per_node and ranks % args.gpus_per_node:
-        raise UsageError(
-            f"--ranks-per-node {ranks} is not a multiple of --gpus-per-node {args.gpus_per_node}, but each "
-            f"GPU needs the same number of ranks; use --ranks-per-node {args.gpus_per_node}"
-        )
+    ranks = _ranks_per_node(args, gpus_per_rank)
     return Job(
         benchmark=args.benchmark,
         nodes=args.nodes,
         ranks_per_node=ranks,
         cpus_per_rank=_cpus_per_rank(args, ranks),
         gpus_per_node=args.gpus_per_node,
+        gpus_per_rank=gpus_per_rank,
         time_s=args.time,
         queue=args.partition,
         account=args.account,
@@ -210,6 +208,31 @@ def _job(args: argparse.Namespace) -> Job:
         launcher=launcher,
         flags=tuple(args.flags),
     )
+
+
+def _ranks_per_node(args: argparse.Namespace, gpus_per_rank: int) -> int:
+    """Return --ranks-per-node, or one rank per group of GPUs that a rank uses; raise a UsageError if GPUs stay idle."""
+    gpus: int | None = args.gpus_per_node
+    ranks: int | None = args.ranks_per_node
+    if not gpus and gpus_per_rank > 1:
+        raise UsageError(f"--devices-per-rank {gpus_per_rank} needs GPUs; use --gpus-per-node {gpus_per_rank}")
+    if not gpus:
+        return ranks or 1
+    if gpus_per_rank == 1:
+        if (ranks or gpus) % gpus:
+            raise UsageError(
+                f"--ranks-per-node {ranks} is not a multiple of --gpus-per-node {gpus}, but each GPU needs the same "
+                f"number of ranks; use --ranks-per-node {gpus}"
+            )
+        return ranks or gpus
+    each = ranks or max(1, gpus // gpus_per_rank)
+    if each * gpus_per_rank != gpus:
+        fits = f"--ranks-per-node {gpus // gpus_per_rank}" if gpus % gpus_per_rank == 0 else "another number of devices"
+        raise UsageError(
+            f"{each} ranks per node with {gpus_per_rank} devices each need {each}*{gpus_per_rank} = "
+            f"{each * gpus_per_rank} GPUs, but --gpus-per-node is {gpus}; use {fits}"
+        )
+    return each
 
 
 def _cpus_per_rank(args: Any, ranks: int) -> int | None:
@@ -248,26 +271,34 @@ def _cautions(described: Job, config: PlaceConfig, cpus_per_node: int | None) ->
     return notes
 
 
-def _checked_config(described: Job) -> PlaceConfig:
+def _command_config(benchmark: str, flags: Sequence[str]) -> PlaceConfig:
     """Return the settings of the command that the job runs.
 
     Raise the errors of this command now, before the job waits in a queue.
     """
     from mxpeak.cli.main import parsed
 
-    verb = [described.benchmark] if described.benchmark in OTHERS else ["run", described.benchmark]
-    words = [os.path.expandvars(word) for word in described.flags]
+    verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
+    words = [os.path.expandvars(word) for word in flags]
     if any(word in ("-h", "--help") for word in words):
         raise UsageError(f"a job cannot run --help; use mxpeak {' '.join(verb)} --help")
-    args = parsed([*verb, *words])
-    config = _config(described.benchmark, args)
+    return _config(benchmark, parsed([*verb, *words]))
+
+
+def _check_ranks(config: PlaceConfig, described: Job) -> None:
+    """Raise a UsageError if the ranks, the grid or the cases of the command do not match the ranks of the job."""
+    from mxpeak.bench.norms.config import NormsConfig
+    from mxpeak.configs.lu import LuConfig
+
     if config.ranks not in (None, described.ranks):
         raise UsageError(
             f"--ranks {config.ranks} contradicts the job, which starts {described.nodes}*{described.ranks_per_node} = "
             f"{described.ranks} ranks; remove --ranks"
         )
     _check_grid(config, described)
-    return config
+    if isinstance(config, LuConfig | NormsConfig) and config.n is not None:
+        for _ in config.cases(described.ranks):  # raises the errors of impossible cases
+            pass
 
 
 def _config(benchmark: str, args: argparse.Namespace) -> PlaceConfig:

@@ -22,6 +22,7 @@ class Job:
     """The resources and the command of a job.
 
     cpus_per_rank   cores of each rank, or None if the ranks share all cores of a node
+    gpus_per_rank   GPUs that each rank uses
     queue           the partition of Slurm, or the queue of the other schedulers
     array           indices of a job array, such as 0-3
     hosts           the hosts to use, or an empty tuple for any hosts
@@ -35,6 +36,7 @@ class Job:
     ranks_per_node: int
     cpus_per_rank: int | None = None
     gpus_per_node: int | None = None
+    gpus_per_rank: int = 1
     time_s: int = 3600
     queue: str | None = None
     account: str | None = None
