@@ -20,7 +20,7 @@ from mxpeak.bench.hpg_mxp import run as bench
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import SparseBench
 from mxpeak.comm.base import Communicator
-from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.solo import DryRunCommunicator, Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import make_stencil, weights
 from mxpeak.distributed.system import SparseBasis
@@ -449,6 +449,20 @@ def test_both_validations_are_those_of_separate_runs() -> None:
         "standard validation on 1 rank)",
         "fullscale validation on 3 ranks)",
     ]
+
+
+@pytest.mark.parametrize(("kind", "few", "solves"), [("both", 1, 4), ("both", 3, 2), ("standard", 1, 2)])
+def test_a_second_validation_is_announced_with_its_own_parts(kind: str, few: int, solves: int) -> None:
+    """The labels of the parts and the dry run count the solves of both validations."""
+    seen = SimpleNamespace(labels=[], start=lambda label, flops: seen.labels.append(label))
+    seen.step, seen.finish = (lambda step: None), (lambda label, elapsed_s: None)
+    small: dict[str, Any] = {"nx": 8, "mode": "explore", "rt": 0.0, "iterations": 2, "storage": "sell", "threads": 1}
+    config = HpgMxpConfig(**small, validation=kind, validation_ranks=few)
+    (result,) = run_ranks(3, lambda comm: bench.run(config, comm, observers=[seen]))[0]
+    assert result.status == "valid"
+    parts = list(dict.fromkeys(label.removesuffix(", not counted yet") for label in seen.labels))
+    assert [label.split(": ")[0] for label in parts] == [f"phase {k} of {solves + 2}" for k in range(1, solves + 3)]
+    assert f"{solves} solves to 1e-09 and" in bench.dry_run(config, DryRunCommunicator(3)).text
 
 
 def test_validation_ranks_of_a_node_are_all_ranks_here() -> None:

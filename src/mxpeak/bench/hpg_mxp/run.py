@@ -58,8 +58,10 @@ from mxpeak.solvers.multigrid import cycle
 
 #: Maximum iterations of a validation, and those of GMRES-IR at full scale.
 MOST, MOST_IR = 10_000, 100_000
-#: The solves of a validation, and the timed solves, in order.
-VALIDATING, TIMED = ("double to the threshold", "mixed to the threshold"), ("mixed", "double")
+#: The solves of a validation, those of a second validation on all ranks, and the timed solves, in order.
+VALIDATING = ("double to the threshold", "mixed to the threshold")
+AT_FULL_SCALE = ("double at full scale", "mixed at full scale")
+TIMED = ("mixed", "double")
 #: Expected steps of a validation solve, shown to observers until the residual allows an estimate.
 GUESSED = 100
 
@@ -89,16 +91,17 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
     _check(config, comm)
     box = None if config.matrix is not None else box_of(config, comm.rank, comm.size)
     lines, fits = size_lines(config, comm, memory_budget(run, comm))
-    lines += [minimum_work(config, box), *forewarnings(config, comm)]
+    twice = _validates_twice(config, comm)
+    lines += [minimum_work(config, box, twice=twice), *forewarnings(config, comm)]
     return sparse_dry_run(run, comm, box, lines, fits=fits)
 
 
-def minimum_work(config: HpgMxpConfig, box: Box | None) -> str:
+def minimum_work(config: HpgMxpConfig, box: Box | None, *, twice: bool) -> str:
     """Return the dry-run line with the minimum number of solves and their flops.
 
-    No solve is interrupted, so the minimum does not depend on --rt.
+    No solve is interrupted, so the minimum does not depend on --rt. `twice` is the result of `_validates_twice`.
     """
-    m, validating = config.iterations, 2 * len(storages(config))
+    m, validating = config.iterations, (4 if twice else 2) * len(storages(config))
     measured = (1 if config.standalone else 2) * len(storages(config)) + len(_between_expected(config))
     validated = "" if config.standalone else f"{validating} solves to {config.threshold:g} and "
     text = f"least work, for any --rt: {validated}{measured} of {m} iterations"
@@ -133,6 +136,15 @@ def _validates(config: HpgMxpConfig, comm: Communicator) -> bool:
     return bool(comm.bcast_object(node_name()) == node_name())
 
 
+def _validates_twice(config: HpgMxpConfig, comm: Communicator) -> bool:
+    """Return whether the solves of --validation both run on some ranks and again on all ranks. Collective over comm."""
+    if config.validation != "both" or config.standalone:
+        return False
+    if isinstance(config.validation_ranks, int):
+        return comm.size > config.validation_ranks
+    return not comm.agree(_validates(config, comm))
+
+
 class HpgMxp:
     """Builds the problem in its storage forms and runs the three phases of HPG-MxP."""
 
@@ -149,7 +161,8 @@ class HpgMxp:
     def result(self) -> Result | None:
         """Run all measurements, and return the result on rank 0 and None on the other ranks. Collective."""
         start, bench, first = time.time(), self._bench, self._storages[0]
-        parts = [self._config.run_type] if self._config.standalone else [*VALIDATING, *TIMED]
+        again = AT_FULL_SCALE if _validates_twice(self._config, self._comm) else ()
+        parts = [self._config.run_type] if self._config.standalone else [*VALIDATING, *again, *TIMED]
         bench.parts = [f"{storage}: {part}" for storage in self._storages for part in parts]
         bench.parts += [f"{first}: {name}" for name in _between_expected(self._config)]
         for storage in self._storages:
@@ -282,7 +295,9 @@ class HpgMxp:
 
     def _solve_both(self, problem: StencilProblem, comm: Communicator, storage: str, kind: str) -> Validation:
         """Run the validation solves of both solvers, and return their outcome. Collective over comm."""
-        config, parts = self._config, [f"{storage}: {part}" for part in VALIDATING]
+        config = self._config
+        second = kind == "fullscale" and config.validation == "both"
+        parts = [f"{storage}: {part}" for part in (AT_FULL_SCALE if second else VALIDATING)]
         fullscale = kind == "fullscale" and self._problem.double_sets_aim
         double = self._validated(problem, problem.hierarchies[0], comm, MOST, config.threshold, parts[0])
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
