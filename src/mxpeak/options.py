@@ -62,11 +62,11 @@ def quoted(text: str) -> str:
 def closest(word: str, names: Iterable[str]) -> str | None:
     """Return the name with the most similar spelling, or None if no name is similar.
 
-    Upper and lower case are equal, and so are - and _.
+    Upper and lower case are equal, and so are - and _. The prefix of flags (--) or of variables (MXPEAK_) is ignored.
     """
 
     def plain(text: str) -> str:
-        return text.lower().replace("_", "-")
+        return text.lower().replace("_", "-").lstrip("-").removeprefix("mxpeak-")
 
     words = {plain(name): name for name in names}
     close = [plain(word)] if plain(word) in words else get_close_matches(plain(word), words, n=1, cutoff=0.6)

@@ -101,7 +101,7 @@ def test_the_exit_code_tells_whether_all_are_alike(
         (["--exclude-format", "pbs"], "--exclude-format: 'pbs' is unknown; use one of slurm, hostfile"),
         (["--write-exclude", "/no/such/folder/file"], "use another --write-exclude FILE"),
         (["--json", "a", "--write-exclude", "a"], "--write-exclude a is one of the run's own result files"),
-        (["--repeat", "3"], "mxpeak scan does not accept --repeat 3; did you mean --format?"),
+        (["--repeat", "3"], "mxpeak scan does not accept --repeat 3; see mxpeak scan --help"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(
