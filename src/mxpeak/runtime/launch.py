@@ -11,10 +11,11 @@ import subprocess
 import sys
 import sysconfig
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Thread
 from typing import Any
 
 from mxpeak.comm.base import Communicator
@@ -141,11 +142,16 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
         )
     with TemporaryFile() as word:
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
-        code = code_of(command, {EXIT_CODE_FILE: f"/proc/{os.getpid()}/fd/{word.fileno()}"})
+        with copied_stdout() as (streams, errors):
+            code = code_of(command, {EXIT_CODE_FILE: f"/proc/{os.getpid()}/fd/{word.fileno()}"}, **streams)
         text = word.read().decode(errors="replace")
     written = first_exit_code(text)
     if sys.stderr is not None:
         sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not line.strip().isdecimal()))
+    if errors and sys.stderr is not None:
+        print(f"mxpeak: error: cannot write to stdout: {errors[0].strerror}", file=sys.stderr)
+    if errors and code == 0:
+        return ExitCode.RESOURCE
     if written is not None and code < 128:
         return written
     # MPICH's mpiexec returns the number of a signal without adding 128, also for a rank that it killed after another
@@ -207,6 +213,41 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
     if signals:
         return 128 + signals[0]
     return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def copied_stdout() -> Iterator[tuple[dict[str, int], list[OSError]]]:
+    """Yield the stdout of a command as an argument of Popen, and a list for the first error.
+
+    A thread copies the output of the command to the stdout of this process. MPICH's mpiexec ends all ranks if it cannot
+    write to stdout, for example because the disk is full. The thread stores the error, and the ranks finish their run.
+    A terminal or a closed stdout needs no thread. The reader of a pipe may end at any time, which is not an error.
+    """
+    errors: list[OSError] = []
+    if _is_closed(1) or os.isatty(1):
+        yield {}, errors
+        return
+    source, target = os.pipe()
+    thread = Thread(target=_copy, args=(source, errors), name="stdout of the ranks", daemon=True)
+    thread.start()
+    try:
+        yield {"stdout": target}, errors
+    finally:
+        os.close(target)
+        thread.join()
+
+
+def _copy(source: int, errors: list[OSError]) -> None:
+    """Copy a pipe to stdout until its end, and close it. After an error, read the rest without writing it."""
+    writable = True
+    while data := os.read(source, 1 << 16):
+        try:
+            while data and writable:
+                data = data[os.write(1, data) :]
+        except OSError as error:
+            writable = False
+            errors += [] if isinstance(error, BrokenPipeError) else [error]
+    os.close(source)
 
 
 def _is_closed(file: int) -> bool:
