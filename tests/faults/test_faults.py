@@ -1,6 +1,6 @@
 """Accidents: whatever is killed, stopped or taken away, the run ends, says so, and leaves nothing behind.
 
-A few of them always; all of them with TEST_FAULTS=all, which takes most of an hour and prints how each ended.
+A few of them by default; `-m exhaustive` selects all others, which take most of an hour. -rP prints how each ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -73,20 +73,38 @@ WHOLE = [
     *product(["hpl"], ["a program that calls mx.run.hpl"], SIGNALS, ["beginning"]),
     *product(["hpl"], ["rank 0", "rank 1"], CRASHES, ["work"]),
 ]
-ALL = os.environ.get("TEST_FAULTS") == "all"
+exhaustive = pytest.mark.exhaustive
+
+
+def with_all(few: Iterable[Any], whole: Iterable[Any]) -> list[Any]:
+    """The few cases, and all others with the mark `exhaustive`."""
+    few = list(few)
+    others = [case for case in dict.fromkeys(whole) if case not in few]
+    return few + [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=exhaustive) for case in others]
+
+
 #: What rank 0 says where rank 1 no longer answers.
 WAITS = {"hpl": r"this rank waits for (a message (from|to be received by) rank 1|.* all 2 ranks of 0 to 1)$"}
 #: Long enough, and sooner at work: small problems, in narrow blocks or again and again.
 NARROW = ("-N", "5000", "--nb", "8")
 SOON = {"hpl": NARROW, "hpl-mxp": NARROW, "norms": ("-N", "3000", "--repeat", "10000")}
+
+
+def soon(request: pytest.FixtureRequest, benchmark: str) -> tuple[str, ...]:
+    """The flags of a run by default, and none for those of an exhaustive test, which take longer."""
+    return () if request.node.get_closest_marker("exhaustive") else SOON[benchmark]
+
+
 needs_mounts = pytest.mark.skipif(not may_mount(), reason="mounts of one's own: unshare --mount")
 
 
-@pytest.mark.parametrize(("benchmark", "victim", "name", "moment"), list(dict.fromkeys(WHOLE)) if ALL else SHORT)
-def test_a_signal_ends_the_whole_run(tmp_path: Path, benchmark: str, victim: str, name: str, moment: str) -> None:
+@pytest.mark.parametrize(("benchmark", "victim", "name", "moment"), with_all(SHORT, WHOLE))
+def test_a_signal_ends_the_whole_run(
+    tmp_path: Path, benchmark: str, victim: str, name: str, moment: str, request: pytest.FixtureRequest
+) -> None:
     start, hit = STARTED[victim]
     number = getattr(signal, name)
-    with job(tmp_path, start(benchmark, *(() if ALL else SOON[benchmark]))) as run:
+    with job(tmp_path, start(benchmark, *soon(request, benchmark))) as run:
         run.wait_for(MOMENTS[moment], moment)
         os.kill(hit(run), number)
         code, after_s = run.ended()
@@ -129,14 +147,15 @@ def nothing_torn(results: Path) -> None:
 
 
 #: Each Python of a run reads it: what is known is written every second, not every ten.
-OFTEN = "from mxpeak.cli import so_far\nso_far.EVERY_S = 1.0\n"
+OFTEN = "from mxpeak.cli import partial_results\npartial_results.EVERY_S = 1.0\n"
 
 
 @pytest.mark.parametrize(
     ("benchmark", "victim", "name"),
-    [("hpcg", "rank 1", "SIGKILL"), ("hpg-mxp", "mpiexec", "SIGTERM")]
-    if not ALL
-    else list(product(["hpcg", "hpg-mxp"], ["rank 1", "mxpeak --ranks", "mpiexec"], ["SIGKILL", "SIGTERM", "SIGINT"])),
+    with_all(
+        [("hpcg", "rank 1", "SIGKILL"), ("hpg-mxp", "mpiexec", "SIGTERM")],
+        product(["hpcg", "hpg-mxp"], ["rank 1", "mxpeak --ranks", "mpiexec"], ["SIGKILL", "SIGTERM", "SIGINT"]),
+    ),
 )
 def test_finished_solves_are_kept(tmp_path: Path, benchmark: str, victim: str, name: str) -> None:
     """By the result where there is time to write one, and by what was written on the way where there is none."""
@@ -161,9 +180,9 @@ def test_finished_solves_are_kept(tmp_path: Path, benchmark: str, victim: str, n
     assert number == signal.SIGKILL or whole.exists(), "rank 0 has heard of it"
 
 
-@pytest.mark.parametrize("benchmark", BENCHMARKS[:-1] if ALL else ["hpl"])
-def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str) -> None:
-    with job(tmp_path, by_itself(benchmark, "--watchdog", "5,3", *(() if ALL else SOON[benchmark]))) as run:
+@pytest.mark.parametrize("benchmark", with_all(["hpl"], BENCHMARKS[:-1]))
+def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str, request: pytest.FixtureRequest) -> None:
+    with job(tmp_path, by_itself(benchmark, "--watchdog", "5,3", *soon(request, benchmark))) as run:
         run.wait_for(at_work, "work")
         os.kill(run.rank(1), signal.SIGSTOP)
         code, after_s = run.ended()
@@ -231,7 +250,7 @@ def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@exhaustive
 @pytest.mark.parametrize("benchmark", ["hpl", "hpg-mxp"])
 def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchmark: str) -> None:
     """Between two hosts of network namespaces; the launcher's own link goes on."""
@@ -248,7 +267,7 @@ def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchm
     nothing_torn(tmp_path / "results")
 
 
-@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@exhaustive
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_results_are_on_stdout_where_their_folder_is_gone(tmp_path: Path, benchmark: str) -> None:
     short = {"hpl": ["-N", "6000"], "hpl-mxp": ["-N", "6000"], "norms": ["-N", "3000"]}.get(benchmark, ["--nx", "16"])
@@ -264,7 +283,7 @@ def test_results_are_on_stdout_where_their_folder_is_gone(tmp_path: Path, benchm
     assert "PASSED" in shown
 
 
-@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@exhaustive
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_an_address_space_that_is_too_small_is_no_bug(tmp_path: Path, benchmark: str) -> None:
     small: Any = (3 << 30, 3 << 30)
@@ -284,12 +303,12 @@ def test_an_address_space_that_is_too_small_is_no_bug(tmp_path: Path, benchmark:
     nothing_torn(tmp_path / "results")
 
 
-@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@exhaustive
 def test_no_home_and_no_cache_hinder_no_run(tmp_path: Path) -> None:
     runs_without_folders(tmp_path, Path("/proc/none"), small_run())
 
 
-@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@exhaustive
 @needs_mounts
 def test_a_home_and_a_cache_that_are_read_only_hinder_no_run(tmp_path: Path) -> None:
     home = tmp_path / "home"
@@ -312,7 +331,7 @@ def runs_without_folders(tmp_path: Path, folder: Path, command: list[str]) -> No
     assert "Traceback" not in said
 
 
-@pytest.mark.skipif(not ALL, reason="TEST_FAULTS=all")
+@exhaustive
 @needs_mounts
 @pytest.mark.parametrize(
     ("flags", "ends", "says"),
@@ -353,7 +372,7 @@ runpy.run_module("mxpeak", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("package", ["numpy", "mxpeak.comm.transports.mpi"] if ALL else ["numpy"])
+@pytest.mark.parametrize("package", with_all(["numpy"], ["mxpeak.comm.transports.mpi"]))
 def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None:
     """Of its end MPICH's mpiexec takes no notice: the other rank would wait for it for ever."""
     with job(tmp_path, [str(MPIEXEC), "-n", "2", sys.executable, "-c", LACKS.format(package=package)]) as run:
@@ -373,6 +392,17 @@ def test_closed_streams_cost_no_result(tmp_path: Path, closed: str) -> None:
     assert done.returncode == 0
     result = json.loads((tmp_path / "results" / "result.json").read_text())
     VALIDATOR.validate(result)
+    assert result["results"][0]["status"] == "valid"
+
+
+@pytest.mark.parametrize(("stdout", "code"), [(">/dev/full", 5), ("| true", 0)])
+def test_a_stdout_that_takes_nothing_costs_no_result(tmp_path: Path, stdout: str, code: int) -> None:
+    """MPICH's mpiexec ends with 255 if it cannot write; a reader may end at any time."""
+    command = f"set -o pipefail; {shlex.join(small_run())} {stdout}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, timeout=240, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert ("cannot write to stdout: No space left on device" in done.stderr) == (code == 5)
+    result = json.loads((tmp_path / "results" / "result.json").read_text())
     assert result["results"][0]["status"] == "valid"
 
 

@@ -1,11 +1,10 @@
 """Checksums of both LUs: flipped bits are found, single ones mended, and clean runs raise no alarm.
 
-A few dozen runs of each kind; TEST_FAULTS=all makes a thousand of them, and prints what was found.
+A few dozen runs of each kind; `-m exhaustive -rP` makes a thousand of them, and prints what was found.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -42,8 +41,8 @@ from mxpeak.solvers.residual import residual_norms
 from mxpeak.spans import Spans, Step
 from tests.support.result_file import VALIDATOR
 
-WHOLE = os.environ.get("TEST_FAULTS") == "all"
-CLEAN, FLIPPED = (250, 250) if WHOLE else (6, 8)
+#: The thousand runs of an exhaustive test, as the number of a part and the runs of each part.
+THOUSAND = [pytest.param(part, 250, marks=pytest.mark.exhaustive) for part in range(2, 6)]
 SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2)]
 PRECISIONS = ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
 #: Those of HPL-MxP whose LU needs no pivoting.
@@ -218,10 +217,10 @@ def drawn(rng: Any, pivoted: bool, least: int = 1) -> Case:
 
 
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
-@pytest.mark.parametrize("part", range(4 if WHOLE else 2))
-def test_clean_runs_raise_no_alarm(benchmark: str, part: int) -> None:
+@pytest.mark.parametrize(("part", "runs"), [(0, 6), (1, 6), *THOUSAND])
+def test_clean_runs_raise_no_alarm(benchmark: str, part: int, runs: int) -> None:
     rng = np.random.default_rng([part, benchmark == "hpl"])
-    for _ in range(CLEAN):
+    for _ in range(runs):
         case = drawn(rng, benchmark == "hpl")
         checked, _ = factored(case)
         assert not checked.faults, case
@@ -244,12 +243,12 @@ def test_equal_entries_whose_operands_err_alike_raise_no_alarm() -> None:
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # ranks' sums
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
-@pytest.mark.parametrize("part", range(4 if WHOLE else 2))
-def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, part: int) -> None:
+@pytest.mark.parametrize(("part", "runs"), [(0, 8), (1, 8), *THOUSAND])
+def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, part: int, runs: int) -> None:
     """Of HPL residuals that fail; of HPL-MxP rows of A - LU four times beyond what rounding may do."""
     rng = np.random.default_rng([part, benchmark == "hpl", 7])
     harmful, missed, wrongly_mended = 0, [], []
-    for _ in range(FLIPPED):
+    for _ in range(runs):
         case = drawn(rng, benchmark == "hpl", least=129)  # all ranks have some of it
         bits = 32 if stored_as(case.precision or "fp64") == "fp32" else 64
         ranks = case.shape[0] * case.shape[1]
@@ -264,9 +263,9 @@ def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, 
             harmful += 1
             missed += [] if checked.faults else [(case, flip)]
             wrongly_mended += [(case, flip)] if checked.faults and checked.passed else []
-    print(f"{benchmark}: {FLIPPED} flips, {harmful} beyond rounding, {len(missed)} of them missed,")
+    print(f"{benchmark}: {runs} flips, {harmful} beyond rounding, {len(missed)} of them missed,")
     print(f"and {len(wrongly_mended)} wrongly mended")
-    assert harmful >= FLIPPED // 8
+    assert harmful >= runs // 8
     assert len(missed) <= harmful // 100
     assert len(wrongly_mended) <= harmful // 100
 

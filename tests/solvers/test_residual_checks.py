@@ -1,11 +1,10 @@
 """Checks of CG and GMRES-IR: flipped bits that change a solve are found, and clean solves raise no alarm.
 
-A few dozen solves of each kind; TEST_FAULTS=all makes a thousand of them, and prints what was found.
+A few dozen solves of each kind; `-m exhaustive -rP` makes a thousand of them, and prints what was found.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -40,11 +39,11 @@ from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 from tests.support.result_file import VALIDATOR
 
-WHOLE = os.environ.get("TEST_FAULTS") == "all"
-CLEAN, FLIPPED = (1000, 1000) if WHOLE else (4, 16)
 GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 2)]
-#: Every format has kernels of its own to compile; checks take those of the first three in the short form.
-VALUES = ["fp64", "fp32", "bf16", "fp16", "fp8"][: 5 if WHOLE else 3]
+#: Every format has kernels of its own to compile; by default, checks take those of the first three.
+FEW, VALUES = ["fp64", "fp32", "bf16"], ["fp64", "fp32", "bf16", "fp16", "fp8"]
+#: The solves of an exhaustive test, and their formats.
+THOUSAND = pytest.param(1000, VALUES, marks=pytest.mark.exhaustive, id="1000")
 BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64, 1: np.uint8}
 TOLERANCE = 1e-9
 
@@ -204,8 +203,8 @@ def _arrays(system: Any, made: StencilProblem) -> Iterator[tuple[str, Any]]:
             yield f"{name} of level {depth}", getattr(level.A.A, name)
 
 
-def drawn(rng: Any, method: str) -> Case:
-    """A case at random."""
+def drawn(rng: Any, method: str, formats: list[str]) -> Case:
+    """A case at random, whose values have one of these formats."""
     shape = tuple(int(n) for n in rng.choice([4, 8, 12], 3))
     grid = GRIDS[int(rng.integers(len(GRIDS)))]
     storage = str(rng.choice(["rows", "packed", "sell", "ell"]))
@@ -213,7 +212,7 @@ def drawn(rng: Any, method: str) -> Case:
     case = Case(shape, grid, storage, "surface_last" if natural else str(rng.choice(["greedy", "jpl"])))  # type: ignore[arg-type]
     if method == "cg":
         return case
-    values = str(rng.choice(VALUES))
+    values = str(rng.choice(formats))
     vectors = "fp64" if values == "fp64" or rng.random() < 0.3 else "fp32"
     return replace(
         case, values=values, vectors=vectors, nonsymmetric=bool(rng.random() < 0.3), restart=int(rng.choice([5, 30]))
@@ -221,16 +220,17 @@ def drawn(rng: Any, method: str) -> Case:
 
 
 @pytest.mark.parametrize("method", ["cg", "gmres"])
-def test_clean_solves_raise_no_alarm(method: str) -> None:
+@pytest.mark.parametrize(("solves", "formats"), [pytest.param(4, FEW, id="4"), THOUSAND])
+def test_clean_solves_raise_no_alarm(method: str, solves: int, formats: list[str]) -> None:
     rng = np.random.default_rng([0, method == "cg"])
     nearest = 0.0
-    for _ in range(CLEAN):
-        case = drawn(rng, method)
+    for _ in range(solves):
+        case = drawn(rng, method, formats)
         found = solved(case)
         assert not found.faults, case
         assert found.outcome == Outcome.SOLVED, case
         nearest = max(nearest, found.margin)
-    print(f"{method}: {CLEAN} clean solves, at most {nearest:.3g} of a limit")
+    print(f"{method}: {solves} clean solves, at most {nearest:.3g} of a limit")
 
 
 @pytest.mark.parametrize("basis", ["bf16", "fp16"])
@@ -245,12 +245,13 @@ def test_clean_solves_with_a_basis_in_16_bits_raise_no_alarm(grid: tuple[int, in
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of what is not finite any more
 @pytest.mark.parametrize("method", ["cg", "gmres"])
-def test_flips_that_change_a_solve_are_found(method: str) -> None:
+@pytest.mark.parametrize(("solves", "formats"), [pytest.param(16, FEW, id="16"), THOUSAND])
+def test_flips_that_change_a_solve_are_found(method: str, solves: int, formats: list[str]) -> None:
     """Steps, outcome, or a residual that is not what the solve says."""
     rng = np.random.default_rng([0, method == "cg", 7])
     harmful, missed = 0, []
-    for _ in range(FLIPPED):
-        case = drawn(rng, method)
+    for _ in range(solves):
+        case = drawn(rng, method, formats)
         clean = solved(case)
         flip = Flip(int(rng.integers(case.ranks)), int(rng.integers(1, clean.begun + 1)), int(rng.integers(1 << 30)))
         found = solved(case, flip)
@@ -259,7 +260,7 @@ def test_flips_that_change_a_solve_are_found(method: str) -> None:
             missed += [] if found.faults else [(case, found, clean.steps)]
     for one in missed:
         print(*one)
-    print(f"{method}: {FLIPPED} flips, {harmful} changed the solve, {len(missed)} of these missed")
+    print(f"{method}: {solves} flips, {harmful} changed the solve, {len(missed)} of these missed")
     assert harmful > 0
     assert len(missed) <= harmful // 100
 
