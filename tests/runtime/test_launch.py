@@ -124,7 +124,7 @@ def test_mpi_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_more_ranks_than_memory_holds_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "available_memory_bytes", lambda: 3 * launch.RANK_BYTES)
-    monkeypatch.setattr(launch, "code_of", lambda *_: 0)
+    monkeypatch.setattr(launch, "code_of", lambda *_, **streams: 0)
     monkeypatch.setattr(launch, "_has", lambda package: package == "mpi4py")
     assert respawn(3, []) == 0
     with pytest.raises(
