@@ -38,6 +38,7 @@ __all__ = [
     "lu_factor",
     "norm",
     "norms",
+    "refine",
     "row_norms",
     "rows_from_file",
     "run",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 #: Module of each public name, except for the names in the module of the norms.
 _HOMES = {
-    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor"), "mxpeak.library.dense"),
+    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor", "refine"), "mxpeak.library.dense"),
     **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
     **dict.fromkeys(
         ("IllConditionedWarning", "NotPositiveDefiniteError", "NotSolvedWarning", "SingularMatrixError"),

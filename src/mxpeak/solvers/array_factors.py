@@ -111,20 +111,24 @@ class ScaledMatrix:
         """Return whether A is complex."""
         return _is_complex(self.kernels.xp, self.A)
 
+    @property
+    def A_one(self) -> float:
+        """Return ||A||_1; this takes one pass over A if A is scaled."""
+        if isinstance(self.A, Triangle):
+            return self.A_inf
+        if self.balance is None:
+            return self.norms.one
+        return _inf_norm(self.kernels, self.A if self.W_is_A else self.A.T, by_rows=not self.W_is_A)
+
     def transposed(self) -> ScaledMatrix:
         """Return the matrices A^T and A_s^T; this takes one pass over A if A is scaled."""
-        balance, (A_s_inf, A_s_one, largest), A_one = self.balance, self.norms, self.norms.one
-        if isinstance(self.A, Triangle):
-            A_one = self.A_inf
-        elif balance is not None:
-            R = self.A if self.W_is_A else self.A.T
-            A_one = _inf_norm(self.kernels, R, by_rows=not self.W_is_A)
+        balance, (A_s_inf, A_s_one, largest) = self.balance, self.norms
         return ScaledMatrix(
             self.kernels,
             self.A.T,
             not self.W_is_A,
             None if balance is None else Balance(balance.C, balance.R),
-            A_one,
+            self.A_one,
             MatrixNorms(A_s_one, A_s_inf, largest),
             None if self.sums is None else self.sums[::-1],
         )
@@ -379,8 +383,9 @@ def lagged_factors(factors: ArrayFactors, A: Matrix | Triangle) -> ArrayFactors:
     norms = MatrixNorms(*of_scaled, of_scaled[0])  # no entry is larger than a row sum
     twin.matrix = replace(old, A=A, A_inf=A_inf, norms=norms, sums=None)
     twin.A_inf, twin.A_one = of_scaled
-    twin.lagged, twin._condition, twin._probe, twin._by_gmres = True, None, None, None
-    twin.__dict__.pop("growth", None)
+    twin.lagged, twin._condition, twin._probe, twin._by_gmres, twin.condition_of_A = True, None, None, None, None
+    for cached in ("growth", "contraction"):
+        twin.__dict__.pop(cached, None)
     return twin
 
 
@@ -411,13 +416,13 @@ def by_rows(A: Any) -> bool:
 
 def sizes_of_terms(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block) -> Block:
     """Return |A||X| + |B|, the sizes of the terms of a residual, with one pass over A."""
-    xp, n = kernels.xp, A.shape[1]
+    xp, rows = kernels.xp, isinstance(A, Triangle) or by_rows(A)
     D, Y = -xp.abs(B), xp.abs(X)
-    height = max(1, (ABS_STRIP if kernels.device is None else DEVICE_ABS_STRIP) // n)
+    count, length = A.shape if rows else A.shape[::-1]
+    height = max(1, (ABS_STRIP if kernels.device is None else DEVICE_ABS_STRIP) // length)
     if isinstance(A, Triangle):
         return -_minus_sizes(kernels, A, D, Y, height)
-    rows = by_rows(A)
-    for i in range(0, n, height):
+    for i in range(0, count, height):
         part = slice(i, i + height)
         if rows:
             D[part] = kernels.residual(D[part], xp.abs(A[part]), Y)
@@ -448,19 +453,27 @@ def _is_complex(xp: Any, A: Matrix | Triangle) -> bool:
     return bool(xp.isdtype(A.dtype, "complex floating"))
 
 
+def residual_if_unchanged(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block, eta: float) -> Block | None:
+    """Return B - A X, or None if its backward error shows that A, X or B changed since eta was computed."""
+    xp, n = kernels.xp, len(A)
+    R, u, ones = kernels.residual(B, A, X), float(xp.finfo(X.dtype).eps) / 2, xp.ones_like(X[:, :1])
+    A_inf = float(xp.max(sizes_of_terms(kernels, A, ones, xp.zeros_like(ones))))
+    norms = (xp.max(xp.abs(V), axis=0).tolist() for V in (R, X, B))
+    now = max(backward_error(r, A_inf, x, b, n, u) for r, x, b in zip(*norms))
+    return R if now <= CHANGED * (eta + 1.0) else None
+
+
 def row_error_if_unchanged(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block, eta: float) -> float:
     """Return the worst row-wise error of A X = B in n·u, or NaN if A, X or B changed since eta was computed."""
     xp, n = kernels.xp, len(A)
     if not isinstance(A, Triangle) and not by_rows(A) and not by_rows(A.T):
         A = xp.asarray(A, copy=True)
     X, B = xp.reshape(X, (n, -1)), xp.reshape(B, (n, -1))
-    u = float(xp.finfo(X.dtype).eps) / 2
     with kernels.computing():
-        R = kernels.residual(B, A, X)
-        A_inf = float(xp.max(sizes_of_terms(kernels, A, xp.ones_like(X[:, :1]), xp.zeros_like(X[:, :1]))))
-        norms = (xp.max(xp.abs(V), axis=0).tolist() for V in (R, X, B))
-        if not max(backward_error(r, A_inf, x, b, n, u) for r, x, b in zip(*norms)) <= CHANGED * (eta + 1.0):
+        R = residual_if_unchanged(kernels, A, X, B, eta)
+        if R is None:
             return nan
+        u = float(xp.finfo(X.dtype).eps) / 2
         omega = float(xp.max(row_errors(xp, R, sizes_of_terms(kernels, A, X, B), n))) / (n * u)
         return omega if isfinite(omega) else inf
 

@@ -49,6 +49,7 @@ class Factorization(ABC):
     A_inf, A_one    ||A_s||_inf and ||A_s||_1
     singular        the first zero pivot, counted from 1; 0 if there is none
     scaled          whether rows and columns are scaled
+    condition_of_A  cached by `forward_error.condition_number`
     """
 
     kernels: Any
@@ -61,6 +62,7 @@ class Factorization(ABC):
     A_one: float
     singular: int
     scaled: bool
+    condition_of_A: float | None = None
     # Not a `cached_property`, which holds a lock: ranks that are threads compute the value together.
     _condition: float | None = None
     _probe: float | None = None

@@ -21,7 +21,7 @@ from mxpeak.layout.lu_schedule import lu_steps
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import row_errors
-from mxpeak.solvers.condition import PROBED, Reductions, reductions_over
+from mxpeak.solvers.condition import PROBED, Reductions, inverse_one_norm, reductions_over
 from mxpeak.solvers.factorization import DOUBT, Factorization, hints_at_singularity
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.triangular import Factored
@@ -108,6 +108,17 @@ class GridFactors(Factorization):
     def reductions(self) -> tuple[Reductions, Reductions]:
         """Return the reductions over the ranks of the rows and of the columns."""
         return reductions_over(self.over_rows), reductions_over(self.over_columns)
+
+    def unscaled_condition(self) -> float:
+        """Return ||A||_1·||A^-1||_1 of A itself, with an estimate of ||A^-1||_1. Collective."""
+        if self.balance is None or self.singular:
+            return self.condition
+        if self.condition_of_A is None:
+            solve, solve_transposed = (self.equations(scaled=False, transposed=form).solve for form in (False, True))
+            X, Y = self.reductions
+            norm = inverse_one_norm(solve, solve_transposed, self.row_indices, self.n, self.dtype, self.xp, X=X, Y=Y)
+            self.condition_of_A = max(1.0, self.norms[1] * norm)
+        return self.condition_of_A
 
     @property
     def usable(self) -> bool:

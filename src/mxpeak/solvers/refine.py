@@ -206,6 +206,12 @@ class Equations(ABC):
         """Return X = C Y."""
         return Y if self._of_A_s is None else scale_rows(self.xp, self._of_A_s.C, Y)
 
+    def scale_unknowns(self, X: Block) -> Block:
+        """Return Y = C^-1 X as a new block."""
+        if self._of_A_s is None:
+            return self.xp.asarray(X, copy=True)
+        return scale_rows(self.xp, 1.0 / self._of_A_s.C, X)
+
     @abstractmethod
     def column(self, V: Block, j: int) -> Vector:
         """Return column j as a vector of its space."""
@@ -295,20 +301,22 @@ def solve_in_range(
     equations: Equations,
     B: Block,
     R: Vector | None,
-    solve: Callable[[Block], Solution],
+    solve: Callable[[Block, Block | None], Solution],
     *,
     exponent: int = 0,
     lower: bool = False,
+    start: Block | None = None,
 ) -> tuple[Solution, bool]:
     """Scale the right-hand sides to the middle of the range, solve, and return X in the range of B.
 
-    R scales the rows of A, and A was multiplied by 2^exponent. If X is not finite, solve again with right-hand sides
-    that are scaled down further (`lower`), and return whether that was necessary.
+    R scales the rows of A, and A was multiplied by 2^exponent. `start` is a first X, which is scaled like B and passed
+    to `solve`. If X is not finite, solve again with right-hand sides that are scaled down further (`lower`), and return
+    whether that was necessary.
     """
     xp = equations.xp
     while True:
         centered_B, exponents = centered(xp, B, R, lower=lower)
-        solution = solve(centered_B)
+        solution = solve(centered_B, None if start is None else shifted(xp, start, [e - exponent for e in exponents]))
         if lower or solution.outcome is not Outcome.NOT_FINITE:
             break
         lower = True
@@ -319,16 +327,27 @@ def solve_in_range(
 
 
 def solve_equations(
-    factors: RefinedFactors, B: Block, accuracy: Accuracy, gmres_steps: int, *, equations: Equations, first: Equations
+    factors: RefinedFactors,
+    B: Block,
+    accuracy: Accuracy,
+    gmres_steps: int,
+    *,
+    equations: Equations,
+    first: Equations,
+    start: Block | None = None,
 ) -> Solution:
     """Solve A X = B by classical refinement, then GMRES for unconverged columns, then corrections of single rows.
 
-    `first` is the scaled system, which is refined before A X = B itself, or `equations` again.
+    `first` is the scaled system, which is refined before A X = B itself, or `equations` again. Refinement begins with
+    `start`, or with the solution by the factors if `start` is None.
     """
     enough, u = accuracy.enough, equations.u
     B_s = B if first is equations else first.scale(B)
-    columns = refine_columns(first, B_s, first.solve(B_s), accuracy.target, sampled=enough)
-    doubtful = factors.is_doubtful(first, columns, enough)
+    Y = first.solve(B_s) if start is None else first.scale_unknowns(start)
+    columns = refine_columns(first, B_s, Y, accuracy.target, sampled=enough if start is None else 0.0)
+    # A given start may be so accurate that its corrections show nothing about the condition number.
+    own = PRECISIONS[factors.precision].u <= u and not factors.lagged
+    doubtful = (own and start is not None) or factors.is_doubtful(first, columns, enough)
     if not worst(columns.etas) <= enough and factors.usable_for_gmres:
         gmres_columns(first, B_s, columns, enough, gmres_steps, all_columns=factors.precision == "fp64")
     history, steps, eta = columns.worst_by_step(), max(columns.steps, default=0), worst(columns.etas)
@@ -338,12 +357,12 @@ def solve_equations(
         eta = worst(columns.etas) if corrections else max(eta, worst(columns.etas))
         history, steps = history + columns.worst_by_step()[1:], steps + corrections
     X, R, rows, even_rows = columns.X, columns.R, None, True
-    if eta <= enough and (factors.lagged or PRECISIONS[factors.precision].u > u):
+    if eta <= enough and (start is not None or factors.lagged or PRECISIONS[factors.precision].u > u):
         R = equations.residual(B, X) if R is None else R
         rows, even_rows, etas = refine_rows(equations, B, X, R, accuracy.rows)
         if etas:
             history, steps, eta = history + etas, steps + len(etas), etas[-1]
-    moved = _movement(equations, B, X, R) if factors.scaled else 0.0
+    moved = _movement(equations, B, X, R) if factors.scaled or factors.lagged else 0.0
     outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
     if not all(map(isfinite, equations.unknowns.max_abs_of_each(X))):
         outcome = Outcome.NOT_FINITE

@@ -5,6 +5,7 @@
     x, info = F.solve(b)
     x, info = mxpeak.solve(A, b, assume_a="pos")
     F = mxpeak.cho_factor(A)
+    x, info = mxpeak.refine(A, b, x)
 
 P A = L U is computed in the precision in which the hardware is fast (Carson, Higham 2018). Classical refinement,
 x = x + U^-1 L^-1 (b - A x), then removes the errors of the factors as long as each step gains digits. GMRES,
@@ -23,16 +24,20 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_solving import DistributedFactors
 from mxpeak.library.dense.factors import LUFactors
 from mxpeak.library.dense.info import SolveInfo
+from mxpeak.library.dense.refining import refine
 from mxpeak.library.dense.solving import cho_factor, lu_factor, solve
 from mxpeak.library.dense.symmetric import CholeskyFactors
+from mxpeak.solvers.forward_error import ErrorBound
 
 __all__ = [
     "CholeskyFactors",
     "DistributedFactors",
     "DistributedMatrix",
+    "ErrorBound",
     "LUFactors",
     "SolveInfo",
     "cho_factor",
     "lu_factor",
+    "refine",
     "solve",
 ]

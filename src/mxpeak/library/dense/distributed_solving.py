@@ -125,7 +125,7 @@ class DistributedFactors(DenseFactors):
     precision : str
         Precision of the factors. The value changes to "fp64" if `solve` factors A again.
     condition : float
-        Estimated one-norm condition number of A, after any scaling.
+        Estimated one-norm condition number of A, without any scaling.
     """
 
     _why = ""
@@ -151,14 +151,14 @@ class DistributedFactors(DenseFactors):
 
     @property
     def condition(self) -> float:
-        """Return the estimated one-norm condition number of A, after any scaling.
+        """Return the estimated one-norm condition number of A, without any scaling.
 
         The first access takes as long as four to six solves. All ranks must read this property at the same point in the
         program. If the condition number exceeds 1/u = 1.7e7, fp32 factors cannot distinguish it from infinity.
         """
         self._check_factors()
         with computing(self.A.comm):
-            return self._factors.condition  # type: ignore[no-any-return]
+            return self._factors.unscaled_condition()  # type: ignore[no-any-return]
 
     def solve(self, b: Any, *, transposed: bool | str = False, local: bool = False) -> tuple[Array, SolveInfo]:
         """Solve A x = b with these factors.
@@ -280,7 +280,7 @@ class DistributedFactors(DenseFactors):
 
         with spans("refine"), np.errstate(all="ignore"):
             R = factors.scales(transposed=transposed)
-            solution, lower = solve_in_range(equations, B, R, solve, lower=lower)
+            solution, lower = solve_in_range(equations, B, R, lambda V, _: solve(V), lower=lower)
             solution.X = factors.gathered(solution.X, over_rows=transposed)
         raise_first_error(A.comm, A.source.mistake())
         return solution, lower
@@ -313,7 +313,7 @@ class DistributedFactors(DenseFactors):
         """Return the diagnostics of a solve for `rhs` right-hand sides. Collective."""
         A, factors = self.A, self._factors
         with computing(A.comm) as kernels:
-            condition = factors.condition if solution.doubtful else None
+            condition = factors.unscaled_condition() if solution.doubtful else None
             return self._info_of(
                 solution,
                 np.dtype(np.float64),

@@ -33,6 +33,7 @@ from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
 from mxpeak.solvers.array_factors import TINY, ArrayFactors, DenseBackend, factor, factor_in_fp64, lagged_factors
 from mxpeak.solvers.deflation import deflated
+from mxpeak.solvers.forward_error import condition_number, error_bound
 from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
 from mxpeak.solvers.scaling import raised
 from mxpeak.spans import Spans
@@ -115,7 +116,7 @@ class LUFactors(DenseFactors):
     precision : str
         Precision of the factors.
     condition : float
-        Estimated one-norm condition number of A, after any scaling.
+        Estimated one-norm condition number ||A||_1·||A^-1||_1, without any scaling.
     """
 
     def __init__(
@@ -145,11 +146,12 @@ class LUFactors(DenseFactors):
 
     @property
     def condition(self) -> float:
-        """Return the estimated one-norm condition number of A, after any scaling.
+        """Return the estimated one-norm condition number of A, without any scaling.
 
-        mxpeak computes the estimate when you first read this property.
+        mxpeak computes the estimate when you first read this property. The value is inf if the factors are so coarse
+        that refinement with them does not converge.
         """
-        return self._factors.condition  # type: ignore[no-any-return]
+        return condition_number(self._factors)
 
     def __repr__(self) -> str:
         n = self.A.shape[0]
@@ -237,15 +239,18 @@ class LUFactors(DenseFactors):
             self._transposed = twin
         return self._transposed
 
-    def solve_block(self, B: Block, b: Input) -> tuple[Any, SolveInfo]:
-        """Solve for the right-hand sides B in the kernels' format; return x in the format of b, and diagnostics."""
+    def solve_block(self, B: Block, b: Input, start: Block | None = None) -> tuple[Any, SolveInfo]:
+        """Solve for the right-hand sides B in the kernels' format; return x in the format of b, and diagnostics.
+
+        Refinement begins with `start`, or with the solution by the factors if `start` is None.
+        """
         kernels = self._backend.kernels
         # The time of the factorization belongs to the first solve.
         spans, self._spans = self._spans, Spans(stopwatch=kernels.stopwatch)
         if not columns(b):
             solution = Solution(B, B, None, Outcome.SOLVED, 0.0, 0, [], rows=0.0, X=B)
         else:
-            solution = self._refined(lambda lower: self._solve(B, spans, lower=lower), spans)
+            solution = self._refined(lambda lower: self._solve(B, spans, lower=lower, start=start), spans)
         return self._result(solution, b, spans)
 
     def _result(self, solution: Solution, b: Input, spans: Spans) -> tuple[Any, SolveInfo]:
@@ -253,9 +258,9 @@ class LUFactors(DenseFactors):
         kernels, k, n, dtype = self._backend.kernels, columns(b), len(self.A), self._backend.own
         X, factors = solution.X, self._factors
         x = X if X.shape[1] == k else X[:, :k] + 1j * X[:, k:]
+        Y = kernels.xp.asarray(solution.Y, copy=True)  # the user may change x
         row_error: Any = Estimates.known((solution.rows,))
         if solution.rows is None:
-            Y = kernels.xp.asarray(solution.Y, copy=True)  # the user may change x
             row_error = factors.matrix.A, Y, solution.B, solution.eta, kernels
         info = self._info_of(
             solution,
@@ -267,28 +272,32 @@ class LUFactors(DenseFactors):
             times=spans.times,
             history=tuple(solution.history),
             lagged=factors.lagged,
-            _estimates=Estimates(lambda: (factors.condition, factors.growth)),
+            _estimates=Estimates(lambda: (condition_number(factors), factors.growth)),
             _row_error=row_error,
+            _bounds=Estimates(lambda: error_bound(factors, Y, solution.B, solution.eta)),
         )
         return b.result(kernels.xp.reshape(x, b.shape)), info
 
-    def _solve(self, B: Block, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
+    def _solve(self, B: Block, spans: Spans, *, lower: bool, start: Block | None = None) -> tuple[Solution, bool]:
         """Solve for B with the current factors by `solve_in_range`, without a fallback to fp64."""
         factors, matrix = self._factors, self._factors.matrix
         n, same_type = factors.n, factors.dtype == self.A.dtype
         enough = plain_lu(n, B.shape[1], is_complex=matrix.is_complex)
-        accuracy = Accuracy(enough if same_type else 1.0 / n, enough, plain_lu_by_rows(n, is_complex=matrix.is_complex))
+        target = enough if same_type and start is None else 1.0 / n
+        accuracy = Accuracy(target, enough, plain_lu_by_rows(n, is_complex=matrix.is_complex))
         equations = factors.equations(scaled=False)
         first = factors.equations(scaled=True) if factors.scaled else equations
         R = matrix.balance.R if factors.scaled else None
+        steps, systems = self._gmres_steps, {"equations": equations, "first": first}
         with spans("refine"), factors.computing():
             return solve_in_range(
                 equations,
                 B,
                 R,
-                lambda V: solve_equations(factors, V, accuracy, self._gmres_steps, equations=equations, first=first),
+                lambda V, begin: solve_equations(factors, V, accuracy, steps, start=begin, **systems),
                 exponent=self._exponent,
                 lower=lower,
+                start=start,
             )
 
     def lagged(self, A: Input) -> LUFactors | None:
@@ -315,14 +324,17 @@ class LUFactors(DenseFactors):
 
     def solve_if_close(self, b: Any, form: str) -> tuple[Any, SolveInfo] | None:
         """Solve with lagged factors, or return None if the matrix of the factors is not close enough to A."""
-        return self._solve_form(right_hand_side(b, self.A.shape[0]), form, LUFactors._block_if_close)
+        return self._solve_form(right_hand_side(b, self.A.shape[0]), form, LUFactors.block_if_close)
 
-    def _block_if_close(self, B: Block, b: Input) -> tuple[Any, SolveInfo] | None:
-        """Solve for the right-hand sides B, or return None if refinement does not reach the accuracy of a new LU."""
+    def block_if_close(self, B: Block, b: Input, start: Block | None = None) -> tuple[Any, SolveInfo] | None:
+        """Solve for the right-hand sides B, or return None if refinement does not reach the accuracy of a new LU.
+
+        Refinement begins with `start`, or with the solution by the factors if `start` is None.
+        """
         spans, self._spans = self._spans, Spans(stopwatch=self._backend.kernels.stopwatch)
         if not columns(b):
             return self.solve_block(B, b)
-        solution, _ = self._solve(B, spans, lower=False)
+        solution, _ = self._solve(B, spans, lower=False, start=start)
         if solution.outcome is not Outcome.SOLVED or not solution.even_rows or solution.doubtful:
             return None
         return self._result(solution, b, spans)
@@ -372,6 +384,7 @@ class EmptyFactors(LUFactors):
             history=(),
             _estimates=Estimates.known((0.0, 1.0)),
             _row_error=Estimates.known((0.0,)),
+            _bounds=Estimates.known((0.0, 0.0)),
         )
         return b.result(x), info
 

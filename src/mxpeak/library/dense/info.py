@@ -17,6 +17,7 @@ from mxpeak.library.types import roundoff
 from mxpeak.records import size_text
 from mxpeak.solvers.array_factors import row_error_if_unchanged
 from mxpeak.solvers.factorization import Factorization, coarser_than_fp32, largest_useful_condition
+from mxpeak.solvers.forward_error import ErrorBound
 from mxpeak.solvers.refine import Solution
 
 #: The end of each note about a repeated factorization in fp64.
@@ -85,6 +86,14 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
         "may have no correct digit; check A for linearly dependent rows or columns, or use "
         f"{wider}regularization or least squares (numpy.linalg.lstsq)"
     )
+
+
+def bound_text(bound: ErrorBound) -> str:
+    """Return the text of the normwise and the componentwise forward error bound."""
+    if isnan(bound.normwise):
+        return "unknown, because A, b or x was changed after the solve"
+    normwise, componentwise = ("unbounded" if value == inf else f"<= {value:.1e}" for value in bound)
+    return f"{normwise}  (componentwise {componentwise})"
 
 
 class Estimates:
@@ -163,15 +172,21 @@ class SolveInfo(Info):
     componentwise_error : float
         Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes
         the value when you first read this attribute.
+    error_bound : ErrorBound or None
+        Bounds of the relative forward error of x for the worst right-hand side: `normwise` and `componentwise`, as
+        LAPACK's gesvx computes them. mxpeak computes the bounds when you first read this attribute, because they take
+        about ten solves with the factors. A bound of inf means that x may have no correct digit. For a distributed
+        system, the value is None.
     condition : float or None
-        Estimated one-norm condition number of A, after any scaling. mxpeak computes the value when you first read this
-        attribute. For a stack, this is the largest value of the individually solved systems, or None if there are no
-        such systems. For a distributed system, the value is None if the pivots and corrections gave no
+        Estimated one-norm condition number ||A||_1·||A^-1||_1 of the matrix of the system, without any scaling, as
+        numpy.linalg.cond(A, 1). mxpeak computes the value when you first read this attribute. For a stack, this is the
+        largest value of all systems. For a distributed system, the value is None if the pivots and corrections gave no
         reason to compute an estimate. `DistributedFactors.condition` is available in every case.
     growth : float or None
         Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. For Cholesky and LDL^T factors, u_ij are the
-        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. For a stack it is None in the same cases as
-        `condition`. mxpeak computes the value when you first read this attribute.
+        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. For a stack, this is the
+        largest value of the individually solved systems, or None if there are no such systems. mxpeak computes the
+        value when you first read this attribute.
     scaled : bool
         Whether mxpeak scaled the rows and columns of A, or of a matrix in the stack, before the factorization.
     fallback : bool
@@ -205,8 +220,9 @@ class SolveInfo(Info):
 
     Notes
     -----
-    On a single process, this object keeps the factors in memory until you read `condition` or `growth`. It keeps A, b
-    and x in memory until you read `componentwise_error`.
+    On a single process, this object keeps the factors in memory until you read `condition` and `error_bound`. It keeps
+    A, b and x in memory until you read `componentwise_error`. Values that depend on A are NaN if A, b or x changed
+    after the solve.
     """
 
     outcome: Outcome = Outcome.SOLVED
@@ -233,6 +249,7 @@ class SolveInfo(Info):
     bytes_a_rank: int = 0
     _estimates: Estimates = field(repr=False, compare=False)
     _row_error: Estimates | tuple[Any, ...] = field(repr=False, compare=False)  # or A, X, B, eta and a backend
+    _bounds: Estimates | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> SolveInfo:
@@ -243,7 +260,7 @@ class SolveInfo(Info):
 
     @property
     def condition(self) -> Any:
-        """Return the estimated one-norm condition number of A, after any scaling, or None.
+        """Return the estimated one-norm condition number of A, without any scaling, or None.
 
         mxpeak uses Higham's method, which needs only a few solves. The estimate is rarely too small by more than a
         factor of 3.
@@ -270,6 +287,15 @@ class SolveInfo(Info):
         error: float = self._row_error.values()[0]
         return error
 
+    @property
+    def error_bound(self) -> ErrorBound | None:
+        """Return bounds of the relative forward error of x, or None for a distributed system.
+
+        The bounds contain n + 1 times the rounding error of each product, and are rarely below the error. mxpeak
+        computes the bounds when you first read this attribute.
+        """
+        return None if self._bounds is None else ErrorBound(*self._bounds.values())
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, with the row-wise error as a number, because A is not pickled."""
         self._estimates.values()  # the estimates of a stack add a phase to the times of single systems
@@ -291,7 +317,7 @@ class SolveInfo(Info):
         if self.solved and self.ill_conditioned and self.systems is not None:
             verdict += ", but some x may have no correct digit"
         elif self.solved and self.ill_conditioned:
-            singular = self.condition is not None and self.condition * self.u >= 1.0
+            singular = "numerically singular" in self.message
             verdict += ", but numerically singular" if singular else ", but x may have no correct digit"
         worst = "" if self.systems is None else ", the worst"
         omega, unit = self.componentwise_error, self.n * self.u
@@ -303,6 +329,8 @@ class SolveInfo(Info):
             f"  backward error  {self.backward_error * unit:.1e}  ({self.backward_error:.1e} n·u){worst}",
             f"  row-wise error  {row_wise}",
         ]
+        if self.systems is None and (bound := self.error_bound) is not None:
+            lines.append(f"  forward error   {bound_text(bound)}")
         if self.one_by_one is not None:
             lines.append(f"  one by one      {len(self.one_by_one)}")
         else:

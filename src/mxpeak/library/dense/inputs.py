@@ -41,15 +41,19 @@ def matrix(values: Any) -> Input:
     return A
 
 
-def right_hand_side(values: Any, n: int) -> Input:
-    """Wrap b as an `Input`; raise a UsageError if its shape is not (n,) or (n, k)."""
+def right_hand_side(values: Any, n: int, columns: int | None = None) -> Input:
+    """Wrap b as an `Input`; raise a UsageError if its shape is not (n,) or (n, k).
+
+    A has n rows and as many columns, unless `columns` is given.
+    """
     b = read(values, "b")
     if len(b.shape) not in (1, 2):
         raise UsageError(
             f"b has shape {b.shape}; use shape (n,) for one right-hand side, or (n, k) for k right-hand sides"
         )
     if b.shape[0] != n:
-        raise UsageError(f"A is {n}x{n}, but b has shape {b.shape}; use a b with {n} rows")
+        shape = f"{n}x{n if columns is None else columns}"
+        raise UsageError(f"A is {shape}, but b has shape {b.shape}; use a b with {n} rows")
     return b
 
 

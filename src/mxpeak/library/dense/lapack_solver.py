@@ -21,15 +21,17 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels import choose
 from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.kernels.contract.dense import PivotedLU, Triangle
+from mxpeak.kernels.contract.dense import PivotedLU, SymmetricFactor, Triangle
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_singularity
+from mxpeak.library.dense.inputs import lies_well
 from mxpeak.library.types import Array, own_precision, roundoff
 from mxpeak.solvers.accuracy import SAMPLED, plain_lu
 from mxpeak.solvers.array_factors import ArrayFactors, MatrixNorms, ScaledMatrix
 from mxpeak.solvers.condition import PROBED
+from mxpeak.solvers.forward_error import ErrorBound, error_bound
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import Ends, balanced, safe_minimum
-from mxpeak.solvers.symmetric_factors import CHOLESKY
+from mxpeak.solvers.symmetric_factors import CHOLESKY, SymmetricFactors
 
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
@@ -140,6 +142,12 @@ class DirectSolution(NamedTuple):
         matrix = ScaledMatrix(kernels, A, self.transposed, None, norms.inf, norms, None)
         return ArrayFactors(matrix, lu, self.of.precision)
 
+    def error_bound(self, A: Any, b: Array) -> ErrorBound:
+        """Return bounds of the forward error of X."""
+        n, A = len(A), A if lies_well(A) else np.array(A)
+        factors = self.factors(choose.dense(None), A)
+        return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1])
+
     def growth(self) -> float:
         """Return max |u_ij| / max |a_ij|."""
         return self.factors(choose.dense(None), self.LU()).growth
@@ -173,6 +181,15 @@ class CholeskySolution(NamedTuple):
         """Estimate the condition number ||A||_1·||A^-1||_1 from the factor (Higham 1988)."""
         rcond, _ = self.of.pocon(self.C, self.norm, uplo="L" if self.lower else "U")
         return 1.0 / rcond if rcond else inf
+
+    def error_bound(self, A: Any, b: Array) -> ErrorBound:
+        """Return bounds of the forward error of X."""
+        n, of_conjugate = len(A), not A.array.flags.f_contiguous
+        norms = MatrixNorms(self.norm, self.norm, self.largest)
+        matrix = ScaledMatrix(choose.dense(None), A, True, None, self.norm, norms, None)
+        F = SymmetricFactor(Triangle(self.C, self.lower, True), None, transposed=of_conjugate, breakdown=0)
+        factors = SymmetricFactors(matrix, F, self.of.precision)
+        return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1])
 
     def growth(self) -> float:
         """Return max l_ii² / max |a_ii|."""
@@ -352,6 +369,7 @@ def info_of(
         "history": solution.history,
         "_row_error": (A, solution.X, b, solution.history[-1]),
         "_estimates": Estimates(lambda: (solution.condition(), solution.growth())),
+        "_bounds": Estimates(lambda: solution.error_bound(A, b)),
     }
     if singular:
         message = note_of_singularity(solution.condition(), solution.X.dtype, Outcome.SOLVED)

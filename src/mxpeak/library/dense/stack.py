@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from math import nan
+from math import nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ from mxpeak.solvers.scaling import balanced, safe_minimum
 
 #: Largest number of failed systems that the message lists.
 LISTED = 5
+#: Number of entries of matrices that are inverted at a time.
+PART = 1 << 20
 
 Indices = tuple[int, ...]
 
@@ -94,7 +96,8 @@ def solve_stack(
             raise type(error)(f"in the stack, A[{', '.join(map(str, index))}]: {error}") from None
         eta[index] = infos[index].backward_error
     times = {"all at once": middle - begin, "one by one": time.perf_counter() - middle}
-    info = _info(infos, eta, X, times, _row_error(M, X, B, eta, infos))
+    kept = M, X.copy(), B.copy(), eta.copy(), infos  # the user may change x and b
+    info = _info(infos, eta, X, times, _row_error(*kept), _inverse_facts(*kept))
     return b.result(X[..., 0] if len(b.shape) == 1 else X), info
 
 
@@ -164,11 +167,10 @@ def _errors(A: Array, X: Array, B: Array) -> tuple[Array, Array]:
 def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, SolveInfo]) -> Estimates:
     """Return an `Estimates` object that computes the largest row-wise error of all systems on first use.
 
-    X and B are copied, but not A. The error is NaN if A has changed.
+    X, B and eta are copies. The error is NaN if A has changed.
     """
     if not X.size:
         return Estimates.known((0.0,))
-    X, B, eta = X.copy(), B.copy(), eta.copy()
 
     def compute() -> tuple[float]:
         omega, now = _errors(A, X, B)
@@ -180,8 +182,64 @@ def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, So
     return Estimates(compute)
 
 
+def _inverse_facts(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, SolveInfo]) -> Estimates:
+    """Return an `Estimates` object that computes the largest condition number and forward error bounds on first use.
+
+    The values of the individually solved systems are in `infos`. The inverses of all other matrices are computed in
+    parts. X, B and eta are copies. The values are NaN if A has changed.
+    """
+    if not X.size:
+        return Estimates.known((0.0, 0.0, 0.0))
+
+    def compute() -> tuple[float, float, float]:
+        condition, normwise, componentwise = (np.zeros(eta.shape) for _ in range(3))
+        together = np.ones(eta.shape, bool)
+        for index, info in infos.items():
+            together[index], condition[index] = False, info.condition
+            assert info.error_bound is not None
+            normwise[index], componentwise[index] = info.error_bound
+        systems, n = np.argwhere(together), max(A.shape[-1], 1)
+        height = max(1, PART // (n * n))
+        for i in range(0, len(systems), height):
+            part = tuple(systems[i : i + height].T)
+            condition[part], normwise[part], componentwise[part] = _bounds(A[part], X[part], B[part], eta[part])
+        return tuple(float(values.max(initial=0.0)) for values in (condition, normwise, componentwise))  # type: ignore[return-value]
+
+    return Estimates(compute)
+
+
+def _bounds(A: Array, X: Array, B: Array, eta: Array) -> Array:
+    """Return the condition number, and the normwise and the componentwise forward error bound, of each system.
+
+    The bounds are those of `solvers.forward_error` with the inverse matrix instead of an estimate.
+    """
+    rounding = (A.shape[-1] + 1) * roundoff(A.dtype) * (2.0 * sqrt(2.0) if A.dtype.kind == "c" else 1.0)
+    with np.errstate(all="ignore"):
+        try:
+            inverse = np.abs(np.linalg.inv(A))
+        except np.linalg.LinAlgError:  # A has changed
+            return np.full((3, len(A)), nan)
+        sizes, R, X_abs = np.abs(A), np.abs(B - A @ X), np.abs(X)
+        error = inverse @ (R + rounding * (sizes @ X_abs + np.abs(B)))
+        normwise = (error.max(-2) / X_abs.max(-2)).max(-1)
+        componentwise = np.where(error == 0.0, 0.0, error / X_abs).max((-1, -2))
+        normwise[(error == 0.0).all((-1, -2))] = 0.0
+        certain = np.where(normwise < 1.0, 1.0 - normwise, 0.0)
+        normwise, componentwise = normwise / certain, np.maximum(normwise, componentwise) / certain
+        scale = sizes.sum(-1).max(-1)[:, None] * X_abs.max(-2) + np.abs(B).max(-2)
+        now = np.where(scale == 0.0, 0.0, R.max(-2) / scale).max(-1) / (A.shape[-1] * roundoff(A.dtype))
+        facts = np.stack([sizes.sum(-2).max(-1) * inverse.sum(-2).max(-1), normwise, componentwise])
+    facts[:, ~(now <= CHANGED * (eta + 1.0))] = nan
+    return facts
+
+
 def _info(
-    infos: dict[Indices, SolveInfo], eta: Array, X: Array, times: dict[str, float], row_error: Estimates
+    infos: dict[Indices, SolveInfo],
+    eta: Array,
+    X: Array,
+    times: dict[str, float],
+    row_error: Estimates,
+    inverse_facts: Estimates,
 ) -> SolveInfo:
     """Return the diagnostics of the stack, with a message that lists the first failed systems."""
     failed = [(index, info) for index, info in infos.items() if not info.solved or info.ill_conditioned]
@@ -189,10 +247,7 @@ def _info(
     if len(failed) > LISTED:
         lines.insert(0, f"{len(failed)} of {eta.size} systems are not solved, or numerically singular; the last lines")
     singles = infos.values()
-
-    def largest(name: str) -> Any:
-        return max((getattr(info, name) for info in singles), default=None)
-
+    growth = Estimates(lambda: (max((info.growth for info in singles), default=None),))
     return SolveInfo(
         outcome=next((info.outcome for _, info in failed if not info.solved), Outcome.SOLVED),
         systems=eta.size,
@@ -208,8 +263,9 @@ def _info(
         one_by_one=infos,
         times=times,
         history=(),
-        _estimates=Estimates(lambda: (largest("condition"), largest("growth"))),
+        _estimates=Estimates(lambda: (inverse_facts.values()[0], *growth.values())),
         _row_error=row_error,
+        _bounds=Estimates(lambda: inverse_facts.values()[1:]),
     )
 
 

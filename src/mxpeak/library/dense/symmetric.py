@@ -127,7 +127,7 @@ class CholeskyFactors(TriangleFactors):
     precision : str
         Precision of the factor.
     condition : float
-        Estimated one-norm condition number of A, after any scaling.
+        Estimated one-norm condition number ||A||_1·||A^-1||_1, without any scaling.
     """
 
 
