@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -90,6 +91,16 @@ class SpanEvent:
     lane: str = "compute"
 
 
+@dataclass(frozen=True, slots=True)
+class LongSpan:
+    """A span that is long enough to have an energy: phase, phase around it (or empty), start and end on the clock."""
+
+    name: str
+    outer: str
+    begin: float
+    end: float
+
+
 class Stopwatch(Protocol):
     """A clock for work that may run in the background.
 
@@ -124,8 +135,9 @@ HOST = HostClock()
 DEVICE = "device"
 #: Maximum number of spans whose marks have not been read.
 MOST_WAITING = 4096
-#: Maximum number of rows per computation, and default maximum number of events in a timeline.
-MOST_ROWS, MOST_EVENTS = 200, 500_000
+#: Maximum number of rows per computation, default maximum number of events in a timeline, and maximum number of long
+#: spans.
+MOST_ROWS, MOST_EVENTS, MOST_LONG = 200, 500_000, 100_000
 
 
 class Observer(Protocol):
@@ -161,7 +173,7 @@ class Span:
         spans.beats += 1
         spans.place = self._around
         spans._count(name, self._flops, self._bytes)
-        spans._end(name, self._begin, end)
+        spans._end(name, self._around, self._begin, end)
 
 
 @dataclass(slots=True)
@@ -179,6 +191,7 @@ class Spans:
     started       time at which the computation or `record` began, on the clock
     on_device     names of the phases that the device executes; empty if there is no device
     known_phases  totals of each phase, without the work that is still running
+    long_s        length in seconds from which spans are appended to `long_spans`, which only its reader clears
     """
 
     observers: Sequence[Observer] = ()
@@ -196,7 +209,9 @@ class Spans:
     clock: Callable[[], float] = perf_counter
     on_device: frozenset[str] = frozenset()
     known_phases: dict[str, Phase] = field(default_factory=dict)
-    _waiting: deque[tuple[str, Any, Any]] = field(default_factory=deque)
+    long_s: float = inf
+    long_spans: list[LongSpan] = field(default_factory=list)
+    _waiting: deque[tuple[str, str, Any, Any]] = field(default_factory=deque)
     _ended: int = 0
     _begun: list[tuple[Any, int, int, int, float]] = field(default_factory=list)
     _rows: StepRows = field(default_factory=StepRows)
@@ -224,7 +239,7 @@ class Spans:
     def between(self, name: str, begin: Any, end: Any) -> None:
         """Add the time between two marks of the stopwatch as one call of phase `name`."""
         self._count(name, 0.0, 0.0)
-        self._end(name, begin, end)
+        self._end(name, "", begin, end)
 
     def _count(self, name: str, flops: float, bytes: float) -> Phase:
         """Add one call with its flops and bytes to a phase, and return the phase."""
@@ -236,24 +251,27 @@ class Spans:
         phase.calls += 1
         return phase
 
-    def _end(self, name: str, begin: Any, end: Any) -> None:
+    def _end(self, name: str, outer: str, begin: Any, end: Any) -> None:
         """Add the time of a span to its phase, or store its marks if the work may still be running."""
         if not self.stopwatch.lag:
-            self._book(name, begin, end)
+            self._book(name, outer, begin, end)
             return
-        self._waiting.append((name, begin, end))
+        self._waiting.append((name, outer, begin, end))
         self._ended += 1
         for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # so old that reading does not wait
             self._book(*self._waiting.popleft())
 
-    def _book(self, name: str, begin: Any, end: Any) -> None:
-        """Add the time between two marks to a phase, and record the span as an event if events are recorded."""
+    def _book(self, name: str, outer: str, begin: Any, end: Any) -> None:
+        """Add the time between two marks to a phase, and record the span if events are recorded or if it is long."""
         time_s = self.stopwatch.seconds(begin, end)
         self.known_phases[name].time_s += time_s
-        if self.events is None and name not in self.on_device:
+        long = time_s >= self.long_s and self.computations > 0 and len(self.long_spans) < MOST_LONG
+        if self.events is None and name not in self.on_device and not long:
             return
         at = self.stopwatch.seconds(self._start, begin)
         self._note(name, self.started + at, self.started + at + time_s)
+        if long:
+            self.long_spans.append(LongSpan(name, outer, self.started + at, self.started + at + time_s))
         if name in self.on_device:
             self._busy.append((at, at + time_s))
 

@@ -15,7 +15,7 @@ from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.cores import short_list
 from mxpeak.perf.counts import lu_flops
-from mxpeak.perf.health import CoreSensors
+from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.spans import Spans
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size, footprint, probes

@@ -53,6 +53,8 @@ def metrics(text: str) -> dict[str, float]:
             assert match[1] != "TYPE" or match[3] in ("gauge", "counter")
             known[match[2]] = known.get(match[2], "") + match[1]
             continue
+        if line.startswith("# no "):  # a device lacks a value
+            continue
         match = re.fullmatch(r'(mxpeak_\w+)(\{\w+="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*\})? (\S+)', line)
         assert match, line
         assert known[match[1]] == "HELPTYPE", line

@@ -1,145 +1,176 @@
-"""Energy of timed regions, on invented counters and system trees."""
+"""Energy of timed regions and of their phases, on invented counters and clocks."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from pathlib import Path
-from types import SimpleNamespace
+from time import perf_counter
 from typing import Any
 
 import pytest
 
-from mxpeak.perf.energy import AmdCounter, EnergyMeter, EnergyUsed, NvmlCounter, energy, processors, why_unknown
-
-RANGE = 262_143_328_850
-
-
-def package(root: Path, number: int, microjoules: int, *, dram: int | None = None, name: str = "package-0") -> Path:
-    """A package of RAPL's tree, with the memory at it."""
-    folder = root / f"sys/class/powercap/intel-rapl:{number}"
-    folder.mkdir(parents=True)
-    for path, text in (("name", name), ("energy_uj", str(microjoules)), ("max_energy_range_uj", str(RANGE))):
-        (folder / path).write_text(f"{text}\n")
-    for part, (kind, count) in enumerate((("core", 5), ("dram", dram))):
-        if count is not None:
-            below = folder / f"{folder.name}:{part}"
-            below.mkdir()
-            for path, text in (("name", kind), ("energy_uj", str(count)), ("max_energy_range_uj", str(RANGE))):
-                (below / path).write_text(f"{text}\n")
-    return folder
+from mxpeak.perf.energy import (
+    NOT_ATTRIBUTABLE,
+    CounterReading,
+    EnergyMeter,
+    EnergyUsed,
+    PhaseEnergy,
+    attributed,
+    energy,
+    why_unknown,
+)
+from mxpeak.perf.sensors.choose import processors
+from mxpeak.spans import LongSpan
+from tests.support.sensors import Closed, Grows, Told
 
 
-class Counter:
-    """A counter that is told what it counts."""
-
-    name = "told"
-
-    def __init__(self, *joules: float | None):
-        self._joules = list(joules)
-        self.looks = 0
-
-    def joules(self) -> float | None:
-        self.looks += 1
-        return self._joules.pop(0)
-
-
-def test_packages_and_their_memory_are_counted_once(tmp_path: Path) -> None:
-    """Cores are part of their package, and psys of everything."""
-    first, _ = package(tmp_path, 0, 1_000_000, dram=500_000), package(tmp_path, 1, 7, name="psys")
-    counters = processors(tmp_path)
-    assert [one.name for one in counters] == ["intel-rapl:0", "intel-rapl:0:1"]
-    (first / "energy_uj").write_text("3000000\n")
-    (first / "intel-rapl:0:1/energy_uj").write_text("750000\n")
-    assert [one.joules() for one in counters] == pytest.approx([2.0, 0.25], rel=1e-12)
-
-
-def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
-    folder = package(tmp_path, 0, RANGE - 999_999)
-    (counter,) = processors(tmp_path)
-    for now, joules in ((0, 1.0), (2_000_000, 3.0), (1_999_999, 3.0 + (RANGE) * 1e-6)):
-        (folder / "energy_uj").write_text(f"{now}\n")
-        assert counter.joules() == pytest.approx(joules, rel=1e-12)
-
-
-def test_what_may_not_be_read_is_not_known(tmp_path: Path) -> None:
-    folder = package(tmp_path, 0, 5)
-    (folder / "energy_uj").unlink()
-    (counter,) = processors(tmp_path)
-    assert counter.joules() is None
-    assert processors(tmp_path / "elsewhere") == []
-    meter = EnergyMeter([counter], None)
-    meter.begin()
-    meter.end(2.0)
-    assert meter.used == EnergyUsed(2.0)
+def meter(cpu: list[Any], gpu: Any = None, **how: Any) -> EnergyMeter:
+    """A meter that does not read in the middle of a region, unless it is told to."""
+    return EnergyMeter(cpu, gpu, how.pop("long_spans", []), **{"look_s": 600.0, **how})
 
 
 def test_a_meter_adds_up_regions_and_nothing_between() -> None:
-    meter = EnergyMeter([Counter(1.0, 4.0, 10.0, 12.0), Counter(0.0, 1.0, 1.0, 1.0)], Counter(5.0, 25.0, 25.0, 40.0))
+    measured = meter([Told(1.0, 4.0, 10.0, 12.0), Told(0.0, 1.0, 1.0, 1.0)], Told(5.0, 25.0, 25.0, 40.0))
     for seconds in (2.0, 1.0):
-        meter.begin()
-        meter.end(seconds)
-    assert meter.used == EnergyUsed(3.0, 6.0, "told", 35.0, {"other": 41.0})
-    meter.clear()
-    assert meter.used == EnergyUsed(0.0, 0.0, "told", 0.0)
+        measured.begin()
+        measured.end(seconds, {"gemm"})
+    used = measured.used
+    assert (used.seconds, used.processors, used.gpu, used.gpu_joules) == (3.0, 6.0, "told", 35.0)
+    assert (dict(used.phases), used.too_short) == ({}, {"gemm"})
+    measured.clear()
+    assert (measured.used.processors, measured.used.gpu_joules, measured.regions) == (0.0, 0.0, 0)
 
 
 def test_one_look_that_fails_leaves_all_unknown() -> None:
-    meter = EnergyMeter([Counter(1.0, None, 2.0, 3.0)], None)
+    measured = meter([Told(1.0, None, 2.0, 3.0)])
     for _ in range(2):
-        meter.begin()
-        meter.end(1.0)
-    assert meter.used == EnergyUsed(2.0, None)
+        measured.begin()
+        measured.end(1.0)
+    assert measured.used.processors is None
+    closed = meter([Closed()])
+    closed.begin()
+    closed.end(2.0)
+    assert (closed.used.processors, closed.used.why_short) == (None, "")
 
 
-def test_counters_are_looked_at_while_the_region_lasts() -> None:
-    class Endless(Counter):
+def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None:
+    counter = Told(1.0, 7.0, 9.0)
+    measured = meter([counter])
+    measured.begin()
+    measured.end(None)
+    assert "energy" not in [thread.name for thread in threading.enumerate()]
+    measured.begin()
+    measured.end(3.0)
+    assert (measured.used.seconds, measured.used.processors) == (3.0, 2.0)
+    assert counter.looks == 3
+
+
+@pytest.mark.parametrize(("lag_s", "seconds", "known"), [(0.1, 1.0, True), (0.1, 0.99, False), (0.002, 0.02, True)])
+def test_a_region_is_long_enough_if_the_lag_is_a_tenth_of_it(lag_s: float, seconds: float, known: bool) -> None:
+    """Both ends of a region may be lag_s late, so the error is at most lag_s of the region's power."""
+    measured = meter([Told(0.0, 5.0, 5.0, 10.0, lag_s=lag_s)])
+    for _ in range(2):
+        measured.begin()
+        measured.end(seconds, {"gemm"})
+    assert measured.used.processors == (10.0 if known else None)
+    if not known:
+        why = measured.used.why_short
+        assert why.startswith(f"{NOT_ATTRIBUTABLE}: a timed part takes 0.99 s, but told needs 1 s")
+        assert energy([("a", measured.used)], 1e9) is None
+
+
+# --- confidence windows -----------------------------------------------------------------------------------------
+
+
+def readings(*times: float, power_w: float = 10.0) -> list[CounterReading]:
+    return [CounterReading(t, t, power_w * t) for t in times]
+
+
+TENTHS = readings(*(k / 8 for k in range(81)))  # exact in binary
+
+
+def test_only_the_energy_inside_the_window_of_a_phase_belongs_to_it() -> None:
+    """With a lag of 1/4 s, a phase from 1 s to 3 s owns the readings from 1.25 s to 3 s."""
+    assert attributed(TENTHS, [LongSpan("gemm", "", 1.0, 3.0)], 0.25) == {"gemm": PhaseEnergy(17.5, 1.75)}
+    assert attributed(TENTHS, [LongSpan("gemm", "", 1.01, 2.99)], 0.25) == {"gemm": PhaseEnergy(15.0, 1.5)}
+
+
+def test_a_phase_that_is_too_short_for_two_readings_owns_nothing() -> None:
+    assert attributed(TENTHS, [LongSpan("gemm", "", 1.0, 1.3)], 0.25) == {}
+    assert attributed(TENTHS[:1], [LongSpan("gemm", "", 0.0, 9.0)], 0.0) == {}
+    assert attributed([], [LongSpan("gemm", "", 0.0, 9.0)], 0.0) == {}
+
+
+def test_a_part_owns_its_window_and_the_phase_around_it_the_rest() -> None:
+    spans = [LongSpan("gemm", "update", 2.0, 4.0), LongSpan("update", "", 1.0, 5.0)]
+    owned = attributed(TENTHS, spans, 0.0)
+    assert owned == {"gemm": PhaseEnergy(20.0, 2.0), "update": PhaseEnergy(20.0, 2.0)}
+
+
+def test_phases_that_run_at_the_same_time_own_nothing_meanwhile() -> None:
+    """As a product on a device and a panel on the host: the counters cannot tell them apart."""
+    spans = [LongSpan("gemm", "update", 1.0, 5.0), LongSpan("rfact", "", 4.0, 6.0), LongSpan("bcast", "", 4.5, 4.75)]
+    assert attributed(TENTHS, spans, 0.0) == {"gemm": PhaseEnergy(30.0, 3.0), "rfact": PhaseEnergy(10.0, 1.0)}
+
+
+def test_a_late_counter_never_gives_a_phase_the_energy_of_another() -> None:
+    """100 W until 2 s and 10 W after, read a quarter of a second late: without a lag, `swap` would own 100 W."""
+
+    def late(t: float) -> float:
+        return 100.0 * min(t - 0.25, 2.0) + 10.0 * max(0.0, t - 0.25 - 2.0)
+
+    read = [CounterReading(k / 8, k / 8, late(k / 8)) for k in range(2, 33)]
+    spans = [LongSpan("gemm", "", 0.25, 2.0), LongSpan("swap", "", 2.0, 4.0)]
+    owned = attributed(read, spans, 0.25)
+    assert {name: one.joules / one.seconds for name, one in owned.items()} == {"gemm": 100.0, "swap": 10.0}
+    wrong = attributed(read, spans, 0.0)["swap"]
+    assert wrong.joules / wrong.seconds > 20.0, "the test can fail"
+
+
+def test_the_counters_are_read_during_a_region_and_long_spans_own_energy() -> None:
+    spans: list[LongSpan] = []
+    measured = meter([Grows(perf_counter)], long_spans=spans, look_s=0.005)
+    assert measured.least_s == 0.005
+    measured.begin()
+    begin, seen = perf_counter(), threading.Event()
+    seen.wait(0.3)
+    spans.append(LongSpan("gemm", "", begin, perf_counter()))
+    measured.end(perf_counter() - begin, {"gemm", "swap"})
+    used = measured.used
+    gemm = used.phases["gemm"]
+    assert used.processors is not None
+    assert 0.0 < gemm.joules <= used.processors
+    assert gemm.joules == pytest.approx(100.0 * gemm.seconds, rel=0.05), "100 W"
+    assert (used.too_short, used.window_s) == ({"swap"}, 0.01)
+
+
+def test_a_long_region_keeps_half_of_its_readings_and_reads_half_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mxpeak.perf.energy.MOST_READINGS", 8)
+    enough = threading.Event()
+
+    class Watched(Grows):
         def joules(self) -> float | None:
-            self.looks += 1
-            if self.looks == 5:
-                seen.set()
-            return 1.0
+            if self.looks > 20:
+                enough.set()
+            return super().joules()
 
-    seen, counter = threading.Event(), Endless()
-    meter = EnergyMeter([counter], None, look_s=0.001)
-    meter.begin()
-    assert seen.wait(timeout=60.0)
-    meter.end(1.0)
-    assert counter.looks >= 6
+    measured = meter([Watched(perf_counter)], look_s=1e-4)
+    measured.begin()
+    assert enough.wait(60.0)
+    measured.end(1.0)
+    assert measured.used.window_s >= 4e-4
 
 
-def test_what_was_used_since_the_last_look_goes_to_the_phase_under_way() -> None:
-    """A counter of one joule a look; the look that begins is booked nowhere."""
-
-    class Rising(Counter):
-        def joules(self) -> float | None:
-            self.looks += 1
-            if self.looks > 6:
-                seen.set()
-            return float(self.looks)
-
-    for fails in (False, True):
-        seen, places = threading.Event(), iter(["panel", "gemm", "gemm", "gemm", "", *["swap"] * 10**6])
-        counter = Rising()
-        meter = EnergyMeter([counter], None, look_s=1e-4, doing=lambda places=places: next(places))
-        meter.begin()
-        assert seen.wait(timeout=60.0)
-        meter.end(None if fails else 1.0)
-        if fails:
-            assert meter.used == EnergyUsed(0.0, 0.0), "a region that failed does not count"
-            continue
-        phases = dict(meter.used.phases)
-        assert (phases["panel"], phases["gemm"], phases["other"]) == (1.0, 3.0, 1.0)
-        assert sum(phases.values()) == meter.used.processors == counter.looks - 1
+# --- hosts ------------------------------------------------------------------------------------------------------
 
 
 def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
+    gemm, swap = PhaseEnergy(300.0, 1.0), PhaseEnergy(10.0, 0.5)
     found = energy(
         [
-            ("a", EnergyUsed(2.0, 100.0, "gpu 0", 300.0, {"gemm": 390.0, "swap": 10.0})),
-            ("a", EnergyUsed(2.0, None, "gpu 0", 300.0, {"gemm": 300.0})),
-            ("b", EnergyUsed(2.5, 150.0, "gpu 0", 450.0, {"swap": 600.0})),
+            ("a", EnergyUsed(2.0, 100.0, "gpu 0", 300.0, {"gemm": gemm, "swap": swap}, frozenset({"bcast"}), 0.2)),
+            ("a", EnergyUsed(2.0, None, "gpu 0", 300.0, {"gemm": gemm}, frozenset({"swap"}), 0.2)),
+            ("b", EnergyUsed(2.5, 150.0, "gpu 0", 450.0, {"swap": PhaseEnergy(600.0, 2.0)}, window_s=0.1)),
         ],
         4e12,
     )
@@ -150,9 +181,21 @@ def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
         "joules": 1000.0,
         "watts": 400.0,
         "gflops_per_watt": 10.0,
-        "phases": {"swap": 610.0, "gemm": 390.0},
+        "phases": {"swap": 610.0, "gemm": 300.0},
+        "phase_watts": {"swap": 320.0, "gemm": 300.0},
+        "not_attributable": {"joules": 90.0, "phases": ["bcast"], "window_s": 0.2},
     }
     assert list(found["phases"]) == ["swap", "gemm"]
+
+
+def test_second_dies_count_only_next_to_first_dies() -> None:
+    first, second = EnergyUsed(1.0, 5.0, "gpu 0", 7.0), EnergyUsed(1.0, None, "gpu 1", 0.0, second_die=True)
+    both = energy([("a", first), ("a", second)], None)
+    assert both is not None
+    assert (both["gpu_joules"], both["joules"]) == (7.0, 12.0)
+    alone = energy([("a", EnergyUsed(1.0, 5.0, "gpu 1", 0.0, second_die=True)), ("b", first)], None)
+    assert alone is not None
+    assert (alone["gpu_joules"], alone["joules"]) == (None, None), "no rank reads the first die of a"
 
 
 @pytest.mark.parametrize(
@@ -176,104 +219,21 @@ def test_a_sum_is_known_where_all_of_its_parts_are(everybody: list[tuple[str, En
         assert found["gflops_per_watt"] is None
 
 
-def test_a_gpu_tells_its_energy_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NVMLError(Exception):
-        pass
-
-    millijoules = iter([5_000, 12_500])
-    nvml = SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByPciBusId=lambda bus: bus,
-        nvmlDeviceGetUUID=lambda gpu: f"GPU-{gpu}",
-        nvmlDeviceGetTotalEnergyConsumption=lambda gpu: next(millijoules),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    gpu = NvmlCounter("0000:01:00.0")
-    assert gpu.name == "GPU-0000:01:00.0"
-    assert gpu.joules() == 7.5
-
-
-def test_without_nvml_a_gpu_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
-    assert NvmlCounter("0000:01:00.0").joules() is None
-
-
-class Silent:
-    """A counter that cannot be read."""
-
-    name = "silent"
-
-    def joules(self) -> float | None:
-        return None
-
-
 def test_the_reason_for_an_unknown_energy_names_what_is_missing() -> None:
-    known = Counter(*range(9))
+    known = Told(*range(9))
     assert "no RAPL counters" in why_unknown([], None)
-    assert "only root can" in why_unknown([known, Silent()], None)
+    closed = why_unknown([known, Closed()], None)
+    assert "/sys/energy_uj: Permission denied" in closed
+    assert "only root can" in closed
     assert why_unknown([known], None) == ""
     assert why_unknown(None, None) == "", "another rank of the host reads them"
-    assert "nvidia-ml-py" in why_unknown([known], Silent())
-    assert why_unknown(None, Silent(), amd=True).startswith("amdsmi reports no energy")
-    assert why_unknown([], Silent()).count("; ") == 1
+    assert why_unknown(None, Closed()).startswith("the GPU reports no energy: energy and power (")
+    assert why_unknown([], Closed()).count("; ") == 1
 
 
 def test_this_machine_can_be_asked() -> None:
-    meter = EnergyMeter(processors(), None)
-    meter.begin()
+    measured = EnergyMeter(processors(), None, [])
+    measured.begin()
     os.getpid()
-    meter.end(1.0)
-    assert meter.used.processors is None or meter.used.processors >= 0.0
-
-
-def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None:
-    counter = Counter(1.0, 5.0, 7.0)
-    meter = EnergyMeter([counter], None)
-    meter.begin()
-    meter.end(None)
-    assert "energy" not in [thread.name for thread in threading.enumerate()]
-    meter.begin()
-    meter.end(3.0)
-    assert meter.used == EnergyUsed(3.0, 2.0, phases={"other": 2.0})
-    assert counter.looks == 3
-
-
-def test_a_cray_node_has_counters_of_its_processors_and_memory(tmp_path: Path) -> None:
-    folder = tmp_path / "sys/cray/pm_counters"
-    folder.mkdir(parents=True)
-    for name, text in (("cpu_energy", "1000 J 17 us"), ("memory_energy", "50 J 17 us"), ("energy", "9 J 17 us")):
-        (folder / name).write_text(f"{text}\n")
-    cpu, memory = processors(tmp_path)
-    (folder / "cpu_energy").write_text("1250 J 18 us\n")
-    assert (cpu.joules(), memory.joules()) == (250.0, 0.0)
-    (folder / "cpu_energy").write_text("NOTAVAIL\n")
-    assert cpu.joules() is None
-    package(tmp_path, 0, 5)
-    assert [one.name for one in processors(tmp_path)] == ["intel-rapl:0"], "RAPL is preferred"
-
-
-@pytest.mark.parametrize("key", ["energy_accumulator", "power"])
-def test_amdsmi_counts_in_units_of_its_resolution(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class AmdSmiException(Exception):  # noqa: N818
-        pass
-
-    counts = [1_000_000, 3_000_000]
-
-    def count(gpu: str) -> dict[str, float]:
-        if not counts:
-            raise AmdSmiException
-        return {key: counts.pop(0), "counter_resolution": 15.3}
-
-    fake = SimpleNamespace(
-        AmdSmiException=AmdSmiException,
-        amdsmi_init=lambda: None,
-        amdsmi_get_processor_handle_from_bdf=lambda bus: bus,
-        amdsmi_get_energy_count=count,
-    )
-    monkeypatch.setitem(sys.modules, "amdsmi", fake)
-    counter = AmdCounter("0000:c1:00.0")
-    assert counter.joules() == pytest.approx(2_000_000 * 15.3e-6)
-    assert counter.joules() is None
-    monkeypatch.setitem(sys.modules, "amdsmi", None)
-    assert AmdCounter("0000:c1:00.0").joules() is None
+    measured.end(1.0)
+    assert measured.used.processors is None or measured.used.processors >= 0.0

@@ -128,3 +128,33 @@ def test_the_energy_of_hpl_mxp_is_compared_with_that_of_hpl() -> None:
     assert "J(HPL-MxP)/J(HPL): 0.250, in joules per flop." in scoreboard([first, mixed])
     mixed.status = "invalid"
     assert "J(HPL-MxP)" not in scoreboard([first, mixed])
+
+
+def hpg_mxp(solves: int | None, double_solves: int | None, penalty: float | None = None, **joules: float) -> Result:
+    return Result(
+        benchmark="hpg-mxp",
+        status="valid",
+        problem={"rows": 4096, "ranks": 2, "max_iterations": 300, "restart": 30},
+        result={"rate_flops": 1e9 if penalty else None, "solves": solves, "double_solves": double_solves},
+        validation={"passed": True, "penalty": penalty},
+        telemetry={part: {"joules": value} for part, value in joules.items()},
+    )
+
+
+@pytest.mark.parametrize(
+    ("penalty", "shown"), [(1.0, "0.600 per iteration."), (0.75, "0.600 per iteration, 0.800 to the same residual.")]
+)
+def test_the_energies_of_mixed_and_double_solves_are_compared(penalty: float, shown: str) -> None:
+    """Three mixed solves of 60 J, and two double solves of 100 J."""
+    both = hpg_mxp(3, 2, penalty, energy=180.0, double_energy=200.0)
+    assert f"J(mixed)/J(double) of HPG-MxP: {shown}" in " ".join(scoreboard([both]).split())
+    del both.telemetry["double_energy"]
+    assert "J(mixed)" not in scoreboard([both])
+
+
+def test_solvers_that_ran_alone_are_compared_if_their_problems_are_equal() -> None:
+    mixed, double = hpg_mxp(3, None, energy=180.0), hpg_mxp(None, 2, energy=200.0)
+    assert "J(mixed)/J(double) of HPG-MxP: 0.600 per iteration." in scoreboard([double, mixed])
+    assert "J(mixed)" not in scoreboard([mixed])
+    double.problem["rows"] = 4097
+    assert "J(mixed)" not in scoreboard([double, mixed])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mxpeak.perf.health import SensorReading, summary
+from mxpeak.perf.health import summary
+from mxpeak.perf.sensors.contract import SensorReading
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size
 from mxpeak.verbs.scan.run import Record, result

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from mxpeak.bench.partial_result import CaseInProgress, Partial, aborted, stop_together
@@ -22,8 +23,9 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid, best_node_grid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Run
-from mxpeak.perf.energy import EnergyMeter, energy, gpu_counter, processors, why_unknown
+from mxpeak.perf.energy import EnergyMeter, energy, why_unknown
 from mxpeak.perf.host import one_core_each
+from mxpeak.perf.sensors.choose import gpu_sensors, processors
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, Result
 from mxpeak.runtime.facts import facts_of
@@ -38,7 +40,7 @@ from mxpeak.runtime.placement import (
     on_device,
     on_processor,
 )
-from mxpeak.spans import Observer, Spans
+from mxpeak.spans import DEVICE, LongSpan, Observer, Spans
 
 #: The number of computations of a case whose phases are kept. It covers both solvers with all parts, and bounds the
 #: memory of a soak test.
@@ -46,7 +48,23 @@ MOST_SPANS = 8
 #: The reason that a file of partial results contains until the run replaces it.
 CUT_SHORT = "the run ended without a message, or is still running"
 
+#: Parts of the measured work whose energies a result contains: the work that determines the rate, and the same work in
+#: double precision.
+ENERGIES = MAIN, DOUBLE = "energy", "double_energy"
+#: Rates of a result that correspond to the main energy; solvers of HPG-MxP that run alone have no rating.
+RATES = ("rate_flops", "raw_rate_flops", "double_rate_flops")
+
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """The cores and the PCI addresses of the GPUs that the ranks of a node use; `amd` if the GPUs are from AMD."""
+
+    node: str
+    cores: list[int]
+    gpus: list[str]
+    amd: bool
 
 
 class RunHooks(TypedDict, total=False):
@@ -62,6 +80,7 @@ class RunHooks(TypedDict, total=False):
     follow      called with the spans of each observed computation, on every rank
     stop        returns the reason to stop, or None; called on rank 0
     ending      returns whether a signal has requested the end; a last checkpoint may still be written
+    on_devices  called with the cores and GPUs of the ranks of each node, on the first rank of the node
     argv        command line, for the result file
     """
 
@@ -75,6 +94,7 @@ class RunHooks(TypedDict, total=False):
     follow: Callable[[Spans], None]
     stop: Callable[[], str | None]
     ending: Callable[[], bool]
+    on_devices: Callable[[NodeDevices], None]
     argv: Sequence[str]
 
 
@@ -91,22 +111,38 @@ class Bench(Generic[AnyConfig]):
         self._under_way: CaseInProgress | None = None
         self.facts = facts_of(hooks.get("argv", ()), run, comm, placement, kernels)
         self.budget = memory_budget(run, comm, placement.device)
-        bus = kernels.device_facts().get("device_bus")
         self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
-        self._amd = str(kernels.device_facts().get("device_architecture", "")).startswith("gfx")
-        self._gpu = gpu_counter(bus, amd=self._amd) if bus else None
+        self._gpu = gpu_sensors(self.gpu_bus, amd=self.on_amd) if self.gpu_bus else None
+        self._long_spans: list[LongSpan] = []
+        self._meters = {part: EnergyMeter(self._packages or [], self._gpu, self._long_spans) for part in ENERGIES}
+        if (on_devices := hooks.get("on_devices")) is not None:
+            self._tell_devices(on_devices)
 
-        def phase() -> str:
-            return next((spans.place for spans in self._spans if spans.place), "")
+    @property
+    def gpu_bus(self) -> str | None:
+        """Return the PCI address of this rank's GPU, or None without a GPU."""
+        return self.kernels.device_facts().get("device_bus")
 
-        self._meter = EnergyMeter(self._packages or [], self._gpu, doing=phase)
+    @property
+    def on_amd(self) -> bool:
+        """Return whether this rank's GPU is from AMD."""
+        return str(self.kernels.device_facts().get("device_architecture", "")).startswith("gfx")
+
+    def _tell_devices(self, on_devices: Callable[[NodeDevices], None]) -> None:
+        """Call the on_devices hook with the devices of each node on its first rank. Collective over comm."""
+        node = nodes_of(self.comm, (self.placement.cores, self.gpu_bus))
+        if node.rank == 0:
+            cores = sorted({core for cores, _ in node.values for core in cores})
+            gpus = [bus for _, bus in node.values if bus is not None]
+            on_devices(NodeDevices(node_name(), cores, list(dict.fromkeys(gpus)), self.on_amd))
 
     def begin(self, case: Any) -> None:
         """Start a case: clear the spans and the energy of the previous case, and call the on_begin hook on rank 0."""
         self._under_way = CaseInProgress(case)
         self._spans.clear()
-        self._meter.clear()
+        for meter in self._meters.values():
+            meter.clear()
         if self.comm.rank == 0 and (on_begin := self._hooks.get("on_begin")):
             on_begin(case)
 
@@ -117,6 +153,7 @@ class Bench(Generic[AnyConfig]):
     def new_spans(self, *, watched: bool = True) -> Spans:
         """Create new spans, and attach the observers if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
+        spans.long_s, spans.long_spans = self._meters[MAIN].least_s, self._long_spans
         self._spans.append(spans)
         if watched and self._under_way is not None:
             self._under_way.spans = spans
@@ -173,29 +210,38 @@ class Bench(Generic[AnyConfig]):
         self.kernels.wait()
         return allreduce_scalar(comm, time.perf_counter() - begin, "max", self.kernels.xp)
 
-    def metered(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
-        """Time `work` like `slowest`, and also measure its energy. Collective over comm, or all ranks."""
-        elapsed_s = None
-        self._meter.begin()
+    def metered(self, work: Callable[[], object], comm: Communicator | None = None, part: str = MAIN) -> float:
+        """Time `work` like `slowest`, and add its energy to a part of ENERGIES. Collective over comm, or all ranks."""
+        elapsed_s, meter = None, self._meters[part]
+        meter.begin()
         try:
             elapsed_s = self.slowest(work, comm)
         finally:
-            self._meter.end(elapsed_s)
+            phases = () if elapsed_s is None else (name for spans in self._spans for name in spans.phases)
+            meter.end(elapsed_s, set(phases) - {DEVICE})
         return elapsed_s
 
-    def energy(self, rate_flops: float | None) -> dict[str, Any]:
+    def energies(self, result: Result | None) -> dict[str, Any]:
         """Return the energy of the measured work of a case, or the reason why it is unknown, on rank 0.
 
-        Collective over all ranks.
+        `result` is complete on rank 0. Its rates determine the flops per joule. Collective over all ranks.
         """
-        why = why_unknown(self._packages, self._gpu, amd=self._amd)
-        ranks = self.comm.gather_objects((node_name(), self._meter.used, why))
+        figures = {} if result is None else result.result
+        section = self._energy(MAIN, next((figures[key] for key in RATES if figures.get(key)), None))
+        if self._meters[DOUBLE].regions:  # on all ranks or on none
+            section |= self._energy(DOUBLE, figures.get("double_rate_flops"))
+        return section
+
+    def _energy(self, part: str, rate_flops: float | None) -> dict[str, Any]:
+        used = self._meters[part].used
+        ranks = self.comm.gather_objects((node_name(), used, used.why_short or why_unknown(self._packages, self._gpu)))
         if not ranks:
             return {}
-        used = energy([(host, used) for host, used, _ in ranks], rate_flops)
-        if used is not None and used["joules"] is not None:
-            return {"energy": used}
-        return {"energy": used, "energy_unknown": next((why for *_, why in ranks if why), "no energy was measured")}
+        found = energy([(host, used) for host, used, _ in ranks], rate_flops)
+        if found is not None and found["joules"] is not None:
+            return {part: found}
+        why = next((why for *_, why in ranks if why), "no energy was measured")
+        return {part: found, f"{part}_unknown": why}
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
@@ -269,7 +315,7 @@ def run_cases(
         complete = []
         try:
             for case, local in results(bench):
-                used = bench.energy(None if local is None else local.result.get("rate_flops"))
+                used = bench.energies(local)
                 if local is not None:
                     local.telemetry.update(used)
                 result: Result | None = bench.comm.bcast_object(local)

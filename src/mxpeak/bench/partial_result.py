@@ -37,12 +37,12 @@ class Partial:
 
     computation   part of the run to which the solves belong
     rate_flops    rate of these solves by the formula of the benchmark
-    passed        whether all validations so far have passed
+    passed        whether all validations so far have passed; None if the run has no validation
     """
 
     computation: str
     rate_flops: float
-    passed: bool
+    passed: bool | None
 
 
 def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, log
 from typing import Any, TypeVar
 
@@ -416,23 +417,25 @@ class SparseBench(Bench[AnySparse]):
         rt: float,
         prepare: Callable[[], object] = lambda: None,
         so_far: Callable[[TimedSolves[AnySolve]], Partial] | None = None,
+        part: str | None = None,
     ) -> TimedSolves[AnySolve]:
         """Repeat a solve of `steps` iterations until `rt` seconds have passed, at least `least` times. Collective.
 
-        `prepare` runs before each solve and is not timed. `so_far` is given if the solves determine the result: their
-        energy is then measured, and each sample is recorded with the partial result.
+        prepare   runs before each solve and is not timed
+        so_far    given if the solves determine the result: each sample is recorded with the partial result
+        part      the part of ENERGIES to which the solves add their energy, or None
         """
         samples, solves = list[float](), list[AnySolve]()
-        timed = self.slowest if so_far is None else self.metered
+        timed = self.slowest if part is None else partial(self.metered, part=part)
         while sum(samples) < rt or len(samples) < least:
             prepare()
             samples.append(timed(lambda: solves.append(solve())))
             progress.before = steps * len(samples)
             progress.expected = steps * max(least, ceil(rt * len(samples) / sum(samples)))
             if so_far is not None:
-                partial = so_far(TimedSolves(samples, solves))
-                self.sampled(samples[-1], partial)
-                stop_if_slow(self.config.target, samples, partial.rate_flops, rt)
+                finished = so_far(TimedSolves(samples, solves))
+                self.sampled(samples[-1], finished)
+                stop_if_slow(self.config.target, samples, finished.rate_flops, rt)
         self.spans.finish()
         by_step = step_table(self.kernels, self.comm, self.spans)
         return TimedSolves(samples, solves, phase_table(self.comm, self.spans), by_step)

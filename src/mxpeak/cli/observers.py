@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mxpeak import __version__
 from mxpeak.cli.request import RunRequest
@@ -20,6 +21,7 @@ from mxpeak.comm.base import awaited, waits_for
 from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import ExitCode, MxpeakError
+from mxpeak.perf.sensors.choose import node_sensors
 from mxpeak.records import Result
 from mxpeak.report.summaries import case_text
 from mxpeak.runtime.nodes import node_name, nodes_of
@@ -27,9 +29,13 @@ from mxpeak.spans import Observer
 from mxpeak.watch.events import SCHEMA, EventLog
 from mxpeak.watch.forecast import ProgressForecast
 from mxpeak.watch.guard import Guard
+from mxpeak.watch.live_sensors import LiveSensors
 from mxpeak.watch.progress import Progress
-from mxpeak.watch.prometheus import Metrics
+from mxpeak.watch.prometheus import Metrics, MetricsFile
 from mxpeak.watch.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from mxpeak.bench.harness import NodeDevices
 
 #: A function that forecasts a case by a simulation; it returns None if a simulation is not possible.
 Simulated = Callable[[Any], ProgressForecast | None]
@@ -44,11 +50,13 @@ class RunObservers:
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
         self.forecasts: Mapping[str, Mapping[Any, ProgressForecast]] = {}
+        self._quiet = output.quiet
         speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
         host = os.uname().nodename
         self.log = EventLog(Path(output.events)) if speaks and output.events else None
         about = _about(benchmark, ranks)
         self.metrics = Metrics(Path(output.prometheus), about) if speaks and output.prometheus else None
+        self.devices = DeviceMetrics(Path(output.prometheus), about, self.metrics) if output.prometheus else None
         if self.log:
             run = {"schema": SCHEMA, "benchmark": benchmark, "argv": list(argv), "ranks": ranks}
             self.log.write("run started", **run, version=__version__, host=host, pid=os.getpid())
@@ -75,6 +83,8 @@ class RunObservers:
             if file and file.error is not None:
                 session.log(f"mxpeak: error: cannot write {flag} {file.path}: {file.error.strerror}")
                 code = ExitCode.RESOURCE
+        if self.devices and not self._quiet:
+            self.devices.log_missing(session)
         return code
 
     def close(self, code: int) -> None:
@@ -82,8 +92,55 @@ class RunObservers:
         if self.log:
             self.log.write("run ended", status=status_of(code), exit_code=code)
             self.log.close()
+        if self.devices:
+            self.devices.close()
         if self.metrics:
             self.metrics.ended(code)
+
+
+class DeviceMetrics:
+    """Writes the values of a node's devices to a metrics file during a run.
+
+    The devices of rank 0's node are in its file. Each other node has its own file, with the name of the node before
+    the suffix, because the nodes may share the folder.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, str], metrics: Metrics | None):
+        self._path, self._about, self._leads = path, about, metrics is not None
+        self._file: MetricsFile | None = metrics
+        self._live: LiveSensors | None = None
+        self._missing: Sequence[str] = ()
+
+    def watch(self, devices: NodeDevices) -> None:
+        """Start to write the values of these devices, instead of those of earlier devices."""
+        if self._live is not None:
+            self._live.stop()
+        if self._file is None:
+            path = self._path.with_name(f"{self._path.stem}.{devices.node}{self._path.suffix}")
+            self._file = MetricsFile(path, {**self._about, "host": devices.node})
+        find = partial(node_sensors, devices.cores, devices.gpus, amd=devices.amd)
+        self._live = LiveSensors(find, self._file.devices, self._note)
+
+    def close(self) -> None:
+        """End the readings, and remove their values from the file if it is not that of the run."""
+        if self._live is not None:
+            self._live.stop()
+        if self._file is None or self._leads:
+            return
+        self._file.devices([])
+        if self._file.error is not None:  # rank 0 cannot know
+            error = f"cannot write --prometheus {self._file.path} on {self._about['host']}"
+            print(f"mxpeak: error: {error}: {self._file.error.strerror}", file=sys.stderr, flush=True)
+
+    def log_missing(self, session: Session) -> None:
+        """Print the values that could not be read, with the reasons."""
+        if self._missing:
+            session.log(f"note: {self._path} has {'; '.join(self._missing)}")
+
+    def _note(self, missing: Sequence[str]) -> None:
+        self._missing = missing
+        if self._file is not None:
+            self._file.note(missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,22 +246,32 @@ def observing(output: OutputConfig, benchmark: str, argv: Sequence[str], session
 
 
 @contextmanager
-def metrics_of(file: str | None, benchmark: str, session: Session) -> Iterator[Metrics | None]:
-    """Yield the metrics of a command on rank 0, or None. If an exception ends the command, record the exit code."""
-    if file is None or session.rank != 0:
-        yield None
+def metrics_of(
+    file: str | None, benchmark: str, session: Session
+) -> Iterator[tuple[Metrics | None, DeviceMetrics | None]]:
+    """Yield the metrics of a command on rank 0, and those of the devices on every rank, or None.
+
+    If an exception ends the command, record the exit code.
+    """
+    if file is None:
+        yield None, None
         return
-    metrics = Metrics(Path(file), _about(benchmark, session.comm.size if session.comm else 1))
+    about = _about(benchmark, session.comm.size if session.comm else 1)
+    metrics = Metrics(Path(file), about) if session.rank == 0 else None
+    devices = DeviceMetrics(Path(file), about, metrics)
     try:
-        yield metrics
+        yield metrics, devices
+        devices.close()
     except BaseException as error:
-        metrics.ended(_code_of(error))
+        devices.close()
+        if metrics is not None:
+            metrics.ended(_code_of(error))
         raise
 
 
 def _about(benchmark: str, ranks: int) -> dict[str, str]:
     """Return the labels that identify a run."""
-    labels = {"benchmark": benchmark, "version": __version__, "host": os.uname().nodename, "ranks": str(ranks)}
+    labels = {"benchmark": benchmark, "version": __version__, "host": node_name(), "ranks": str(ranks)}
     set_ones = {label: next(filter(None, map(os.environ.get, names)), "") for label, names in VARIABLES.items()}
     return {**labels, **{label: value for label, value in set_ones.items() if value}}
 

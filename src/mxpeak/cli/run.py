@@ -270,6 +270,7 @@ class Execution:
                     on_note=lambda text: None if request.output.quiet else session.log(f"note: {text}"),
                     on_sample=on_sample,
                     **({} if self.watchdog is None else {"follow": self.watchdog.follow}),
+                    **({} if self.observers.devices is None else {"on_devices": self.observers.devices.watch}),
                     stop=watched.reason,
                     ending=lambda: session.ending,
                     argv=self.argv,

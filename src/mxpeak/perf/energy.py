@@ -2,123 +2,47 @@
 
 Processors: RAPL, or pm_counters of HPE Cray nodes. GPUs: NVML on NVIDIA, and amdsmi on AMD.
 
-A thread reads the counters at both ends of each timed region and 20 times per second in between. The energy since the
-last reading is added to the current phase. RAPL counters wrap at about 260 kJ, which a busy processor uses in twenty
-minutes. Unreadable values are None; on many systems only root can read RAPL.
+A thread reads the counters at both ends of each timed region and 20 times per second in between. RAPL counters wrap at
+about 260 kJ, which a busy processor uses in twenty minutes. Unreadable values are None; on many systems only root can
+read RAPL.
+
+A value that is read at time t is at most lag_s old: the counter is updated at intervals, and its sensor has a delay. A
+difference of two readings therefore belongs to a phase only if the first reading is at least lag_s after the phase has
+begun, and the second one is before the phase has ended. This is the confidence window of McDaniel et al.
+(arXiv 2604.06056). The energy outside of the windows is not attributable to a phase. In the same way, the energy of a
+region has an error of up to lag_s times the power, so the energy of short regions is not attributable.
 """
 
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from math import inf
+from time import perf_counter
+from typing import Any
 
-from mxpeak.perf.health import amd_energy, gpu_energy
-from mxpeak.perf.host import number_in, text_in
+from mxpeak.perf.sensors.contract import Counter, Sensors
+from mxpeak.spans import LongSpan
 
-#: Joules per count of RAPL, and seconds between two readings.
-MICRO, LOOK_S = 1e-6, 0.05
-#: Name of the phase for energy outside of all phases.
-OTHER = "other"
-
-
-class Counter(Protocol):
-    """A counter of the energy that a device consumes."""
-
-    name: str
-
-    def joules(self) -> float | None:
-        """Return the joules since the creation of the counter, or None if it cannot be read."""
+#: Seconds between two readings, and the maximum number of readings that a region keeps.
+LOOK_S, MOST_READINGS = 0.05, 50_000
+#: Largest error of the energy of regions, relative to the energy, that the lag of a counter may cause.
+MOST_ERROR = 0.1
+#: Start of the reason for an unknown energy if the counters were read, but the regions are too short.
+NOT_ATTRIBUTABLE = "not attributable"
+#: The owner of the energy between two readings that is in the windows of several phases at the same time.
+OVERLAP = LongSpan("overlap", "", 0.0, 0.0)
 
 
-class Rapl:
-    """The counter of a RAPL domain: a processor package or its memory."""
+@dataclass(frozen=True, slots=True)
+class PhaseEnergy:
+    """Joules in the confidence windows of a phase, and the length of the windows in seconds."""
 
-    def __init__(self, folder: Path):
-        self.name = folder.name
-        self._file, self._range = folder / "energy_uj", number_in(folder / "max_energy_range_uj")
-        self._last, self._total = number_in(self._file), 0
-
-    def joules(self) -> float | None:
-        """Return the joules since the creation of the counter, which must be read at least once per wrap."""
-        now = number_in(self._file)
-        if now is None or self._last is None:
-            return None
-        grown = now - self._last
-        if grown < 0:
-            if self._range is None:
-                return None
-            grown += self._range + 1
-        self._last, self._total = now, self._total + grown
-        return MICRO * self._total
-
-
-class NvmlCounter:
-    """The energy counter of an NVIDIA GPU, read through NVML."""
-
-    def __init__(self, pci_bus_id: str):
-        self.name, self._read = gpu_energy(pci_bus_id)
-        self._first = self._read()
-
-    def joules(self) -> float | None:
-        """Return the joules since the creation of the counter, or None if NVML cannot read them."""
-        now = self._read()
-        return None if now is None or self._first is None else now - self._first
-
-
-class PmCounter:
-    """A counter of HPE Cray's pm_counters, which the node's controller updates ten times per second."""
-
-    def __init__(self, file: Path):
-        self.name, self._file = file.name, file
-        self._first = self._read()
-
-    def joules(self) -> float | None:
-        """Return the joules since the creation of the counter, or None if it cannot be read."""
-        now = self._read()
-        return None if now is None or self._first is None else now - self._first
-
-    def _read(self) -> float | None:
-        words = (text_in(self._file) or "").split()  # such as 123456 J 1712345678 us
-        return float(words[0]) if len(words) >= 2 and words[0].isdecimal() and words[1] == "J" else None
-
-
-class AmdCounter:
-    """The energy counter of an AMD GPU, read through amdsmi."""
-
-    def __init__(self, pci_bus_id: str):
-        self.name, self._read = amd_energy(pci_bus_id)
-        self._first = self._read()
-
-    def joules(self) -> float | None:
-        """Return the joules since the creation of the counter, or None if amdsmi cannot read them."""
-        now = self._read()
-        return None if now is None or self._first is None else now - self._first
-
-
-def gpu_counter(pci_bus_id: str, *, amd: bool) -> Counter:
-    """Return the energy counter of the GPU with this PCI address."""
-    return AmdCounter(pci_bus_id) if amd else NvmlCounter(pci_bus_id)
-
-
-def processors(root: str | Path = "/") -> list[Counter]:
-    """Return the counters of this host's processor packages, and of their memory if it has a separate counter.
-
-    If RAPL is missing or unreadable, the counters are those of Cray's pm_counters, if the host has them.
-    """
-    counters: list[Counter] = []
-    for package in sorted((Path(root) / "sys/class/powercap").glob("intel-rapl:[0-9]*")):
-        if package.name.count(":") == 1 and (text_in(package / "name") or "").startswith("package"):
-            counters.append(Rapl(package))
-            parts = sorted(package.glob(f"{package.name}:[0-9]*"))
-            counters += [Rapl(part) for part in parts if text_in(part / "name") == "dram"]
-    if any(counter.joules() is not None for counter in counters):
-        return counters
-    files = [Path(root) / f"sys/cray/pm_counters/{part}_energy" for part in ("cpu", "memory")]
-    return [PmCounter(file) for file in files if file.exists()] or counters
+    joules: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,51 +51,73 @@ class EnergyUsed:
 
     seconds    duration of the regions
     gpu        identifier of the GPU, because ranks may share a GPU
-    phases     joules of processors and GPU together, by phase of this rank
+    phases     energy of processors and GPU together, by phase of this rank
+    too_short  phases without attributable energy
+    window_s   shortest phase that always has attributable energy
+    why_short  reason why the energy of these regions is not attributable; empty if it is
+    second_die whether another GPU of the module counts the energy of this rank's GPU, so that gpu_joules is 0
     """
 
     seconds: float
     processors: float | None = None
     gpu: str | None = None
     gpu_joules: float | None = None
-    phases: Mapping[str, float] = field(default_factory=dict)
+    phases: Mapping[str, PhaseEnergy] = field(default_factory=dict)
+    too_short: frozenset[str] = frozenset()
+    window_s: float = 0.0
+    why_short: str = ""
+    second_die: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """The times before and after the counters were read, and the sum of the joules."""
+
+    before: float
+    after: float
+    joules: float
 
 
 class EnergyMeter:
     """Measures the energy of consecutive timed regions.
 
-    cpu      counters of this host's processors; empty on all ranks of a host except one
-    gpu      counter of this rank's GPU, or None
-    doing    function that returns the name of the current phase
+    cpu         counters of this host's processors; empty on all ranks of a host except one
+    gpu         counter of this rank's GPU, or None
+    long_spans  list to which the spans of this rank append each span of at least least_s; cleared for each region
     """
 
-    def __init__(
-        self,
-        cpu: Sequence[Counter],
-        gpu: Counter | None,
-        look_s: float = LOOK_S,
-        doing: Callable[[], str] = lambda: OTHER,
-    ):
-        self._cpu, self._gpu, self._look_s, self._doing = cpu, gpu, look_s, doing
+    def __init__(self, cpu: Sequence[Counter], gpu: Sensors | None, long_spans: list[LongSpan], look_s: float = LOOK_S):
+        self._cpu, self._gpu, self._long_spans, self._look_s = cpu, gpu, long_spans, look_s
+        self._lags = {counter.source: counter.lag_s for counter in [*cpu, *([gpu] if gpu else [])]}
         self.clear()
+
+    @property
+    def least_s(self) -> float:
+        """Return the length of the shortest span that can contain two readings in its confidence window."""
+        return self._lag_s + self._look_s if self._lags else inf
+
+    @property
+    def _lag_s(self) -> float:
+        return max(self._lags.values(), default=0.0)
 
     def clear(self) -> None:
         """Discard the energy of all regions so far."""
-        self._seconds, self._joules, self._gpu_joules = 0.0, _Sum(), _Sum()
-        self._phases: dict[str, float] = defaultdict(float)
+        self.regions, self._seconds, self._joules, self._gpu_joules = 0, 0.0, _Sum(), _Sum()
+        self._phases: dict[str, PhaseEnergy] = {}
+        self._seen: set[str] = set()
+        self._window_s = self._lag_s + 2 * self._look_s
 
     def begin(self) -> None:
         """Read the counters at the start of a region, and start the thread that reads them regularly."""
-        self._ended, self._before = threading.Event(), self._read()
-        self._last = self._both(self._before)
-        self._region: dict[str, float] = defaultdict(float)
-        counts = bool(self._cpu) or self._gpu is not None
-        self._looking = threading.Thread(target=self._look, name="energy", daemon=True) if counts else None
+        self._long_spans.clear()
+        self._readings: list[CounterReading] = []
+        self._ended, self._first = threading.Event(), self._read()
+        self._looking = threading.Thread(target=self._look, name="energy", daemon=True) if self._lags else None
         if self._looking is not None:
             self._looking.start()
 
-    def end(self, seconds: float | None) -> None:
-        """End a region that took `seconds`, and add its energy.
+    def end(self, seconds: float | None, phases: Collection[str] = ()) -> None:
+        """End a region that took `seconds` and had these phases, and add its energy.
 
         If `seconds` is None, the region failed, and its energy is discarded.
         """
@@ -180,12 +126,15 @@ class EnergyMeter:
             self._looking.join()  # only one thread at a time may read a counter
         if seconds is None:
             return
-        now, (cpu_before, gpu_before) = self._read(), self._before
-        self._book(now)
+        (cpu, gpu), (cpu_first, gpu_first) = self._read(), self._first
+        self.regions += 1
         self._seconds += seconds
-        self._joules.add(now[0], cpu_before)
-        self._gpu_joules.add(now[1], gpu_before)
-        _add(self._phases, self._region)
+        self._joules.add(cpu, cpu_first)
+        self._gpu_joules.add(gpu, gpu_first)
+        self._seen.update(phases)
+        for name, energy in attributed(self._readings, self._long_spans, self._lag_s).items():
+            before = self._phases.get(name, PhaseEnergy())
+            self._phases[name] = PhaseEnergy(before.joules + energy.joules, before.seconds + energy.seconds)
 
     @property
     def used(self) -> EnergyUsed:
@@ -193,29 +142,68 @@ class EnergyMeter:
         cpu = self._joules.total if self._cpu else None
         gpu = None if self._gpu is None else self._gpu_joules.total
         readable = (cpu is not None or not self._cpu) and (gpu is not None or self._gpu is None)
-        phases = dict(self._phases) if readable else {}
-        return EnergyUsed(self._seconds, cpu, None if self._gpu is None else self._gpu.name, gpu, phases)
+        why = _why_short(self._seconds, self.regions, self._lags if readable else {})
+        phases = self._phases if readable and not why else {}
+        return EnergyUsed(
+            seconds=self._seconds,
+            processors=None if why else cpu,
+            gpu=None if self._gpu is None else self._gpu.uuid or self._gpu.device,
+            gpu_joules=None if why else gpu,
+            phases=dict(phases),
+            too_short=frozenset(self._seen - set(phases)),
+            window_s=self._window_s,
+            why_short=why,
+            second_die=self._gpu is not None and self._gpu.second_die,
+        )
 
     def _look(self) -> None:
-        while not self._ended.wait(self._look_s):
-            self._book(self._read())
-
-    def _book(self, now: tuple[float | None, float | None]) -> None:
-        """Add the energy since the last successful read to the current phase."""
-        both = self._both(now)
-        if both is None or self._last is None:
-            return
-        if both > self._last:
-            self._region[self._doing() or OTHER] += both - self._last
-        self._last = both
-
-    def _both(self, read: tuple[float | None, float | None]) -> float | None:
-        counted = bool(self._cpu), self._gpu is not None
-        return total(joules for joules, valid in zip(read, counted) if valid)
+        look_s = self._look_s
+        while not self._ended.wait(look_s):
+            before = perf_counter()
+            cpu, gpu = self._read()
+            joules = total([*([cpu] if self._cpu else []), *([gpu] if self._gpu else [])])
+            if joules is not None:
+                self._readings.append(CounterReading(before, perf_counter(), joules))
+            if len(self._readings) >= MOST_READINGS:  # an hour: half as many readings bound the memory
+                del self._readings[1::2]
+                look_s *= 2
+                self._window_s = max(self._window_s, self._lag_s + 2 * look_s)
 
     def _read(self) -> tuple[float | None, float | None]:
-        cpu = total(counter.joules() for counter in self._cpu)
-        return cpu, None if self._gpu is None else self._gpu.joules()
+        cpu, gpu = total(counter.joules() for counter in self._cpu), self._gpu
+        return cpu, None if gpu is None else 0.0 if gpu.second_die else gpu.joules()
+
+
+def attributed(readings: Sequence[CounterReading], spans: Iterable[LongSpan], lag_s: float) -> dict[str, PhaseEnergy]:
+    """Return the energy between the readings in the confidence windows of the spans, by phase.
+
+    A span inside another one owns the energy of its window. The energy in the windows of spans that run at the same
+    time, on a device and on the host, has no owner.
+    """
+    before, after = [reading.before for reading in readings], [reading.after for reading in readings]
+    owners: list[LongSpan | None] = [None] * max(0, len(readings) - 1)
+    for span in sorted(spans, key=lambda span: span.begin - span.end):  # the longest first
+        for k in range(bisect_left(before, span.begin + lag_s), bisect_right(after, span.end) - 1):
+            around = owners[k]
+            inside = around is None or (around is not OVERLAP and around.name == span.outer)
+            owners[k] = span if inside else OVERLAP
+    joules, seconds = defaultdict[str, float](float), defaultdict[str, float](float)
+    for k, owner in enumerate(owners):
+        if owner is not None and owner is not OVERLAP:
+            joules[owner.name] += readings[k + 1].joules - readings[k].joules
+            seconds[owner.name] += before[k + 1] - before[k]
+    return {name: PhaseEnergy(joules[name], seconds[name]) for name in joules}
+
+
+def _why_short(seconds: float, regions: int, lags: Mapping[str, float]) -> str:
+    """Return the reason why the energy of regions has too large an error; empty if the error is small enough."""
+    source = max(lags, key=lambda name: lags[name], default="")
+    if not source or regions * lags[source] <= MOST_ERROR * seconds:
+        return ""
+    return (
+        f"{NOT_ATTRIBUTABLE}: a timed part takes {seconds / regions:.2g} s, but {source} needs "
+        f"{lags[source] / MOST_ERROR:.2g} s for an error below {100 * MOST_ERROR:.0f} %; use a larger problem"
+    )
 
 
 class _Sum:
@@ -229,32 +217,27 @@ class _Sum:
         self.total = None if unread else (self.total or 0.0) + (after or 0.0) - (before or 0.0)
 
 
-def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, joules in more.items():
-        sums[name] += joules
-
-
 def total(parts: Iterable[float | None]) -> float | None:
     """Return the sum of the parts, or None if a part is None or there are no parts."""
     values = list(parts)
     return None if not values or None in values else sum(part for part in values if part is not None)
 
 
-def why_unknown(packages: Sequence[Counter] | None, gpu: Counter | None, *, amd: bool = False) -> str:
+def why_unknown(packages: Sequence[Sensors] | None, gpu: Sensors | None) -> str:
     """Return the reasons why the energy of this host or of this rank's GPU is unknown; empty if the energy is known.
 
     packages   counters of the host's processors; None if another rank of the host reads them
     gpu        counter of this rank's GPU, or None without a GPU
-    amd        whether the GPU is from AMD
     """
     reasons = []
     if packages is not None and not packages:
         reasons.append("this system has no RAPL counters in /sys/class/powercap and no Cray pm_counters")
     elif packages and total(counter.joules() for counter in packages) is None:
-        reasons.append("this user cannot read the RAPL counters in /sys/class/powercap (on many systems only root can)")
-    if gpu is not None and gpu.joules() is None:
-        nvidia = "NVML reports no energy of the GPU (it needs nvidia-ml-py and a GPU with an energy counter)"
-        reasons.append("amdsmi reports no energy of the GPU (it needs ROCm's amdsmi package)" if amd else nvidia)
+        files = [text for counter in packages for text in counter.missing()]
+        root = "on many systems, only root can read RAPL"
+        reasons.append(f"this user cannot read the counters of the processors: {'; '.join(files)}; {root}")
+    if gpu is not None and gpu.joules() is None and not gpu.second_die:
+        reasons.append(f"the GPU reports no energy: {'; '.join(gpu.missing())}")
     return "; ".join(reasons)
 
 
@@ -268,17 +251,12 @@ def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) ->
     cpu_of = {host: used.processors for host, used in ranks if used.processors is not None}
     cpu = total(cpu_of.get(host) for host in hosts)
     gpu_of = {(host, used.gpu): used.gpu_joules for host, used in ranks if used.gpu is not None}
-    gpu, seconds = total(gpu_of.values()), max((used.seconds for _, used in ranks), default=0.0)
+    gpu = None if _lone_second_dies(ranks) else total(gpu_of.values())
+    seconds = max((used.seconds for _, used in ranks), default=0.0)
     if (cpu is None and gpu is None) or not seconds:
         return None
     joules = cpu if not gpu_of else total([cpu, gpu])
     watts = None if joules is None else joules / seconds
-    phases: dict[str, float] = defaultdict(float)
-    seen: set[tuple[str, str | None]] = set()
-    for host, used in ranks:
-        if used.gpu is None or (host, used.gpu) not in seen:  # ranks that share a GPU read the same counter
-            _add(phases, used.phases)
-        seen.add((host, used.gpu))
     return {
         "seconds": seconds,
         "processor_joules": cpu,
@@ -286,5 +264,36 @@ def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) ->
         "joules": joules,
         "watts": watts,
         "gflops_per_watt": rate_flops / 1e9 / watts if watts and rate_flops else None,
-        "phases": dict(sorted(phases.items(), key=lambda phase: -phase[1])),
+        **_by_phase(ranks, joules),
+    }
+
+
+def _lone_second_dies(ranks: Sequence[tuple[str, EnergyUsed]]) -> bool:
+    """Return whether a host uses second dies of GPU modules without the first dies, which count their energy."""
+    dies = {(host, used.gpu): used.second_die for host, used in ranks if used.gpu is not None}
+    extra: dict[str, int] = defaultdict(int)
+    for (host, _), second in dies.items():
+        extra[host] += 1 if second else -1
+    return any(number > 0 for number in extra.values())
+
+
+def _by_phase(ranks: Sequence[tuple[str, EnergyUsed]], joules: float | None) -> dict[str, Any]:
+    """Return the energy and the power of each phase, and the energy that is not attributable to a phase."""
+    phases, watts = defaultdict[str, float](float), defaultdict[str, float](float)
+    seen: set[tuple[str, str | None]] = set()
+    for host, used in ranks:
+        if used.gpu is None or (host, used.gpu) not in seen:  # ranks that share a GPU read the same counter
+            for name, energy in used.phases.items():
+                phases[name] += energy.joules
+                watts[name] += energy.joules / energy.seconds
+        seen.add((host, used.gpu))
+    order = sorted(phases, key=lambda name: -phases[name])
+    return {
+        "phases": {name: phases[name] for name in order},
+        "phase_watts": {name: watts[name] for name in order},
+        "not_attributable": {
+            "joules": None if joules is None else max(0.0, joules - sum(phases.values())),
+            "phases": sorted({name for _, used in ranks for name in used.too_short} - set(phases)),
+            "window_s": max(used.window_s for _, used in ranks),
+        },
     }

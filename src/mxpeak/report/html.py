@@ -11,6 +11,7 @@ from typing import Any
 
 from mxpeak.perf.published import published_rates
 from mxpeak.records import PASSED, figure_text, results_of, three_digits
+from mxpeak.report.energy import energy_ratios, energy_text
 from mxpeak.report.markup import Body, folded, meter, part, rate_of, read, share, status, table, text, titled
 from mxpeak.report.overview import conclusion, overview
 from mxpeak.report.rank_map import rank_map
@@ -21,7 +22,7 @@ from mxpeak.report.scaling import ranks_figures, sizes_figure, study_figures
 from mxpeak.report.settings import facts, settings, shared_facts
 from mxpeak.report.style import page
 from mxpeak.report.summaries import lines_of, problem_parts
-from mxpeak.report.text import energy_text, nested_phases, own_test, phase_rate, rules_text
+from mxpeak.report.text import nested_phases, own_test, phase_rate, rules_text
 
 #: Approximate total number of bars in all step plots of a page, and maximum and minimum per plot. A page with many
 #: results must remain small.
@@ -42,6 +43,7 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
         conclusion(results),
         card(results, runs),
         overview(results, runs),
+        *(f"<p>{text(ratio)}</p>" for ratio in energy_ratios([read(result) for result in results])),
         _published(results),
         _study(document.get("study") or {}),
         *(show.benchmark(name, [each for each in results if str(each.get("benchmark")) == name]) for name in names),

@@ -13,6 +13,7 @@ from mxpeak.foreign import one_line
 from mxpeak.records import Result, drifted, figure_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, flag_value, repeat, values_of
+from mxpeak.report.energy import energy_ratios
 from mxpeak.report.summaries import case_text, lines_of, title_of
 from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
@@ -61,7 +62,7 @@ def scoreboard(
     notes = [
         _verdict(results, lost),
         *_drift(results),
-        *_energy_ratio(results),
+        *(f"{ratio}." for ratio in energy_ratios(results)),
         *_hint(results, quick=quick),
         *moved,
         *(f"{r.benchmark}: {note}." for r in results for note in (*lines_of(r.benchmark).notes(r), *_emulation(r))),
@@ -163,13 +164,6 @@ def _drift(results: Sequence[Result]) -> list[str]:
             changes.append(f"{lines_of(result.benchmark).name(result)} by {change}")
     text = f"* The machine's speed changed between the measurements of the limit: {', '.join(changes)}. "
     return [f"{text}Stop other programs, and run again."] if changes else []
-
-
-def _energy_ratio(results: Sequence[Result]) -> list[str]:
-    """Return the energy of HPL-MxP divided by that of HPL, per flop; empty unless both were measured and passed."""
-    energies = {r.benchmark: r.telemetry.get("energy") or {} for r in results if r.passed}
-    hpl, mixed = (energies.get(name, {}).get("gflops_per_watt") for name in ("hpl", "hpl-mxp"))
-    return [f"J(HPL-MxP)/J(HPL): {three_digits(hpl / mixed)}, in joules per flop."] if hpl and mixed else []
 
 
 def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from mxpeak.foreign import one_line
 from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
 from mxpeak.report.columns import table
+from mxpeak.report.energy import energy_ratios, energy_text
 from mxpeak.report.summaries import lines_of
 
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
@@ -23,7 +24,7 @@ def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> st
     if "aborted" in result.telemetry:
         return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"
     about = lines_of(result.benchmark).about(result, verbose=verbose)
-    runs = [_repeats(result), _soak(result), energy_text(result.telemetry), _tuned(result)]
+    runs = [_repeats(result), _soak(result), energy_text(result.telemetry), *energy_ratios([result]), _tuned(result)]
     lines = [line for line in (_emulation(result), *about, *runs, *_broken_rules(result)) if line]
     text = "".join(f"{line}\n" for line in (headline(result, color=color), *(f"  {line}" for line in lines)))
     if not verbose:
@@ -49,20 +50,6 @@ def _soak(result: Result) -> str:
         return ""
     bits = "results differ on some ranks" if soak["differ"] else "all bitwise identical on every rank"
     return f"soak: {soak['runs']} runs in {three_digits(soak['seconds'])} s, {bits}"
-
-
-def energy_text(telemetry: Mapping[str, Any]) -> str:
-    """Return a line with energy and power of the timed work, and the phases that used most energy; empty if unknown."""
-    energy = telemetry.get("energy")
-    if not energy or energy["joules"] is None:
-        return ""
-    per_watt = energy["gflops_per_watt"]
-    joules, seconds, watts = (three_digits(energy[name]) for name in ("joules", "seconds", "watts"))
-    rate = "" if per_watt is None else f", {three_digits(per_watt)} GFLOP/s/W"
-    phases = list(energy.get("phases", {}).items())[:MOST_PHASES]
-    shares = [f"{name} {percent(joules_of / energy['joules'])}" for name, joules_of in phases]
-    by_phase = f"; {', '.join(shares)}" if shares else ""
-    return f"energy {joules} J in {seconds} s, {watts} W{rate}{by_phase}"
 
 
 def _tuned(result: Result) -> str:
@@ -95,7 +82,7 @@ def _finished(solves: Mapping[str, Any]) -> str:
     """Return a line with the rate and the validation of the solves that finished before an abort."""
     count, seconds = solves["solves"], three_digits(solves["time_s"])
     so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(solves['rate_flops'])}"
-    validated = "the validation passed" if solves["passed"] else "the validation FAILED"
+    validated = {True: "the validation passed", False: "the validation FAILED", None: "no validation"}[solves["passed"]]
     return f"  {solves['computation']}: {so_far}; {validated}\n"
 
 
@@ -109,8 +96,6 @@ def headline(result: Result, *, color: bool = False) -> str:
     return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
 
 
-#: Number of phases whose share of the energy is printed.
-MOST_PHASES = 3
 #: Rules that a short or small run breaks, and the list status of a run that breaks no other rules.
 SHORT = {"time": "too short to submit", "memory": "too small to submit"}
 

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from mxpeak.bench.dry_run import DryRun
-from mxpeak.bench.harness import RunHooks, run_cases
+from mxpeak.bench.harness import MAIN, RunHooks, run_cases
 from mxpeak.bench.hpcg.check import SetResiduals, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, HpcgMeasured, Sets, hpcg_result, rating
@@ -194,6 +194,7 @@ class Hpcg:
             rt=rt,
             prepare=system.restart_from_zero,
             so_far=so_far if official else None,
+            part=MAIN if official else None,
         )
         after = bench.bandwidth(top.A, held)
         trace = self._trace(system, steps) if official else None

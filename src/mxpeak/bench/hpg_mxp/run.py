@@ -29,7 +29,7 @@ from math import ceil
 from typing import Any, Unpack
 
 from mxpeak.bench.dry_run import DryRun
-from mxpeak.bench.harness import RunHooks, run_cases
+from mxpeak.bench.harness import DOUBLE, MAIN, RunHooks, run_cases
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
 from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
@@ -220,8 +220,9 @@ class HpgMxp:
         validation, fullscale = self._validations(problem, storage, standard)
         official = storage == self._storages[0]
         least = config.repeat if official else 1
-        timed = self._solves(problem, mixed, f"{storage}: mixed", rt, validation if official else None, least)
-        reference = self._solves(problem, double, f"{storage}: double", rt, least=least)
+        parts = (MAIN, DOUBLE) if official else (None, None)
+        timed = self._solves(problem, mixed, f"{storage}: mixed", rt, parts[0], validation, least)
+        reference = self._solves(problem, double, f"{storage}: double", rt, parts[1], least=least)
         after = bench.bandwidth(double.outer, held_mixed)
         trace = self._trace(problem, mixed) if config.trace is not None and official else None
         return HpgMxpMeasured(
@@ -239,9 +240,8 @@ class HpgMxp:
         held = bench.bytes_of(problem, 0, config.restart + 1)
         before = bench.bandwidth(hierarchy.outer, held)
         first = storage == self._storages[0]
-        timed = self._solves(
-            problem, hierarchy, f"{storage}: {config.run_type}", rt, least=config.repeat if first else 1
-        )
+        label, least = f"{storage}: {config.run_type}", config.repeat if first else 1
+        timed = self._solves(problem, hierarchy, label, rt, MAIN if first else None, least=least)
         after = bench.bandwidth(hierarchy.outer, held)
         trace = self._trace(problem, hierarchy) if config.trace is not None and first else None
         return Standalone(
@@ -326,13 +326,15 @@ class HpgMxp:
         hierarchy: Hierarchy,
         label: str,
         rt: float,
-        figure: Validation | None = None,
+        part: str | None = None,
+        validation: Validation | None = None,
         least: int = 1,
     ) -> Solves:
         """Repeat and time a solve of --iterations iterations from x = 0, after an uncounted restart cycle. Collective.
 
         rt, least   the solves repeat until `rt` seconds have passed, at least `least` times
-        figure      the validation, if these solves determine the rating
+        part        the part of the energy to which the solves belong; those of the main part determine the rate
+        validation  the validation that determines the penalty; None if the solver runs alone
         """
         config, bench = self._config, self._bench
         system = self._system(problem, hierarchy, self._comm, config.restart)
@@ -343,10 +345,11 @@ class HpgMxp:
             watch = progress.cycle
             return self._solve(system, b_norm, restart=config.restart, most=most, tolerance=0.0, watch=watch)
 
-        def so_far(mixed: Solves) -> Partial:
-            assert figure is not None
-            flops = hpg_mxp_flops(self._problem.levels, cycles_of(mixed))["total"]
-            return Partial(label, flops / mixed.time_s * figure.penalty, figure.passed and mixed.finite)
+        def so_far(timed: Solves) -> Partial:
+            rate = hpg_mxp_flops(self._problem.levels, cycles_of(timed))["total"] / timed.time_s
+            if validation is None:
+                return Partial(label, rate, None)
+            return Partial(label, rate * validation.penalty, validation.passed and timed.finite)
 
         bench.begin_solves(label)
         first, m = min(config.restart, config.iterations), config.iterations
@@ -356,7 +359,8 @@ class HpgMxp:
         solves = max(least, ceil(rt / expected_s))
         progress = bench.progress(label, m * solves, self._flops_per_step)
         each = partial(solve, m, progress)
-        return bench.timed_solves(each, progress, m, least=least, rt=rt, so_far=so_far if figure else None)
+        watch = so_far if part == MAIN else None
+        return bench.timed_solves(each, progress, m, least=least, rt=rt, so_far=watch, part=part)
 
     def _solve(self, system: MixedSystem, b_norm: float, **how: Any) -> Solve:
         """Run one GMRES-IR solve, and then the fault checks. Collective."""

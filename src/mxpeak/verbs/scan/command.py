@@ -154,14 +154,19 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     try:
         with (
             closing(progress),
-            metrics_of(wanted.output.prometheus, "scan", session) as metrics,
+            metrics_of(wanted.output.prometheus, "scan", session) as (metrics, devices),
             stalls_noticed(stall_limits(wanted.config.watchdog), session) as watchdog,
         ):
             observers = [progress, *([metrics] if metrics else [])] if session.rank == 0 else []
             follow = {} if watchdog is None else {"follow": watchdog.follow}
             hooks: Any = {"origins": wanted.origins, "observers": observers, "argv": argv, **follow}
+            hooks |= {"on_devices": devices.watch} if devices else {}
             body = run(wanted.config, session.comm, baseline=baseline, **hooks)
             code = None if body is None else _show(body, wanted.output, folder, session)
+            if devices:
+                devices.close()
+                if not wanted.output.quiet:
+                    devices.log_missing(session)
             if metrics and body is not None and code is not None:
                 metrics.scan(body, node_rates(body["ranks"]))
                 code = metrics_trouble(metrics, session) or code

@@ -30,8 +30,10 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
 from mxpeak.perf.adapters import adapter_changes, adapter_counters
-from mxpeak.perf.health import Sensors, sensors, summary
+from mxpeak.perf.health import summary
 from mxpeak.perf.host import core_groups, host_facts, text_in
+from mxpeak.perf.sensors.choose import sensors
+from mxpeak.perf.sensors.contract import Sensors
 from mxpeak.precision import precision as format_of
 from mxpeak.records import Caution, size_text
 from mxpeak.report.scans import SCHEMA_SCAN
@@ -99,7 +101,7 @@ def run(
         if baseline is not None:
             _check_unit(baseline, size)
             _check_models(baseline, record, comm)
-        watch = sensors(bench.placement.cores, bench.kernels.device_facts().get("device_bus"))
+        watch = sensors(bench.placement.cores, bench.gpu_bus, amd=bench.on_amd)
         _make_ready(bench, size.precision)
         measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch, unit)
         if bench.config.unit == "group":

@@ -1,0 +1,206 @@
+"""The values of devices in the metrics file during a run, on invented sensors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mxpeak.bench.harness import NodeDevices
+from mxpeak.cli import main as cli
+from mxpeak.cli import observers
+from mxpeak.cli.observers import DeviceMetrics
+from mxpeak.perf.sensors.choose import node_sensors
+from mxpeak.perf.sensors.contract import SensorReading, Sensors
+from mxpeak.perf.sensors.cores import CoreSensors
+from mxpeak.watch import live_sensors
+from mxpeak.watch.live_sensors import DeviceMeter
+from mxpeak.watch.prometheus import DeviceValues, Metrics, MetricsFile
+from tests.cli.test_watching import metrics
+from tests.support.sensors import H100, MI300X, Grows, Told, amdsmi, cray_node, nvml, package, two_cores
+
+ABOUT = {"benchmark": "hpl", "version": "0", "host": "node7", "ranks": "2", "cluster": "crow", "job": "17"}
+NVIDIA = "0000:1b:00.0"
+
+
+def labels(device: str, **more: str) -> str:
+    about = {"cluster": "crow", "host": "node7", "benchmark": "hpl", "device": device, **more}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in about.items()) + "}"
+
+
+@contextmanager
+def watched(path: Path, devices: NodeDevices, metrics: Metrics | None) -> Iterator[DeviceMetrics]:
+    """The metrics of these devices, at least twice in the file."""
+    live = DeviceMetrics(path, ABOUT, metrics)
+    live.watch(devices)
+    yield live
+    live.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a thread does."""
+    end = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_sensors, "FIRST_S", 0.01)
+    monkeypatch.setattr(observers, "LiveSensors", partial(live_sensors.LiveSensors, every_s=0.01))
+
+
+def at(root: Path) -> Callable[..., Sequence[Sensors]]:
+    """The sensors of a system tree, wherever the run asks for them."""
+    return lambda *what, **how: node_sensors(*what, root=root, **how)
+
+
+@pytest.mark.usefixtures("often")
+def test_the_devices_of_a_node_are_in_the_file_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    root, path = two_cores(tmp_path / "root"), tmp_path / "mxpeak.prom"
+    energy = package(root, 0, 1_000_000)
+    monkeypatch.setattr(observers, "node_sensors", at(root))
+    millijoules = iter(range(0, 10**9, 7_000))
+    known = {**H100, ("nvmlDeviceGetTotalEnergyConsumption",): lambda: next(millijoules)}
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(known))
+    run = Metrics(path, ABOUT, clock=lambda: 1.0)
+    with watched(path, NodeDevices("node7", [0, 1], [NVIDIA], amd=False), run) as live:
+        until(lambda: "mxpeak_device" in path.read_text())
+        (energy / "energy_uj").write_text("4000000\n")
+        until(lambda: f"energy_joules_total{labels('package-0')} 3.0" in path.read_text())
+        until(lambda: f"power_watts{labels('package-0')} 0.0" in path.read_text())
+        found = metrics(path.read_text())
+        text = path.read_text()
+    gpu, cores = labels(NVIDIA), labels("cores")
+    expected = {
+        f"power_watts{gpu}": pytest.approx(698.123),
+        f"temperature_celsius{gpu}": 66.0,
+        f"clock_hertz{gpu}": 1.41e9,
+        f"max_clock_hertz{gpu}": 1.98e9,
+        f"memory_clock_hertz{gpu}": 2.619e9,
+        f"throttled{labels(NVIDIA, reason='software power cap')}": 1.0,
+        f"throttled{labels(NVIDIA, reason='hardware slowdown')}": 0.0,
+        f"ecc_errors_total{labels(NVIDIA, kind='corrected')}": 3.0,
+        f"info{labels(NVIDIA, kind='gpu', source='NVML', uuid='GPU-1234')}": 1.0,
+        f"temperature_celsius{cores}": 62.5,
+        f"clock_hertz{cores}": 1.2e9,
+        f"throttle_events_total{cores}": 9.0,
+        f"ecc_errors_total{labels('cores', kind='uncorrected')}": 1.0,
+        f"info{labels('package-0', kind='cpu', source='RAPL')}": 1.0,
+    }
+    assert {name: found[f"mxpeak_device_{name}"] for name in expected} == expected
+    assert found[f"mxpeak_device_energy_joules_total{gpu}"] % 7.0 == 0.0
+    assert f"mxpeak_device_ecc_errors_total{labels(NVIDIA, kind='uncorrected')}" not in found, "NVML does not know it"
+    assert "# no memory errors (NVML: Not Supported) of 0000:1b:00.0\n" in text
+    assert found["mxpeak_update_time_seconds"] == 1.0, "readings are no progress: a stalled run must be noticed"
+    run.ended(0)
+    assert "mxpeak_device_" not in path.read_text()
+    assert [thread.name for thread in threading.enumerate() if thread.name == "sensors"] == []
+    said: list[str] = []
+    live.log_missing(type("Session", (), {"log": said.append}))  # type: ignore[arg-type]
+    assert said == [f"note: {path} has no memory errors (NVML: Not Supported) of 0000:1b:00.0"]
+
+
+@pytest.mark.usefixtures("often")
+def test_other_nodes_have_their_own_file_without_a_state_of_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An alert on a run that says nothing must not be about them."""
+    monkeypatch.setattr(observers, "node_sensors", at(cray_node(tmp_path / "root")))
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(MI300X))
+    own = tmp_path / "mxpeak.node8.prom"
+    with watched(tmp_path / "mxpeak.prom", NodeDevices("node8", [0], ["0000:c1:00.0"], amd=True), None):
+        until(own.exists)
+        found = metrics(own.read_text())
+    node, gpu = (labels(name).replace("node7", "node8") for name in ("node", "0000:c1:00.0"))
+    assert found[f"mxpeak_device_power_watts{node}"] == 600.0
+    assert found[f"mxpeak_device_power_watts{gpu}"] == 731.0
+    assert not {name for name in found if name.startswith(("mxpeak_running", "mxpeak_update"))}
+    assert set(metrics(own.read_text())) == {name for name in found if name.startswith("mxpeak_run_info")}
+    assert not (tmp_path / "mxpeak.prom").exists()
+
+
+@pytest.mark.usefixtures("often")
+def test_a_file_that_another_node_cannot_write_is_an_error_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    looked = threading.Event()
+    monkeypatch.setattr(observers, "node_sensors", lambda *what, **how: [Noted(looked)])
+    with watched(tmp_path / "missing/mxpeak.prom", NodeDevices("node8", [0], [], amd=False), None):
+        assert looked.wait(60.0)
+    assert "mxpeak: error: cannot write --prometheus" in (said := capfd.readouterr().err)
+    assert "on node7: No such file or directory" in said
+
+
+class Noted(Told):
+    """Sensors that note the second reading."""
+
+    def __init__(self, looked: threading.Event):
+        super().__init__()
+        self._looked, self._times = looked, 0
+
+    def joules(self) -> float | None:
+        return None
+
+    def read(self) -> SensorReading:
+        self._times += 1
+        if self._times > 1:
+            self._looked.set()
+        return SensorReading(power_w=5.0)
+
+
+def test_a_power_that_a_device_does_not_report_follows_from_its_energy() -> None:
+    meter = DeviceMeter(Grows(time.perf_counter, power_w=250.0))
+    assert meter.read().power_w is None, "one energy has no power"
+    time.sleep(0.05)
+    values = meter.read()
+    assert values.power_w == pytest.approx(250.0, rel=0.05)
+    assert values.unix == pytest.approx(time.time(), abs=60.0)
+
+
+def test_unknown_values_are_absent_and_never_zero(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "m.prom", ABOUT)
+    file.devices([DeviceValues(CoreSensors([0], tmp_path), 5.0, SensorReading(), None, None)])
+    found = metrics((tmp_path / "m.prom").read_text())
+    assert {name for name in found if "_device_" in name} == {
+        f"mxpeak_device_info{labels('cores', kind='cpu', source='/sys')}",
+        f"mxpeak_device_read_time_seconds{labels('cores')}",
+    }
+
+
+# --- the command line -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [["run", "hpl", "-N", "256", "--nb", "32"], ["scan", "-N", "256", "--rounds", "2"]])
+@pytest.mark.usefixtures("often")
+def test_a_run_writes_the_values_of_its_devices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = package(tmp_path / "root", 0, 0).parents[3]
+    monkeypatch.setattr(observers, "node_sensors", at(root))
+    seen: list[str] = []
+    write = MetricsFile.devices
+
+    def devices(self: MetricsFile, values: Any) -> None:
+        write(self, values)
+        seen.append(self.path.read_text())
+
+    monkeypatch.setattr(MetricsFile, "devices", devices)
+    code = cli.main([*verb, "--threads", "1", "--prometheus", "m.prom", "--json", "r.json"])
+    assert code in ((0, 3) if verb[0] == "scan" else (0,)), "other programs may slow a rank of a scan"
+    assert any("mxpeak_device_info{host=" in text and 'device="package-0"' in text for text in seen)
+    assert "mxpeak_device_" not in Path("m.prom").read_text()
+    assert f"mxpeak_exit_code {code}.0" in Path("m.prom").read_text()
+    said = capfd.readouterr().err
+    assert "note: m.prom has no clock (" in said
+    assert json.loads(Path("r.json").read_text())
