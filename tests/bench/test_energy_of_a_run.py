@@ -127,6 +127,8 @@ def test_the_energies_of_mixed_and_double_solves_are_compared_per_iteration(monk
     mixed, double, figures = result.telemetry["energy"], result.telemetry["double_energy"], result.result
     assert mixed["seconds"] == pytest.approx(figures["time_s"])
     assert double["seconds"] == pytest.approx(figures["double_time_s"])
+    for part in (mixed, double):
+        assert {"gs", "ortho", "spmv"} <= {*part["phases"], *part["not_attributable"]["phases"]}
     per_watt = (figures["rate_flops"] / mixed["watts"], figures["double_rate_flops"] / double["watts"])
     assert (mixed["gflops_per_watt"], double["gflops_per_watt"]) == pytest.approx([x / 1e9 for x in per_watt])
     ratio = mixed["joules"] / figures["solves"] / (double["joules"] / figures["double_solves"])

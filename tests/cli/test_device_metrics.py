@@ -107,7 +107,7 @@ def test_the_devices_of_a_node_are_in_the_file_of_the_run(monkeypatch: pytest.Mo
     assert [thread.name for thread in threading.enumerate() if thread.name == "sensors"] == []
     said: list[str] = []
     live.log_missing(type("Session", (), {"log": said.append}))  # type: ignore[arg-type]
-    assert said == [f"note: {path} has no memory errors (NVML: Not Supported) of 0000:1b:00.0"]
+    assert said == [f"note: {path} has\n  no memory errors (NVML: Not Supported) of 0000:1b:00.0"]
 
 
 @pytest.mark.usefixtures("often")
@@ -202,5 +202,5 @@ def test_a_run_writes_the_values_of_its_devices(
     assert "mxpeak_device_" not in Path("m.prom").read_text()
     assert f"mxpeak_exit_code {code}.0" in Path("m.prom").read_text()
     said = capfd.readouterr().err
-    assert "note: m.prom has no clock (" in said
+    assert "note: m.prom has\n  no clock (" in said
     assert json.loads(Path("r.json").read_text())

@@ -294,6 +294,7 @@ class SparseBench(Bench[AnySparse]):
     def begin(self, case: Any) -> None:
         """Start a case, and let all of its parts record into the same spans."""
         super().begin(case)
+        self._spans.append(self.spans)
         if self._under_way is not None:
             self._under_way.spans = self.spans
 

@@ -135,7 +135,7 @@ class DeviceMetrics:
     def log_missing(self, session: Session) -> None:
         """Print the values that could not be read, with the reasons."""
         if self._missing:
-            session.log(f"note: {self._path} has {'; '.join(self._missing)}")
+            session.log("\n  ".join([f"note: {self._path} has", *self._missing]))
 
     def _note(self, missing: Sequence[str]) -> None:
         self._missing = missing
