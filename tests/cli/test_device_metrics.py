@@ -180,7 +180,7 @@ def test_unknown_values_are_absent_and_never_zero(tmp_path: Path) -> None:
 # --- the command line -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", [["run", "hpl", "-N", "256", "--nb", "32"], ["scan", "-N", "256", "--rounds", "2"]])
+@pytest.mark.parametrize("verb", [["run", "hpl", "-N", "256", "--nb", "32"], ["scan", "-N", "256", "--ranks", "1"]])
 @pytest.mark.usefixtures("often")
 def test_a_run_writes_the_values_of_its_devices(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: list[str], capfd: pytest.CaptureFixture[str]
