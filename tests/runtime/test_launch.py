@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,32 @@ def test_a_second_signal_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     assert code_of([sys.executable, "-c", TWICE]) == 128 + signal.SIGINT
     assert (tmp_path / "told").read_text() == f"[{signal.SIGINT:d}]"
+
+
+#: Copies the output of a command to stdout, which does not block if argv[1] is 1.
+COPIES = """
+import os, subprocess, sys
+from mxpeak.runtime.launch import copied_stdout
+os.set_blocking(1, sys.argv[1] == "0")
+with copied_stdout() as (streams, errors):
+    subprocess.run(sys.argv[2:], check=True, **streams)
+sys.exit(len(errors))
+"""
+
+
+def test_a_stdout_that_does_not_block_receives_everything() -> None:
+    writes = [sys.executable, "-c", "print('x' * 300_000)"]
+    with subprocess.Popen([sys.executable, "-c", COPIES, "1", *writes], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        time.sleep(1.0)  # until the pipe is full
+        assert len(process.stdout.read()) == 300_001
+    assert process.returncode == 0
+
+
+def test_a_process_that_keeps_stdout_open_does_not_delay_the_end() -> None:
+    begin = time.monotonic()
+    copied = subprocess.run(
+        [sys.executable, "-c", COPIES, "0", "sh", "-c", "sleep 60 & echo done; exit 0"], stdout=subprocess.PIPE
+    )
+    assert (copied.returncode, copied.stdout) == (0, b"done\n")
+    assert time.monotonic() - begin < 30.0

@@ -48,7 +48,6 @@ class PlaceConfig:
         None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "where", "T"
     )
     mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "where")
-    watchdog: str = option("10,60", stall_limit, "end the run if a rank makes no progress", "measuring", "{K[,S],off}")
 
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
     CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {}
@@ -96,6 +95,7 @@ class RunConfig(PlaceConfig):
     min_share: float | None = option(
         None, share, "exit with code 4 if rate divided by limit is below X", "measuring", "X"
     )
+    watchdog: str = option("10,60", stall_limit, "end the run if a rank makes no progress", "measuring", "{K[,S],off}")
     study: str | None = option(
         None,
         one_of("weak", "strong"),

@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from select import select
 from tempfile import TemporaryFile
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from mxpeak.comm.base import Communicator
@@ -66,6 +67,8 @@ ADAPTER_VARIABLES: dict[str, str] = {}
 #: Minimum memory of each rank without a matrix: the part of Python, NumPy and MPI that is not shared.
 RANK_BYTES = 25 * 2**20
 
+#: Seconds without output after which the copy of stdout stops once the command has ended.
+COPY_S = 1.0
 #: The commands that start several ranks, by communicator.
 COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-per-node {ranks} -m mxpeak ..."}
 
@@ -228,25 +231,40 @@ def copied_stdout() -> Iterator[tuple[dict[str, int], list[OSError]]]:
         yield {}, errors
         return
     source, target = os.pipe()
-    thread = Thread(target=_copy, args=(source, errors), name="stdout of the ranks", daemon=True)
+    ended = Event()
+    thread = Thread(target=_copy, args=(source, ended, errors), name="stdout of the ranks", daemon=True)
     thread.start()
     try:
         yield {"stdout": target}, errors
     finally:
         os.close(target)
+        ended.set()
         thread.join()
 
 
-def _copy(source: int, errors: list[OSError]) -> None:
-    """Copy a pipe to stdout until its end, and close it. After an error, read the rest without writing it."""
+def _copy(source: int, ended: Event, errors: list[OSError]) -> None:
+    """Copy a pipe to stdout until its end, and close it. After an error, read the rest without writing it.
+
+    A process that the command has started may keep the pipe open. After the command has `ended`, the copy therefore
+    stops if nothing arrives for COPY_S.
+    """
     writable = True
-    while data := os.read(source, 1 << 16):
-        try:
-            while data and writable:
+    while True:
+        arrived, _, _ = select([source], [], [], COPY_S)
+        if not arrived:
+            if ended.is_set():
+                break
+            continue
+        if not (data := os.read(source, 1 << 16)):
+            break
+        while data and writable:
+            try:
                 data = data[os.write(1, data) :]
-        except OSError as error:
-            writable = False
-            errors += [] if isinstance(error, BrokenPipeError) else [error]
+            except BlockingIOError:  # stdout is a pipe that does not block, and full
+                select([], [1], [])
+            except OSError as error:
+                writable = False
+                errors += [] if isinstance(error, BrokenPipeError) else [error]
     os.close(source)
 
 

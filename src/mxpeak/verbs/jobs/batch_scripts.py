@@ -23,7 +23,9 @@ export MXPEAK_CACHE_DIR="${{TMPDIR:-/tmp}}/mxpeak-cache-$USER"
 """
 EXCLUSIVE = "# Exclude other jobs from these nodes, because a rate is that of whole nodes."
 WARNED = f"# SIGTERM {WARNING_S} s before the end, so that mxpeak can write its results so far."
-BY_MPIEXEC = f"{WARNED}\n# B: only to the batch shell, which mpiexec replaces.  mpiexec passes SIGTERM on to its ranks."
+BY_MPIEXEC = f"""{WARNED}
+# B: only to the batch shell, which mpiexec replaces.  mpiexec passes SIGTERM on to its ranks.
+# Open MPI ends them a second later, unless its parameter odls_base_sigkill_timeout is larger."""
 UNBOUND = "# mxpeak binds each rank to its cores, but keeps a binding by the launcher.  --dry-run on a node shows them."
 
 

@@ -17,6 +17,7 @@ from mxpeak.options import (
     one_of,
     option,
     share,
+    stall_limit,
     users_file,
     users_folder,
 )
@@ -71,6 +72,7 @@ class ScanConfig(PlaceConfig):
     warmup: str = option(
         "full", one_of("none", "gemm", "full"), "warm-up before the first round: none, gemm or full", "measuring"
     )
+    watchdog: str = option("10,60", stall_limit, "end the scan if a rank makes no progress", "measuring", "{K[,S],off}")
     tolerance: float = option(0.05, share, "largest slowdown that is not reported (default: 5%%)", "measuring", "5%")
     against: str | None = option(
         None, users_file, "compare with the rates of mxpeak baseline from, in FILE", "measuring"
