@@ -24,7 +24,9 @@ def max_abs(kernels: Kernels, w: Vector) -> float:
 
 
 def vector_type(kernels: SparseKernels, precision: str) -> Any:
-    """Return the array type for a precision."""
+    """Return the array type for a precision: a complex type if numbers have two parts."""
+    if kernels.parts == 2:
+        return {"fp64": kernels.xp.complex128, "fp32": kernels.xp.complex64}[precision]
     return {"fp64": kernels.xp.float64, "fp32": kernels.xp.float32}[precision]
 
 

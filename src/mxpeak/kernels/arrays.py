@@ -17,6 +17,12 @@ if not hasattr(np, "unstack"):  # the last function that NumPy lacked
 
     xp = array_api_compat.numpy
 
+
+def without_warnings() -> Any:
+    """Return a context in which NumPy does not warn of overflow, because solvers find numbers that are not finite."""
+    return np.errstate(all="ignore")
+
+
 #: Seed of the random numbers with which solvers probe factors.
 PROBE_SEED = 1961
 

@@ -155,11 +155,15 @@ def dense(device: Any) -> DenseKernels:
     return TorchDense(device)
 
 
-def sparse(device: Any, threads: int, *, own: bool = False) -> SparseKernels:
+def sparse(device: Any, threads: int, *, own: bool = False, parts: int = 1) -> SparseKernels:
     """Return the sparse kernels of a `kernels.torch.engine.device.Device`, or those of the host if `device` is None.
 
     own     whether the kernels get their own threads, because several callers compute at the same time
+    parts   real values per number: 1, or 2 for the complex kernels, which only the host has
     """
+    if parts == 2:
+        assert device is None, "complex kernels compute on the host"
+        return (_host_complex_sparse.__wrapped__ if own else _host_complex_sparse)(threads)
     make = _host_sparse.__wrapped__ if own else _host_sparse
     if device is None:
         return make(threads)
@@ -174,6 +178,14 @@ def _host_sparse(threads: int) -> HostSparse:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
 
     return HostSparse(Team(threads))
+
+
+@cache
+def _host_complex_sparse(threads: int) -> SparseKernels:
+    from mxpeak.kernels.host.engine.team import Team
+    from mxpeak.kernels.host.sparse.complex_sparse import HostComplexSparse
+
+    return HostComplexSparse(Team(threads))
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Each rank has n rows. A matrix multiplies a halo vector x. Its first part x[:n] contains the rank's own unknowns, and
 x[n : n + h] is its halo, the h entries that other ranks send. The rest is padding that is always zero. Other vectors
-have n entries. All vectors are fp64 or fp32; those of a basis may also be bf16 or fp16. A matrix is stored in its own
+have n entries. All vectors are fp64 or fp32; those of a basis may also be bf16 or fp16. Kernels for complex systems
+have complex numbers whose real and imaginary parts are in these formats. A matrix is stored in its own
 order, group after group. A group is a set of rows without entries between them: a color, a level of the natural order,
 or a single row. A sweep visits the groups in sequence. All vectors are in that order, and an `Order` converts between
 this order and the original one.
@@ -132,11 +133,13 @@ class SparseKernels(Protocol):
     """The operations of sparse solvers, which are all local to the rank.
 
     device       a `kernels.torch.engine.device.Device`, or None for NumPy arrays
+    parts        real values per number: 1 for real, or 2 for complex matrices and vectors
     chunk_rows   number of rows per chunk, all padded to the length of the longest of these rows
     """
 
     threads: int
     device: Any
+    parts: int
     chunk_rows: int
 
     @property
@@ -209,7 +212,10 @@ class SparseKernels(Protocol):
         """Compute x[rows_k] += y_k for distinct rows."""
 
     def dot(self, x: Vector, y: Vector) -> float:
-        """Return Σ x_i y_i, summed in blocks in fp64; the error is at most (512·u + n·2^-53)·Σ|x_i y_i|."""
+        """Return Σ x_i y_i, summed in blocks in fp64; the error is at most (512·u + n·2^-53)·Σ|x_i y_i|.
+
+        For complex numbers, return the real part of Σ conj(x_i) y_i, with blocks of 4096 numbers.
+        """
 
     def scale(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y = factor · x, rounded to the type of y; y may be x, and both may be vectors of a basis."""
@@ -230,7 +236,10 @@ class SparseKernels(Protocol):
         """
 
     def project(self, Q: Basis, k: int, w: Vector) -> Vector:
-        """Return the products q_j · w with the first k vectors of Q, in fp64; 2·n·k flops."""
+        """Return the products q_j · w with the first k vectors of Q, in fp64; 2·n·k flops.
+
+        For complex numbers, q_j is conjugated.
+        """
 
     def subtract_and_project(self, Q: Basis, k: int, w: Vector, h: Vector) -> Vector:
         """Compute w -= Σ h_j q_j over the first k vectors of Q, and return the products q_j · w of the new w.

@@ -151,6 +151,7 @@ class ReferenceSparse:
     xp = arrays.xp
     stopwatch = HOST
     device = None
+    parts = 1
     chunk_rows = 1
 
     def computing(self) -> nullcontext[None]:

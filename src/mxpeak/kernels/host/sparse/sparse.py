@@ -43,6 +43,7 @@ class HostSparse(HostSparseSetup):
     xp = arrays.xp
     stopwatch = HOST
     device = None
+    parts = 1
     chunk_rows = LANES
 
     def __init__(self, team: Team, rows_at_a_time: int | None = None):

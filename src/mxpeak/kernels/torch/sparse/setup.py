@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class TorchSparseSetup:
     """The sparse operations before a solve; host kernels are created only for the rows of a user's matrix."""
 
+    parts = 1
     chunk_rows = LANES
 
     def __init__(self, device: Device, threads: int, host: Callable[[], HostSparse]):
