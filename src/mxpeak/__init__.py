@@ -28,6 +28,8 @@ __all__ = [
     "UnknownTypeError",
     "UsageError",
     "__version__",
+    "bicgstab",
+    "cg",
     "cho_factor",
     "column_norms",
     "dask",
@@ -36,6 +38,7 @@ __all__ = [
     "from_tiles",
     "gmres",
     "lu_factor",
+    "minres",
     "norm",
     "norms",
     "refine",
@@ -47,7 +50,7 @@ __all__ = [
 #: Module of each public name, except for the names in the module of the norms.
 _HOMES = {
     **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor", "refine"), "mxpeak.library.dense"),
-    **dict.fromkeys(("gmres", "rows_from_file"), "mxpeak.library.sparse"),
+    **dict.fromkeys(("bicgstab", "cg", "gmres", "minres", "rows_from_file"), "mxpeak.library.sparse"),
     **dict.fromkeys(
         ("IllConditionedWarning", "NotPositiveDefiniteError", "NotSolvedWarning", "SingularMatrixError"),
         "mxpeak.library.outcomes",

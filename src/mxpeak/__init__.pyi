@@ -22,7 +22,10 @@ from mxpeak.library.outcomes import IllConditionedWarning as IllConditionedWarni
 from mxpeak.library.outcomes import NotPositiveDefiniteError as NotPositiveDefiniteError
 from mxpeak.library.outcomes import NotSolvedWarning as NotSolvedWarning
 from mxpeak.library.outcomes import SingularMatrixError as SingularMatrixError
+from mxpeak.library.sparse import bicgstab as bicgstab
+from mxpeak.library.sparse import cg as cg
 from mxpeak.library.sparse import gmres as gmres
+from mxpeak.library.sparse import minres as minres
 from mxpeak.library.sparse import rows_from_file as rows_from_file
 
 __version__: str

@@ -116,7 +116,7 @@ class Outcome(StrEnum):
     NOT_CONVERGED : str
         Iterative refinement did not reach the required accuracy.
     UNREACHED : str
-        GMRES did not reach the tolerance.
+        The iterative solver did not reach the tolerance.
     INACCURATE : str
         The residual exceeds the threshold.
     """
@@ -144,7 +144,7 @@ class Outcome(StrEnum):
         "matrix; try a wider precision, or a better conditioned matrix"
     )
     UNREACHED = (
-        "GMRES did not reach the tolerance; x is the best that it found. Raise maxiter and restart, try another "
+        "the solver did not reach the tolerance; x is the best that it found. Raise maxiter and restart, try another "
         "preconditioner (amg, or a factorization such as scipy.sparse.linalg.spilu), or solve directly with "
         "scipy.sparse.linalg.spsolve"
     )

@@ -321,11 +321,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "blocks": (blocks, torch.ones(4), r"layout torch\.sparse_bsr, .* use A\.to_sparse_coo\(\)"),
     "dense rows": (lambda: torch.eye(2).to_sparse(1), torch.ones(2), r"dense rows, .* A\.to_dense\(\)\.to_sp"),
     "rectangular": (lambda: torch.ones(2, 3).to_sparse(), torch.ones(2), r"A has shape \(2, 3\).*lsqr"),
-    "complex": (lambda: tensor(line(2), dtype=torch.complex64), torch.ones(2), r"A is complex \(torch\.complex64\)"),
     "NaN in A": (lambda: tensor(line(2) * np.nan), torch.ones(2), r"A\[0, 0\] is nan: 4 of 4"),
     "NaN in b": (lambda: tensor(line(2)), torch.tensor([1.0, torch.inf]), r"b\[1\] is inf: 1 of 2 entries"),
     "NaN in B": (lambda: tensor(line(2)), torch.tensor([[1.0, 0], [0, torch.nan]]), r"b\[1, 1\] is nan: 1 of 4"),
-    "complex b": (lambda: line(2), torch.ones(2) * 1j, r"b is complex \(torch\.complex64\)"),
     "fp8 b": (lambda: line(2), torch.ones(2).to(torch.float8_e4m3fn), r"b has dtype torch\.float8.*b\.double\(\)"),
     "long b": (lambda: line(2), torch.ones(3), r"A is 2x2, but b has shape \(3,\); use 2 rows"),
     "deep b": (lambda: line(2), torch.ones(2, 1, 1), r"b has shape \(2, 1, 1\)"),
@@ -338,6 +336,23 @@ def test_what_cannot_be_solved_is_refused(on: Any) -> None:
     for A, b, message in REFUSED.values():
         with pytest.raises(UsageError, match=message):
             solve(A(), b, on=on)
+
+
+@on_both
+def test_complex_numbers_give_complex_tensors(on: Any) -> None:
+    b = torch.tensor(vector(30) + 1j * vector(30, seed=5))
+    x, info = solve(tensor(line(30)), b, on=on)
+    assert info.converged
+    assert x.dtype == torch.complex128
+    assert residual(line(30), x.cpu().numpy(), b.numpy()) <= 1e-9 * (1 + 1e-6)
+    A = tensor(line(30) * (1 + 1j), dtype=torch.complex128)
+    if on is not None:
+        with pytest.raises(UsageError, match='use device="cpu"'):
+            solve(A, b, on=on)
+        return
+    x, info = solve(A, b, on=on)
+    assert info.converged
+    assert residual(line(30) * (1 + 1j), x.numpy(), b.numpy()) <= 1e-9 * (1 + 1e-6)
 
 
 @on_both

@@ -10,8 +10,10 @@ import scipy.sparse as sparse
 
 from mxpeak.distributed.rows import Array
 
-#: A scipy.sparse.csr_array of fp64.
+#: A scipy.sparse.csr_array of fp64, real or complex.
 Csr = Any
+#: The type of the entries by the number of real values per entry.
+FP64 = {1: np.float64, 2: np.complex128}
 
 
 def rows_of_entries(A: Csr) -> Array:

@@ -125,7 +125,7 @@ class RankGroup:
         indptr = np.concatenate([[0], np.cumsum(lengths)])
         sent = [P[partner.rows] for partner in self.partners]
         spans = [slice(indptr[n + p.offset], indptr[n + p.offset + p.received]) for p in self.partners]
-        columns, data = np.empty(indptr[-1], P.indices.dtype), np.empty(indptr[-1])
+        columns, data = np.empty(indptr[-1], P.indices.dtype), np.empty(indptr[-1], P.dtype)
         for whole, name in ((columns, "indices"), (data, "data")):
             whole[: P.nnz] = getattr(P, name)
             self._send_and_receive([getattr(rows, name) for rows in sent], [whole[span] for span in spans])

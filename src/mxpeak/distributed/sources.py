@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.dense import DistMatrix
@@ -145,8 +145,44 @@ class UserMatrix:
         self._kernels.add_matvec(y, strip, x, transposed=transposed)
 
     def _parts(self) -> Iterator[slice]:
-        """Yield slices of local rows that consist of whole blocks."""
-        m, k = self.rows.local_size, self.cols.local_size
-        if k:
-            height = self.nb * max(1, STRIP // (self.nb * k))
-            yield from (slice(begin, min(begin + height, m)) for begin in range(0, m, height))
+        return whole_blocks(self.rows, self.cols)
+
+
+class OwnRowsProduct:
+    """The products of a matrix with vectors of which each rank has consecutive rows, its own rows.
+
+    The matrix is real or complex, and its entries are from a `Strips` function. `starts` contains the first own row of
+    each rank, and n.
+    """
+
+    def __init__(
+        self, grid: Grid, cut: tuple[BlockCyclic, BlockCyclic], strips: Strips, starts: Sequence[int], xp: Any
+    ):
+        self._grid, (self._rows, self._cols), self._strips, self._xp = grid, cut, strips, xp
+        self._own = slice(*starts[grid.all.rank : grid.all.rank + 2])
+
+    def __call__(self, x: Vector) -> Vector:
+        """Return the own rows of A x for the own rows of x. Every rank adds its blocks to the whole A x. Collective."""
+        xp, n = self._xp, self._rows.n
+        whole, product = xp.zeros(n, dtype=x.dtype), xp.zeros(n, dtype=x.dtype)
+        whole[self._own] = x
+        self._grid.all.allreduce(whole, "sum")
+        over_columns, over_rows = (
+            xp.zeros(size, dtype=x.dtype) for size in (self._cols.local_size, self._rows.local_size)
+        )
+        for local, everywhere in self._cols.blocks():
+            over_columns[local] = whole[everywhere]
+        for local in whole_blocks(self._rows, self._cols):
+            over_rows[local] = self._strips(self._rows, self._cols, local) @ over_columns
+        for local, everywhere in self._rows.blocks():
+            product[everywhere] = over_rows[local]
+        self._grid.all.allreduce(product, "sum")
+        return product[self._own]
+
+
+def whole_blocks(rows: BlockCyclic, cols: BlockCyclic) -> Iterator[slice]:
+    """Yield slices of local rows that consist of whole blocks."""
+    m, k = rows.local_size, cols.local_size
+    if k:
+        height = rows.nb * max(1, STRIP // (rows.nb * k))
+        yield from (slice(begin, min(begin + height, m)) for begin in range(0, m, height))

@@ -202,6 +202,16 @@ class MixedSystem(DistributedSystem):
         self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
 
+    @property
+    def matrix(self) -> SparseMatrix:
+        """Return the matrix of the residuals in fp64."""
+        return self._A
+
+    @property
+    def inner(self) -> SparseMatrix:
+        """Return the matrix of the inner iteration."""
+        return self._inner
+
     def _empty_basis(self, inner: InnerIteration) -> SparseBasis:
         """Return a basis with memory for the vectors of one cycle."""
         shared = (self._kernels, self._comm, self._A.n, inner.restart + 1, inner.A.A.vectors, self._spans)

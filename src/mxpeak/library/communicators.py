@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -52,9 +53,30 @@ _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()
 class BlockDistributed(ABC):
     """A user's matrix that is distributed in blocks over a process grid."""
 
+    n: int
+
+    @property
+    @abstractmethod
+    def dtype(self) -> Any:
+        """Return the data type of the entries."""
+
+    @property
+    @abstractmethod
+    def comm(self) -> Communicator:
+        """Return the communicator of all ranks in the process grid."""
+
+    @property
+    @abstractmethod
+    def starts(self) -> Sequence[int]:
+        """Return the first own row of each rank, and n."""
+
     @abstractmethod
     def blocks(self) -> CyclicMatrix:
         """Return the matrix as a `CyclicMatrix`, with this rank's entries in memory. Collective."""
+
+    @abstractmethod
+    def multiply(self, x: Any) -> Any:
+        """Return this rank's own rows of A x, for its own rows of x. Collective."""
 
 
 def grid_of(shape: ProcessGrid, comm: Communicator) -> Grid:

@@ -43,7 +43,8 @@ class System(Protocol):
 class CgSolve:
     """The history of a CG solve.
 
-    `residual` and `history` are relative to the first residual, `initial`.
+    `residual` and `history` are relative to the first residual, `initial`. If a product that must be positive is not,
+    `broken` is its formula, and `product` its value.
     """
 
     outcome: Outcome = Outcome.NOT_CONVERGED
@@ -51,6 +52,8 @@ class CgSolve:
     initial: float = 0.0
     residual: float = 1.0
     history: list[float] = field(default_factory=lambda: [1.0])
+    broken: str = ""
+    product: float = 0.0
 
 
 def conjugate_gradients(
@@ -67,10 +70,12 @@ def conjugate_gradients(
     while isfinite(rho) and rho > tolerance * solve.initial and solve.steps < most:
         before, rz = rz, system.precondition()
         if not rz > 0.0:
+            solve.broken, solve.product = "rᵀz", rz
             break
         system.update_direction(rz / before if solve.steps else 0.0)
         pAp = system.pAp()
         if not pAp > 0.0:
+            solve.broken, solve.product = "pᵀA p", pAp
             break
         rho = system.step(rz / pAp)
         solve.steps += 1

@@ -7,7 +7,7 @@ automatically selected preconditioner is slow or stalls, complete factors are th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -24,7 +24,7 @@ from mxpeak.records import size_text
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
 from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
 from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, suspicious
-from mxpeak.solvers.precond.factors import ENTRY_BYTES, estimated_fill, factored, work_of
+from mxpeak.solvers.precond.factors import ENTRY_BYTES, estimated_fill, factored, refined, work_of
 from mxpeak.solvers.precond.formats import Formats, formats, out_of_range
 from mxpeak.solvers.precond.problem import MatrixForms, PreconditionedProblem, SolvePlan, compile_for, rows_of
 from mxpeak.solvers.precond.schwarz import overlapping
@@ -44,13 +44,19 @@ LEAST = 2.0**-52
 LEAST_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
 #: Residual, times sqrt(n), to which GMRES solves for random numbers: well below their component in one null vector.
 PROBE_RESIDUAL = 2.0**-6
+#: Number of right-hand sides that are refined together, and the solves with complete factors that refine them: two for
+#: factors in fp32 and a residual of 1e-9. GMRES continues if these are not enough.
+TOGETHER, SOLVES = 64, 2
 #: Number of roundings of the largest terms in b - A x at which a residual is as small as fp64 permits.
 ROUNDINGS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class GmresOptions:
-    """The options of `gmres`, without the system and the device."""
+    """The options of `gmres`, `cg`, `minres` and `bicgstab`, without the system and the device.
+
+    `callback` receives the relative residual after each cycle of GMRES, or x after each step of another method.
+    """
 
     precision: str = "mixed"
     rtol: float = 1e-9
@@ -61,7 +67,8 @@ class GmresOptions:
     storage: str = "auto"
     smoother: str = "auto"
     threads: int | None = None
-    callback: Callable[[float], object] | None = None
+    callback: Callable[[Any], object] | None = None
+    method: str = "gmres"
 
 
 class Ending(StrEnum):
@@ -100,18 +107,26 @@ class SolveResult:
 
 
 class GmresDriver:
-    """A GMRES solver for one matrix, or the rows of one rank, and many right-hand sides. All methods are collective."""
+    """A GMRES solver for one matrix, or the rows of one rank, and many right-hand sides. All methods are collective.
+
+    title    the name of the method in messages
+    remedy   the part of the advice that names a stronger preconditioner
+    """
+
+    nnz: int
+    _matrix: Any
+    title: str = "GMRES"
+    remedy = ', or preconditioner="lu", complete factors'
 
     def __init__(
         self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup = SERIAL
     ):
-        self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
-        self.group, self._kernels, self._options = group, kernels, options
-        self.n, self.nnz = int(group.sum(A.shape[0])), int(group.sum(A.nnz))
+        self._begin_set_up(kernels, options, group, int(group.sum(A.shape[0])))
+        self.nnz = int(group.sum(A.nnz))
         self._rows = None if choice.rows is None else kernels.xp.asarray(choice.rows)
         A = A if choice.rows is None else type(A)(A[choice.rows])
         with self.spans("scale"):
-            scaling = _scaling(kernels, A, options.precision, group)
+            scaling = self._scaling_of(A)
             A_s = scaling.matrix(A)
         if choice.name not in DIVIDING:
             A_s = with_diagonal(A_s)
@@ -119,8 +134,7 @@ class GmresDriver:
         self.notes += [self._formats.note] if self._formats.note else []
         vector_scaling = scaling.for_vectors(kernels.xp)
         self.plan = SolvePlan(choice, self._sweep_order(choice), options.storage, self._restart(choice), vector_scaling)
-        self._steps, self._may_factor = 0, choice.automatic
-        self._estimated_fill: tuple[float, str] | None = None
+        self._may_factor = choice.automatic
         prepare = partial(set_up, kernels, A, A_s, choice, scaling, self._formats.vectors)
         if group.is_serial and kernels.device is None:
             self._matrix, setup = self._set_up_overlapped(prepare, A_s)
@@ -128,6 +142,17 @@ class GmresDriver:
             setup = prepare()
             self._matrix = self._compiled_and_stored(A_s)
         self._install(setup)
+
+    def _begin_set_up(self, kernels: SparseKernels, options: GmresOptions, group: RankGroup, n: int) -> None:
+        """Set the attributes of a solver that has no matrix yet."""
+        self.spans, self.notes, self.fallback = Spans(stopwatch=kernels.stopwatch), list[str](), False
+        self.group, self._kernels, self._options, self.n = group, kernels, options, n
+        self._rows, self._steps, self._may_factor = None, 0, False
+        self._estimated_fill: tuple[float, str] | None = None
+
+    def _scaling_of(self, A: Csr) -> Equilibration:
+        """Return the scaling of the rows and columns of A. Collective."""
+        return _scaling(self._kernels, A, self._options.precision, self.group)
 
     def _formats_for(self, A: Csr, choice: Choice) -> Formats:
         """Return the formats for the requested precision.
@@ -138,9 +163,14 @@ class GmresDriver:
         return formats(self._kernels, rows, precision, self.group, exact=choice.name == "lu")
 
     def _sweep_order(self, choice: Choice) -> str:
-        """Return the order of sweeps; the natural order is best if each rank sweeps only over its own rows."""
+        """Return the order of sweeps; the natural order is best if each rank sweeps only over its own rows.
+
+        Complex kernels have no other order.
+        """
         if self._options.smoother != "auto":
             return self._options.smoother
+        if self._kernels.parts == 2:
+            return "natural"
         return "coloured" if self.group.is_serial or choice.name == "amg" else "natural"
 
     def _restart(self, choice: Choice) -> int:
@@ -155,7 +185,7 @@ class GmresDriver:
         The calling thread computes the factors and later frees them, because SciPy frees SuperLU's memory only on the
         thread that has allocated it.
         """
-        compile_for(self._kernels, self.plan, self._formats)
+        self._compile()
         with ThreadPoolExecutor(1) as executor:
             matrix = executor.submit(self._stored, A)
             setup = prepare()
@@ -163,8 +193,12 @@ class GmresDriver:
 
     def _compiled_and_stored(self, A: Csr) -> MatrixForms:
         """Compile the kernels of the plan, store the matrix, and return the stored matrix."""
-        compile_for(self._kernels, self.plan, self._formats)
+        self._compile()
         return self._stored(A)
+
+    def _compile(self) -> None:
+        """Compile the kernels of the plan. Collective."""
+        compile_for(self._kernels, self.plan, self._formats)
 
     def _stored(self, A: Csr) -> MatrixForms:
         """Store the matrix in the forms of the plan, and return the stored matrix."""
@@ -184,7 +218,7 @@ class GmresDriver:
             factors=setup.factors,
             overlap=None,
         )
-        if choice.name == "sgs" and not self.group.is_serial:
+        if choice.name == "sgs" and not self.group.is_serial and not choice.symmetric:
             with self.spans("overlap"):
                 self.plan = replace(self.plan, overlap=overlapping(A, self.group))
         if choice.name != self._matrix.preconditioner:
@@ -204,14 +238,53 @@ class GmresDriver:
         """Return the name of the device, such as cpu or cuda:0."""
         return "cpu" if self._kernels.device is None else str(self._kernels.device.where)
 
-    def solve(self, b: Vector, x0: Vector, tol: float) -> SolveResult:
-        """Solve for one right-hand side and return the result with the best x found."""
+    def solve_all(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[SolveResult]:
+        """Solve for all right-hand sides (b, x0, tol), and return their results.
+
+        With complete factors on one process, all right-hand sides are first refined together.
+        """
+        results = list[SolveResult]()
+        for first in range(0, len(sides), TOGETHER):
+            group = sides[first : first + TOGETHER]
+            starts = self._refined_together(group)
+            results += [
+                self.solve(*side) if x is None else self.solve(side[0], x, side[2], SOLVES)
+                for side, x in zip(group, starts)
+            ]
+        return results
+
+    def _refined_together(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[Vector | None]:
+        """Return solutions from SOLVES steps of refinement with complete factors, or None to start from x0."""
+        xp, factors = self._kernels.xp, self.problem.factors
+        columns = [j for j, (b, x0, _) in enumerate(sides) if xp.any(b != 0) and not xp.any(x0 != 0)]
+        starts: list[Vector | None] = [None] * len(sides)
+        can = self.group.is_serial and self._kernels.device is None and self._options.maxiter > SOLVES
+        if factors is None or not can or len(columns) < 2:
+            return starts
+        scaling = self.plan.scaling
+        scaled = [scaling.right_hand_side(self._permuted(sides[j][0])) for j in columns]
+        with self.spans("together"):
+            Y = refined(self._matrix.A, factors, xp.stack([b for b, _ in scaled], axis=1), SOLVES)
+        for j, y, (_, k) in zip(columns, Y.T, scaled):
+            if xp.all(xp.isfinite(y)):
+                starts[j] = scaling.solution(y, k)
+        return starts
+
+    def _permuted(self, b: Vector) -> Vector:
+        """Return b in the order of the permuted rows of A."""
+        return b if self._rows is None else self._kernels.xp.take(b, self._rows)
+
+    def solve(self, b: Vector, x0: Vector, tol: float, steps: int = 0) -> SolveResult:
+        """Solve for one right-hand side and return the result with the best x found.
+
+        `steps` is the number of steps that have led to x0.
+        """
         xp, group, scaling = self._kernels.xp, self.group, self.plan.scaling
         if group.all(not xp.any(b != 0)):
             return SolveResult(xp.zeros_like(b), history=[0.0])
-        b = b if self._rows is None else xp.take(b, self._rows)
-        b_s, k = scaling.right_hand_side(b)
-        result = SolveResult(x0)
+        b_s, k = scaling.right_hand_side(self._permuted(b))
+        self._exponent = k
+        result = SolveResult(x0, steps=steps, cycles=steps)
         self._begin(b_s, scaling.start(x0, k))
         ending = self._rounds(result, b_s, tol)
         while (ending is Ending.STALLED_IN_LOW_PRECISION and self._promote_to_fp64(result, b_s)) or (
@@ -300,12 +373,12 @@ class GmresDriver:
         """Continue in fp64 from the best x so far, for this and all later right-hand sides, and return True."""
         y = self._matrix.unordered(self.problem.system.go_back())
         self.notes.append(
-            f"with values in {self._formats.values} and vectors in {self._formats.vectors} GMRES stagnated: after "
-            f"{result.steps} iterations the residual was {min(result.history):.1e}; it continued in fp64"
+            f"with values in {self._formats.values} and vectors in {self._formats.vectors} {self.title} stagnated: "
+            f"after {result.steps} iterations the residual was {min(result.history):.1e}; it continued in fp64"
         )
         self._formats = Formats(self._matrix.outer.A.values, "fp64", True)
         self.fallback = True
-        compile_for(self._kernels, self.plan, self._formats)
+        self._compile()
         self._matrix.promote_to_fp64()
         self._restart_problem()
         self._begin(b, y)
@@ -320,7 +393,7 @@ class GmresDriver:
         if not self._may_factor or name == "lu":
             return False
         y = self._matrix.unordered(self.problem.system.go_back())
-        if ending is Ending.STALLED and _is_least(self._residual_of(y, b), self.plan.scaling.relative_terms(A, y, b)):
+        if ending is Ending.STALLED and _is_least(self._residual_of(y, b), self._terms(y, b)):
             return False
         self._may_factor, begin = False, time.perf_counter()
         entries, problem = self._fill()
@@ -332,7 +405,7 @@ class GmresDriver:
             return ending is Ending.SLOW
         how = {Ending.SLOW: "was slow", Ending.STALLED: "stagnated"}.get(ending, "overflowed")
         room = size_text(int(ENTRY_BYTES * entries))
-        reason = f"the last resort, of at most {room}: after {self._steps} steps GMRES with {name} {how}"
+        reason = f"the last resort, of at most {room}: after {self._steps} steps {self.title} with {name} {how}"
         del self.problem
         self._install(PreconditionerSetup(Choice("lu", reason), (), factors, "factor", time.perf_counter() - begin))
         self._begin(b, y)
@@ -366,9 +439,13 @@ class GmresDriver:
         size = group.max_abs(system.solution, xp)
         return solve.residual <= tol and not suspicious(0.5 * largest_row(A, group) * size, "fp64")
 
+    def _terms(self, y: Vector, b: Vector) -> float:
+        """Return the size of the terms of b - A y, relative to b."""
+        return self.plan.scaling.relative_terms(self._matrix.A, y, b)
+
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
         """Return a text that explains why the residual is not smaller, and what the user can do."""
-        terms = self.plan.scaling.relative_terms(self._matrix.A, y, b)
+        terms = self._terms(y, b)
         if ending is not Ending.ROUNDED_X and _is_least(result.residual, terms):
             least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""
             return (
@@ -377,14 +454,14 @@ class GmresDriver:
             )
         restart = self.plan.restart
         longer = f"; use a restart larger than {restart}" if restart < self.n else ""
-        other = "" if self.plan.choice.name == "lu" else ', or preconditioner="lu", complete factors'
+        other = "" if self.plan.choice.name == "lu" else self.remedy
         return {
             Ending.OUT_OF_STEPS: f"maxiter={self._options.maxiter} steps were used; use a larger maxiter{other}",
             Ending.DIFFERENT_SCALES: (
                 "the rows of A and b differ so much in scale that no residual is small in all of them"
             ),
             Ending.STALLED: f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{longer}{other}",
-            Ending.STALLED_IN_LOW_PRECISION: f"GMRES stagnated in fp32{other}",
+            Ending.STALLED_IN_LOW_PRECISION: f"{self.title} stagnated in fp32{other}",
             Ending.ROUNDED_X: "x is below the range in which fp64 has all its digits: scale A down, or b up",
             Ending.NOT_FINITE: "the computation exceeded the range of fp64",
         }[ending]

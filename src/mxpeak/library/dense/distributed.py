@@ -13,6 +13,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import raise_first_error, validate_on_all
 from mxpeak.comm.grid import Grid
 from mxpeak.configs.grid import squarest
+from mxpeak.distributed.sources import OwnRowsProduct
 from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -394,6 +395,32 @@ class DistributedMatrix(BlockDistributed):
         part = self.source(rows, cols, slice(0, rows.local_size))
         raise_first_error(self.comm, self.source.mistake())
         return CyclicMatrix(grid, rows, cols, part)
+
+    def multiply(self, x: Array) -> Array:
+        """Return this rank's own rows of A x, for its own rows of x.
+
+        All ranks must call this method.
+
+        Parameters
+        ----------
+        x : ndarray
+            The rows `own_rows` of x, as an array of shape (m,).
+
+        Returns
+        -------
+        ndarray
+            The rows `own_rows` of A x.
+        """
+        grid = self.grid
+        cut = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
+        product = OwnRowsProduct(grid, cut, self.source, self._starts, np)(x.astype(np.result_type(x, self.dtype)))
+        raise_first_error(self.comm, self.source.mistake())
+        return np.asarray(product)
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Return the first own row of each rank, and n."""
+        return self._starts
 
     @property
     def own_rows(self) -> range:

@@ -11,7 +11,8 @@ Zounon 2019). The iteration then uses the scaled system
 """
 
 from mxpeak.library.sparse.files import rows_from_file
-from mxpeak.library.sparse.info import GmresInfo
+from mxpeak.library.sparse.info import GmresInfo, KrylovInfo
+from mxpeak.library.sparse.recurrences import bicgstab, cg, minres
 from mxpeak.library.sparse.solving import gmres
 
-__all__ = ["GmresInfo", "gmres", "rows_from_file"]
+__all__ = ["GmresInfo", "KrylovInfo", "bicgstab", "cg", "gmres", "minres", "rows_from_file"]

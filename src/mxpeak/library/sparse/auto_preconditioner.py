@@ -18,15 +18,21 @@ from mxpeak.installation import install_command
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.layout.stencil import Box, times
 from mxpeak.runtime.calls import compile_once
+from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.aggregation import smooth
 from mxpeak.solvers.precond.factors import fill_of_any, no_room_for_rows, width
 from mxpeak.solvers.precond.problem import FIRST_USE
 from mxpeak.solvers.precond.setup import DIVIDING, Choice, default_sweep
 from mxpeak.solvers.precond.transversal import rows_to_diagonal
+from mxpeak.solvers.recurrence_driver import METHODS
 
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Preconditioners for rows that are distributed over several ranks.
 OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
+#: Preconditioners for complex matrices, of which PyAMG and the 27-point matrices are none.
+OF_COMPLEX = ("lu", "gs", "sgs", "jacobi", "none")
+#: Preconditioners that are symmetric, and positive definite if A is.
+SYMMETRIC = ("auto", "stencil", "amg", "lu", "sgs", "jacobi", "none")
 #: Reasons for a factorization: a narrow graph, or no other preconditioner for the rows of several ranks.
 NARROW = "the graph of A is narrow, so factors have little fill-in"
 WIDE = "over several ranks only factors work with zeros on the diagonal"
@@ -66,6 +72,11 @@ def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group:
             f"{group.comm.size} ranks; use one of auto, {', '.join(OVER_RANKS)}, or pass a function "
             "that returns this rank's part of M^-1 r"
         )
+    if kernels.parts == 2 and requested not in ("auto", *OF_COMPLEX):
+        raise UsageError(
+            f'preconditioner="{requested}" supports only real matrices, but A is complex; use one of auto, '
+            f"{', '.join(OF_COMPLEX)}, or pass a function that returns M^-1 r"
+        )
     zeros = np.flatnonzero(A.diagonal() == 0) + group.first
     count = int(group.sum(zeros.size))
     if requested == "auto":
@@ -80,6 +91,47 @@ def choose_preconditioner(kernels: SparseKernels, A: Csr, requested: Any, group:
         'preconditioner="stencil" needs the 27-point matrix of HPG-MxP or HPCG (26 and -1, or -1.5 and '
         '-0.5 in z) on a box with even sides, but A is another matrix; use preconditioner="auto"'
     )
+
+
+def choose_for_recurrence(kernels: SparseKernels, A: Csr, options: GmresOptions, group: RankGroup) -> Choice:
+    """Return the preconditioner for `cg`, `minres` or `bicgstab`; that of the first two is symmetric. Collective.
+
+    Raises a UsageError if the requested preconditioner or, for `cg`, the diagonal of A is not suitable.
+    """
+    requested, method = options.preconditioner, METHODS[options.method]
+    if not method.hermitian:
+        return choose_preconditioner(kernels, A, requested, group)
+    allowed = SYMMETRIC if method.definite else tuple(name for name in SYMMETRIC if name != "lu")
+    if not group.is_serial:
+        allowed = tuple(name for name in allowed if name not in ("amg", "stencil"))
+    if isinstance(requested, str) and requested in PRECONDITIONERS and requested not in allowed:
+        raise UsageError(
+            f'preconditioner="{requested}" is not symmetric and positive definite'
+            f"{'' if group.is_serial else ' over several ranks'}, as {method.name} requires; use one of "
+            f"{', '.join(allowed)}"
+        )
+    diagonal = A.diagonal().real
+    if method.definite:
+        group.collectively(lambda: _check_positive(diagonal, group))
+    positive = group.all((diagonal > 0).all())
+    if requested == "auto" and not positive:
+        return Choice("none", "the diagonal of A is not positive, so sweeps are not positive definite", symmetric=True)
+    choice = choose_preconditioner(kernels, A, requested, group)
+    if choice.name not in allowed and choice.user is None:
+        reason = choice.reason if choice.name == "gs" else "the best symmetric preconditioner that needs no set-up"
+        choice = replace(choice, name="sgs", reason=reason)
+    return replace(choice, symmetric=True)
+
+
+def _check_positive(diagonal: Array, group: RankGroup) -> None:
+    """Raise a UsageError if a diagonal entry is not positive, so that A is not positive definite."""
+    bad = np.flatnonzero(~(diagonal > 0))
+    if bad.size:
+        i = int(bad[0])
+        raise UsageError(
+            f"A is not positive definite, as cg requires: A[{group.first + i}, {group.first + i}] is {diagonal[i]:.6g} "
+            f"(one of {bad.size} such entries); use mxpeak.minres, or mxpeak.gmres"
+        )
 
 
 def _check_request(requested: str, zeros: Array) -> None:
@@ -120,15 +172,17 @@ def _for_zero_diagonal(kernels: SparseKernels, A: Csr, zeros: int, group: RankGr
 
 def _automatic(kernels: SparseKernels, A: Csr, group: RankGroup) -> Choice:
     """Return the first suitable preconditioner for a matrix with a full diagonal, and the reason. Collective."""
-    if group.is_serial and (choice := _stencil(kernels, A)):
+    if group.is_serial and kernels.parts == 1 and (choice := _stencil(kernels, A)):
         return choice
     sums, sweep = row_sums(A), default_sweep(group)
     rest = group.largest(off_diagonal_ratio(sums))
     if rest <= DOMINATED:
         return Choice(sweep, f"off-diagonal sums are at most {rest:.0%} of the diagonal, so sweeps need few steps")
-    share = opposite_share(sums, group)
+    share = opposite_share(sums, group) if kernels.parts == 1 else 0.0
     if kernels.device is None and (why := _reason_to_factor(A, share, group)):  # devices have no SuperLU
         return Choice("lu", why)
+    if kernels.parts == 2:
+        return Choice(sweep, "the graph of A is not narrow, and multigrid needs a real A")
     if share < M_LIKE:
         return Choice(
             sweep, f"{share:.0%} of the off-diagonal sum has the opposite sign, but multigrid needs {M_LIKE:.0%}"

@@ -24,7 +24,7 @@ class GmresInfo(Info):
     n : int
         Order of the complete matrix across all ranks.
     nnz : int
-        Number of stored entries of the complete matrix across all ranks.
+        Number of stored entries of the complete matrix across all ranks, or 0 for a function or a LinearOperator.
     rhs : int
         Number of right-hand sides.
     tol : float
@@ -47,7 +47,7 @@ class GmresInfo(Info):
     levels : int
         Number of multigrid levels, or 1 if `gmres` did not use multigrid.
     storage : str
-        Storage format of the matrix.
+        Storage format of the matrix, or the kind of an operator: "function", "linear operator" or "distributed matrix".
     colours : int or None
         Number of colors on the rank that has the most colors. A sweep updates all rows of the same color together. The
         value is 1 if the preconditioner has no sweeps, and None if a sweep updates the rows individually.
@@ -113,9 +113,10 @@ class GmresInfo(Info):
         where = "" if self.device == "cpu" else f" on {self.device}"
         where += "" if self.ranks == 1 else f" on the largest of {self.ranks} ranks"
         order = "row after row" if self.colours is None else _count(self.colours, "color")
+        entries = f"{self.nnz} entries" if self.nnz or not self.n else f"a {self.storage}"
         times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
         lines = [
-            f"{verdict}: n = {self.n}, {self.nnz} entries{sides}, {_count(self.iterations, 'iteration')} "
+            f"{verdict}: n = {self.n}, {entries}{sides}, {_count(self.iterations, 'iteration')} "
             f"in {_count(self.cycles, 'cycle')}",
             f"  residual        {self.residual:.2e} (requested: {self.tol:.0e})",
             f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
@@ -126,6 +127,32 @@ class GmresInfo(Info):
         if self.condition is not None:
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
         return self._as_text(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class KrylovInfo(GmresInfo):
+    """Diagnostics of `cg`, `minres` and `bicgstab`: those of `gmres`, and the check of the recurrence.
+
+    For these methods, `cycles` is the number of runs of the recurrence, and `history` contains the relative residuals
+    at the start and after each iteration: b - A x at the start and at the end of a run, and otherwise the residual of
+    the recurrence.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method: "cg", "minres" or "bicgstab".
+    claimed : float
+        Relative residual that the recurrence had at its end, the largest over all right-hand sides. `residual` is
+        computed from x, and may be larger because of rounding.
+    """
+
+    method: str = "cg"
+    claimed: float = 0.0
+
+    def __str__(self) -> str:
+        first, residual, *lines = GmresInfo.__str__(self).splitlines()
+        first = f"{self.method} {first}".replace(" in 1 cycle", "").replace("cycle", "run")
+        return "\n".join([first, f"{residual}, by the recurrence: {self.claimed:.2e}", *lines])
 
 
 def _count(number: int, name: str) -> str:

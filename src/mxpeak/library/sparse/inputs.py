@@ -1,4 +1,4 @@
-"""Validate the arguments of `gmres`: options, a square sparse A, and a finite real b with as many rows as A.
+"""Validate the arguments of `gmres`: options, a square sparse A, and a finite b with as many rows as A.
 
 If ranks share a system, each rank passes some rows of A and the same rows of b.
 """
@@ -13,6 +13,7 @@ import scipy.sparse as sparse
 
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
+from mxpeak.distributed.spaces import vector_type
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import SparseKernels
 from mxpeak.library.inputs import Input, check_finite, is_tensor, read, sparse_on_host
@@ -51,7 +52,7 @@ def checked_options(options: GmresOptions) -> GmresOptions:
 def matrix(values: Any) -> Csr:
     """Return A in fp64 CSR format, with ascending columns and no duplicates. Copy A only if necessary.
 
-    Raises an error if A is not square, finite and real, or has a zero row or column.
+    Raises an error if A is not square and finite, or has a zero row or column.
     """
     A = rows(values, square=True)
     check_entries(A)
@@ -71,7 +72,8 @@ def rows(values: Any, *, square: bool = False) -> Csr:
     _check_shape(values, square)
     _check_type(values.dtype, "A")
     try:
-        A = sparse_on_host(values).astype(np.float64, copy=False).tocsr()
+        fp64 = np.complex128 if is_complex(values) else np.float64
+        A = sparse_on_host(values).astype(fp64, copy=False).tocsr()
         A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object does not change
         A.check_format(full_check=True)
     except UsageError:
@@ -106,17 +108,12 @@ def _check_shape(A: Any, square: bool) -> None:
 
 
 def _check_type(dtype: Any, name: str) -> None:
-    kind = kind_of(dtype)
-    if kind == "complex":
-        raise UsageError(
-            f"{name} is complex ({dtype}), but gmres supports only real numbers; use the real matrix [[Re "
-            "A, -Im A], [Im A, Re A]], or use scipy.sparse.linalg.gmres"
-        )
-    if kind != "real" or dtype.itemsize > 8:
+    widest = {"real": 8, "complex": 16}
+    if dtype.itemsize > widest.get(kind_of(dtype), 0):
         how = "astype(float)" if isinstance(dtype, np.dtype) else "double()"
         raise UsageError(
-            f"{name} has dtype {dtype}, but gmres supports only float16 to float64 and integers; use, for "
-            f"example, {name}.{how}"
+            f"{name} has dtype {dtype}, but gmres supports only float16 to float64, complex64, complex128 and "
+            f"integers; use, for example, {name}.{how}"
         )
 
 
@@ -159,14 +156,17 @@ def row_of(A: Csr, k: int) -> int:
     return int(np.searchsorted(A.indptr, k, side="right")) - 1
 
 
+def is_complex(values: Any) -> bool:
+    """Return whether a matrix or a tensor has complex numbers."""
+    return (sparse.issparse(values) or is_tensor(values)) and kind_of(values.dtype) == "complex"
+
+
 def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
-    """Wrap a vector (n,) or k vectors (n, k) as an `Input`; raise a UsageError for another shape or complex numbers.
+    """Wrap a vector (n,) or k vectors (n, k) as an `Input`; raise a UsageError for another shape.
 
     `part` is True for the rows of one rank.
     """
     X = read(values, name)
-    if X.dtype.kind == "c":
-        _check_type(X.array.dtype, name)
     if len(X.shape) not in (1, 2):
         raise UsageError(f"{name} has shape {X.shape}; use shape (n,) for one vector, or (n, k) for k vectors")
     if X.shape[0] != n:
@@ -176,8 +176,11 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
 
 
 def on_kernels(X: Input, kernels: SparseKernels) -> Any:
-    """Convert vectors to fp64 in the memory of the kernels; raise a UsageError if they are not finite."""
-    on_device = X.on(kernels.device, np.dtype(np.float64))
+    """Convert vectors to fp64 in the memory of the kernels; raise a UsageError if they are not finite.
+
+    Complex vectors are complex128, also if the kernels are real.
+    """
+    on_device = X.on(kernels.device, np.dtype(np.complex128 if X.dtype.kind == "c" else np.float64))
     check_finite(on_device, X.name, kernels.xp)
     return on_device
 
@@ -185,7 +188,7 @@ def on_kernels(X: Input, kernels: SparseKernels) -> Any:
 def start(values: Any, b: Input, kernels: SparseKernels, *, part: bool = False) -> Any:
     """Return the initial guess x0, or zeros if it is None; raise a UsageError if x0 and b have different shapes."""
     if values is None:
-        return kernels.xp.zeros(b.shape, dtype=kernels.xp.float64)
+        return kernels.xp.zeros(b.shape, dtype=vector_type(kernels, "fp64"))
     x0 = vectors(values, "x0", b.shape[0], part=part)
     if x0.shape != b.shape:
         raise UsageError(f"x0 has shape {x0.shape}, but b has shape {b.shape}; use the same shape for both")

@@ -6,7 +6,8 @@ are invalid or do not match, all ranks raise the same error, which names that ra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -17,14 +18,16 @@ from scipy.sparse import csr_array
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
-from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.csr import FP64, Csr
 from mxpeak.distributed.halo import numbered, partners
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.rows import Array, RowBlock
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels
+from mxpeak.kernels.host.engine.blas import one_thread, set_threads
 from mxpeak.library.inputs import Input
 from mxpeak.library.sparse import inputs
+from mxpeak.runtime.calls import TURN
 from mxpeak.runtime.placement import threads_of
 
 #: Number of ranks whose row counts an error lists.
@@ -52,7 +55,7 @@ class Share:
 
 def read(A: Any, b: Any, x0: Any, kernels: SparseKernels) -> Share:
     """Validate the rows of A, b and x0 of this rank, and return them as a `Share`."""
-    rows = inputs.rows(A)
+    rows = inputs.rows(A).astype(FP64[kernels.parts], copy=False)
     right_side = inputs.vectors(b, "b", rows.shape[0], part=True)
     start = inputs.start(x0, right_side, kernels, part=True)
     return Share(rows, A.dtype, right_side, inputs.on_kernels(right_side, kernels), start)
@@ -113,6 +116,14 @@ def threads_per_rank(comm: Communicator) -> int:
     if comm not in _threads:
         _threads[comm] = threads_of(comm)
     return _threads[comm]
+
+
+@contextmanager
+def own_threads(threads: int) -> Iterator[None]:
+    """Serialize the calls of this process, and limit BLAS to `threads` threads inside the context."""
+    with TURN, one_thread():  # `one_thread` restores the number of threads
+        set_threads(threads)
+        yield
 
 
 def norm(group: RankGroup, b: Array, xp: Any) -> float:

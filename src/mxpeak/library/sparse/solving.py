@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from time import perf_counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from mxpeak.comm.base import Communicator
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
-from mxpeak.errors import Outcome, SingularError, UsageError
+from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels
-from mxpeak.kernels.host.engine.blas import one_thread, set_threads
 from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
-from mxpeak.library.outcomes import SingularMatrixError, warned
+from mxpeak.library.outcomes import warned
 from mxpeak.library.sparse import inputs
-from mxpeak.library.sparse.auto_preconditioner import choose_preconditioner
-from mxpeak.library.sparse.info import GmresInfo, ill_conditioned_note
+from mxpeak.library.sparse.auto_preconditioner import choose_for_recurrence, choose_preconditioner
+from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.inputs import checked_options
-from mxpeak.library.sparse.ranks import Share, joined, norm, read, threads_per_rank
-from mxpeak.precision import PRECISIONS
+from mxpeak.library.sparse.operators import operator_of, solve_operator
+from mxpeak.library.sparse.ranks import Share, joined, own_threads, read, threads_per_rank
+from mxpeak.library.sparse.results import solved
 from mxpeak.runtime.calls import TURN, threads_for
-from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
+from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
+from mxpeak.solvers.recurrence_driver import RecurrenceDriver
 
 #: Number of entries above which several threads are faster: starting a parallel region takes about 10 µs per kernel.
 MANY = 200_000
+#: The values of options that complex matrices support.
+OF_COMPLEX = {"precision": ("mixed", "fp64", "fp32"), "storage": ("auto", "rows"), "smoother": ("auto", "natural")}
 
 
 def gmres(
@@ -58,9 +59,10 @@ def gmres(
 
     Parameters
     ----------
-    A : sparse matrix, sparse array or sparse tensor
-        Square matrix of any real data type. If you pass `comm`, A contains only the consecutive rows of this rank.
-        `gmres` does not modify A.
+    A : sparse matrix, sparse array, sparse tensor, LinearOperator, callable or DistributedMatrix
+        Square matrix of any real or complex data type, or its products: a LinearOperator, or a function that returns
+        A x for a vector x. If you pass `comm`, A contains only the consecutive rows of this rank. `gmres` does not
+        modify A.
     b : array_like or tensor
         Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
     x0 : array_like, optional
@@ -100,7 +102,7 @@ def gmres(
     Returns
     -------
     x : ndarray or tensor
-        Solution in fp64. If b is a tensor, x is also a tensor.
+        Solution in fp64, which is complex if A, b or x0 is complex. If b is a tensor, x is also a tensor.
     info : GmresInfo
         Diagnostics of the solve: outcome, residual, iterations, preconditioner and the reason for its choice, formats
         and times.
@@ -108,7 +110,7 @@ def gmres(
     Raises
     ------
     UsageError
-        An argument is invalid, for example because A is not square, not sparse, not real or not finite.
+        An argument is invalid, for example because A is not square, not sparse or not finite.
     SingularMatrixError
         The matrix A is singular. This exception is also a numpy.linalg.LinAlgError.
     ResourceError
@@ -133,10 +135,24 @@ def gmres(
         raise UsageError(f"x0={x0!r} is not a vector; use precision={x0!r} to set a precision")
 
     def options() -> GmresOptions:
-        M_or_name = _preconditioner(M, preconditioner)
+        M_or_name = preconditioner_of(M, preconditioner)
         return checked_options(
             GmresOptions(precision, rtol, atol, restart, maxiter, M_or_name, storage, smoother, threads, callback)
         )
+
+    return warned(*solve_any(A, b, x0, options, device, comm))
+
+
+def solve_any(
+    A: Any, b: Any, x0: Any, options: Callable[[], GmresOptions], device: str, comm: Any
+) -> tuple[Any, GmresInfo]:
+    """Solve A x = b for a matrix or an operator, in one process or over ranks. Collective.
+
+    `options` returns the checked options.
+    """
+    operator = operator_of(A)
+    if operator is not None:
+        return solve_operator(operator, b, x0, options, device, comm)
 
     def device_of_rank() -> Any:
         operands = (A, b) if x0 is None else (A, b, x0)
@@ -144,13 +160,13 @@ def gmres(
 
     if comm is None:
         checked = options()
-        return warned(*solve_on(device_of_rank(), A, b, x0, checked))
+        return solve_on(device_of_rank(), A, b, x0, checked)
     ranks = communicator(comm)
     checked, where = RankGroup(ranks).collectively(lambda: (options(), device_of_rank()))
-    return warned(*solve_rows(ranks, where, A, b, x0, checked))
+    return solve_rows(ranks, where, A, b, x0, checked)
 
 
-def _preconditioner(M: Any, preconditioner: Any) -> Any:
+def preconditioner_of(M: Any, preconditioner: Any) -> Any:
     """Return M as a function, or `preconditioner` if M is None; raise a UsageError for both or an invalid M."""
     if M is None:
         return preconditioner
@@ -165,7 +181,14 @@ def _preconditioner(M: Any, preconditioner: Any) -> Any:
         )
     if hasattr(M, "solve") and not hasattr(M, "__matmul__"):
         raise UsageError(f"M is {type(M).__name__}, which is a factorization; use its solve method, M=….solve")
-    return lambda r: M @ r
+    return partial(_multiplied, M)
+
+
+def _multiplied(M: Any, r: Any) -> Any:
+    """Return M r; raise a UsageError if the shapes do not match."""
+    if tuple(M.shape) != (len(r), len(r)):
+        raise UsageError(f"M has shape {tuple(M.shape)}, but r has {len(r)} rows; use a square M of this order")
+    return M @ r
 
 
 def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tuple[Any, GmresInfo]:
@@ -180,11 +203,11 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tup
             'storage="rows" needs a CPU, because a device computes many rows at the same time; use storage="auto"'
         )
     threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
-    kernels = sparse_kernels(device, threads)
+    kernels = sparse_kernels(device, threads, parts=_parts(device, whole, options))
     with TURN, kernels.computing():
         B = inputs.on_kernels(right_side, kernels)
-        share = Share(whole, A.dtype, right_side, B, inputs.start(x0, right_side, kernels))
-        return _solved(kernels, whole, share, options, SERIAL)
+        X0 = inputs.start(x0, right_side, kernels)
+        return solved(kernels, _driver(kernels, whole, options, SERIAL), right_side, (B, X0), options, SERIAL)
 
 
 def solve_rows(
@@ -196,19 +219,47 @@ def solve_rows(
     """
     group, cores = RankGroup(comm), threads_per_rank(comm)
     threads = group.collectively(lambda: _threads_of_rank(device, A, options, cores))
-    kernels = sparse_kernels(device, threads, own=comm.name == "threads")
-    with _own_threads(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
+    parts = int(group.largest(group.collectively(lambda: _parts(device, A, options) if _has_rows(A) else 1)))
+    kernels = sparse_kernels(device, threads, own=comm.name == "threads", parts=parts)
+    with own_threads(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
         share = group.collectively(lambda: read(A, b, x0, kernels))
         group, rows = joined(comm, share, _must_match(share, x0, options))
-        return _solved(kernels, rows, share, options, group)
+        set_up = _driver(kernels, rows, options, group)
+        return solved(kernels, set_up, share.right_side, (share.b, share.x0), options, group)
 
 
-@contextmanager
-def _own_threads(threads: int) -> Iterator[None]:
-    """Serialize the calls of this process, and limit BLAS to `threads` threads inside the context."""
-    with TURN, one_thread():  # `one_thread` restores the number of threads
-        set_threads(threads)
-        yield
+def _driver(kernels: SparseKernels, A: Csr, options: GmresOptions, group: RankGroup) -> Callable[[], GmresDriver]:
+    """Return the function that selects the preconditioner and sets up the solver. The function is collective."""
+
+    def set_up() -> GmresDriver:
+        if options.method == "gmres":
+            choice = choose_preconditioner(kernels, A, options.preconditioner, group)
+            return GmresDriver(kernels, A, choice, options, group)
+        choice = choose_for_recurrence(kernels, A, options, group)
+        return RecurrenceDriver(kernels, A, choice, options, group)
+
+    return set_up
+
+
+def _has_rows(A: Any) -> bool:
+    """Return whether this rank has rows of A, so that their type counts."""
+    return bool(getattr(A, "shape", (0,))[0])
+
+
+def _parts(device: Any, A: Any, options: GmresOptions) -> int:
+    """Return the number of real values per entry: 2 for a complex A. Raise a UsageError for its limits."""
+    if not inputs.is_complex(A):
+        return 1
+    if device is not None:
+        raise UsageError(
+            f'A is complex, but mxpeak solves complex sparse systems on CPUs, not on {device.where}; use device="cpu"'
+        )
+    for name, allowed in OF_COMPLEX.items():
+        if (value := getattr(options, name)) not in allowed:
+            raise UsageError(
+                f'{name}="{value}" supports only real matrices, but A is complex; use {name}="{allowed[0]}"'
+            )
+    return 2
 
 
 def _threads_of_rank(device: Any, A: Any, options: GmresOptions, cores: int) -> int:
@@ -220,110 +271,9 @@ def _threads_of_rank(device: Any, A: Any, options: GmresOptions, cores: int) -> 
 
 def _must_match(share: Share, x0: Any, options: GmresOptions) -> dict[str, str]:
     """Return the arguments that must be equal on all ranks, as text by name."""
-    names = ("precision", "rtol", "atol", "restart", "maxiter", "preconditioner", "storage", "smoother")
+    names = ("method", "precision", "rtol", "atol", "restart", "maxiter", "preconditioner", "storage", "smoother")
     values = {name: getattr(options, name) for name in names}
     if callable(options.preconditioner):
         values["preconditioner"] = "a function"
     types = {"A.dtype": share.A_dtype, "b.dtype": share.right_side.dtype}
     return {key: str(value) for key, value in {**types, "x0": "none" if x0 is None else "given", **values}.items()}
-
-
-def _solved(
-    kernels: SparseKernels, A: Csr, share: Share, options: GmresOptions, group: RankGroup
-) -> tuple[Any, GmresInfo]:
-    """Solve for all right-hand sides, and return x in the layout of b and the diagnostics. Collective."""
-    n = int(group.sum(A.shape[0]))
-    if not (n and all(share.right_side.shape[1:])):
-        return _empty(kernels, share, options, n, group)
-    try:
-        begin = perf_counter()
-        choice = choose_preconditioner(kernels, A, options.preconditioner, group)
-        driver = GmresDriver(kernels, A, choice, options, group)
-        setup_s = perf_counter() - begin
-        B, X0 = share.b, share.x0
-        columns, starts = ([V] if V.ndim == 1 else list(V.T) for V in (B, X0))
-        tols = [_tolerance(options, b, kernels.xp, group) for b in columns]
-        results = [driver.solve(b, x0, tol) for b, x0, tol in zip(columns, starts, tols)]
-        condition = driver.condition()
-    except SingularError as error:
-        raise SingularMatrixError(str(error)) from None
-    X = kernels.xp.stack([result.x for result in results], axis=1).reshape(B.shape)
-    return share.right_side.result(X), _info(driver, results, tols, condition, setup_s)
-
-
-def _tolerance(options: GmresOptions, b: Any, xp: Any, group: RankGroup) -> float:
-    """Return the larger of rtol and atol / ||b||, the relative residual at which b counts as solved. Collective."""
-    if not options.atol:
-        return float(options.rtol)
-    size = norm(group, b, xp)
-    return max(float(options.rtol), float(options.atol) / size) if size else float(options.rtol)
-
-
-def _empty(
-    kernels: SparseKernels, share: Share, options: GmresOptions, n: int, group: RankGroup
-) -> tuple[Any, GmresInfo]:
-    """Return an empty x and its diagnostics for an empty matrix or no right-hand side. Collective."""
-    info = GmresInfo(
-        outcome=Outcome.SOLVED,
-        n=n,
-        nnz=int(group.sum(share.A.nnz)),
-        rhs=int(np.prod(share.right_side.shape[1:], dtype=int)),
-        tol=float(options.rtol),
-        reason="there is nothing to solve",
-        device="cpu" if kernels.device is None else str(kernels.device.where),
-        ranks=group.comm.size,
-    )
-    return share.right_side.result(kernels.xp.zeros(share.right_side.shape, dtype=kernels.xp.float64)), info
-
-
-def _outcome(results: list[SolveResult], tols: list[float]) -> Outcome:
-    """Return the outcome of all right-hand sides: NOT_FINITE if any x is not finite, SOLVED if all are solved.
-
-    Otherwise, the outcome is UNREACHED.
-    """
-    if not all(result.finite for result in results):
-        return Outcome.NOT_FINITE
-    solved = all(result.residual <= tol for result, tol in zip(results, tols))
-    return Outcome.SOLVED if solved else Outcome.UNREACHED
-
-
-def _info(
-    driver: GmresDriver, results: list[SolveResult], tols: list[float], condition: float | None, setup_s: float
-) -> GmresInfo:
-    """Combine the results of all right-hand sides into the diagnostics. Collective."""
-    problem, choice, A = driver.problem, driver.plan.choice, driver.problem.matrix.inner.A
-    colours = problem.colours  # None on all ranks or on none of them
-    longest = max(results, key=lambda result: result.steps)
-    residual = float(np.max([result.residual for result in results]))  # NaN if any is NaN, which max may ignore
-    notes = dict.fromkeys([*driver.notes, *(result.note for result in results if result.note)])
-    outcome, singular = _outcome(results, tols), condition is not None and condition * PRECISIONS["fp64"].u >= 1.0
-    if condition is not None and singular:
-        notes[ill_conditioned_note(condition, solved=outcome is Outcome.SOLVED)] = None
-    return GmresInfo(
-        outcome=outcome,
-        n=driver.n,
-        nnz=driver.nnz,
-        rhs=len(results),
-        tol=max(tols),
-        residual=residual,
-        iterations=longest.steps,
-        cycles=longest.cycles,
-        values=A.values,
-        vectors=A.vectors,
-        preconditioner=choice.name,
-        reason=choice.reason,
-        levels=problem.levels,
-        storage=A.storage,
-        colours=None if colours is None else int(driver.group.largest(colours)),
-        scaled=driver.plan.scaling.active,
-        fallback=driver.fallback,
-        message="\n".join(notes),
-        bytes=int(driver.group.largest(problem.bytes)),
-        device=driver.device,
-        ranks=driver.group.comm.size,
-        setup_s=setup_s,
-        times=driver.spans.times,
-        history=tuple(longest.history),
-        condition=condition,
-        ill_conditioned=singular,
-    )

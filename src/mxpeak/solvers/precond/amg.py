@@ -137,6 +137,31 @@ class GaussSeidel:
         self._A.relax(b, x)
 
 
+class SymmetricGaussSeidel:
+    """Forward and backward Gauss–Seidel sweeps on a level that this rank stores completely."""
+
+    order = None
+
+    def __init__(self, builder: MatrixBuilder, A: SparseMatrix):
+        self._A, self._rows = A, builder.points(A.n, lambda: np.arange(A.n, dtype=np.int32))
+        self._keep = zeros(builder.kernels, A.n, A.A.vectors)
+        self.bytes = int(self._keep.nbytes)
+
+    def presmooth(self, b: Vector, x: Vector) -> None:
+        """Compute x = (D + U)^-1 D (D + L)^-1 b."""
+        self._A.relax_from_zero(b, x, self._keep)
+        self._A.relax_backward(b, x, self._keep)
+
+    def residual(self, b: Vector, x: Vector, r: Vector) -> None:
+        """Compute r = b - A x, of which the backward sweep has left b - keep - L x."""
+        self._A.residual_at(b, x, self._rows, r, keep=self._keep)
+
+    def postsmooth(self, b: Vector, x: Vector) -> None:
+        """Improve x by a forward and a backward sweep, which start from the current x."""
+        self._A.relax(b, x, self._keep)
+        self._A.relax_backward(b, x, self._keep)
+
+
 class Schwarz:
     """Overlapping sweeps on a level whose rows are distributed."""
 
@@ -224,8 +249,13 @@ class Coarsest:
             self.A.own(self.x)[:] = self._inverse @ b
 
 
-def amg_multigrid(builder: MatrixBuilder, A: SparseMatrix, order: Order, levels: Sequence[LevelMatrices]) -> Multigrid:
-    """Return the multigrid cycle on these levels; A is the stored matrix of the finest level."""
+def amg_multigrid(
+    builder: MatrixBuilder, A: SparseMatrix, order: Order, levels: Sequence[LevelMatrices], *, symmetric: bool = False
+) -> Multigrid:
+    """Return the multigrid cycle on these levels; A is the stored matrix of the finest level.
+
+    If `symmetric`, each sweep is a forward and a backward one, so that the cycle is symmetric on one process.
+    """
     kernels, vectors = builder.kernels, A.A.vectors
     stored = [(A, order), *(_stored(builder, level, vectors) for level in levels[1:])]
     inverse = _inverse(kernels, levels[-1], stored[-1][1], vectors)
@@ -236,7 +266,7 @@ def amg_multigrid(builder: MatrixBuilder, A: SparseMatrix, order: Order, levels:
         level, (B, rows), (_, coarse_rows) = levels[depth], stored[depth], stored[depth + 1]
         assert level.P is not None
         assert level.R is not None
-        smoother: Smoother = GaussSeidel(builder, B)
+        smoother: Smoother = SymmetricGaussSeidel(builder, B) if symmetric else GaussSeidel(builder, B)
         if level.overlap is not None:
             smoother = Schwarz(builder, B, level.group, level.overlap)
         P = Transfer(kernels, level.P, rows, coarse_rows, vectors, level.group.comm)

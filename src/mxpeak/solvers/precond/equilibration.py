@@ -14,6 +14,7 @@ import numpy as np
 from mxpeak.distributed.csr import Csr, rows_of_entries
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.rows import Array
+from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.sparse import Vector
 from mxpeak.solvers import scaling
 
@@ -54,29 +55,29 @@ class Equilibration:
         if not self.active:
             return A
         exponents = self.rows[rows_of_entries(A)] + self.columns[A.indices]
-        return type(A)((np.ldexp(A.data, exponents), A.indices, A.indptr), shape=A.shape)
+        return type(A)((ldexp(A.data, exponents, arrays.xp), A.indices, A.indptr), shape=A.shape)
 
     def right_hand_side(self, b: Vector) -> tuple[Vector, int]:
         """Return 2^k D_r b and k for a nonzero b; k is such that the largest entry is in [1/2, 1). Collective."""
         k = -self._largest_exponent(b, self.rows)
-        return self.xp.ldexp(b, self.rows + k), k
+        return ldexp(b, self.rows + k, self.xp), k
 
     def start(self, x: Vector, k: int) -> Vector:
         """Return y = 2^k D_c^-1 x, which may overflow; the residual of y is then not finite."""
         with np.errstate(over="ignore"):
-            return self.xp.ldexp(x, k - self.columns)
+            return ldexp(x, k - self.columns, self.xp)
 
     def solution(self, y: Vector, k: int) -> Vector:
         """Return x = 2^-k D_c y, which may overflow."""
         with np.errstate(over="ignore"):
-            return self.xp.ldexp(y, self.columns - k)
+            return ldexp(y, self.columns - k, self.xp)
 
     def relative(self, r: Vector, b: Vector) -> float:
         """Return ||D_r^-1 r|| / ||D_r^-1 b||, the relative residual of the unscaled system. Collective."""
         xp = self.xp
         shift = -self._largest_exponent(b, -self.rows)
         with np.errstate(over="ignore"):
-            norms = [self.group.norm(xp.ldexp(v, shift - self.rows), xp) for v in (r, b)]
+            norms = [self.group.norm(ldexp(v, shift - self.rows, xp), xp) for v in (r, b)]
         return norms[0] / norms[1]
 
     def relative_terms(self, A: Csr, y: Vector, b: Vector) -> float:
@@ -97,6 +98,15 @@ class Equilibration:
         return max(int(largest(high) + largest(minus_low)) for high, minus_low in ends)
 
 
+def ldexp(v: Vector, exponents: Any, xp: Any) -> Vector:
+    """Return the numbers v_i · 2^exponent_i; both parts of a complex number are scaled."""
+    if not xp.isdtype(v.dtype, "complex floating"):
+        return xp.ldexp(v, exponents)
+    scaled = xp.empty_like(v)
+    scaled.real[...], scaled.imag[...] = xp.ldexp(v.real, exponents), xp.ldexp(v.imag, exponents)
+    return scaled
+
+
 def host_array(x: Vector) -> Array:
     """Return a NumPy or torch vector as an array on the host, without a copy if it is already on the host."""
     return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
@@ -106,8 +116,15 @@ def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
     """Return the least e with |v_i|·2^shift_i < 2^e for all i, or LOWEST if all entries are zero."""
     if not len(v):
         return LOWEST
-    exponents = xp.frexp(v)[1] + shift
+    exponents = xp.frexp(_larger_part(v, xp))[1] + shift
     return int(xp.max(xp.where(v != 0, exponents, LOWEST)))
+
+
+def _larger_part(v: Vector, xp: Any) -> Vector:
+    """Return real numbers v unchanged, and the larger of |Re v_i| and |Im v_i| of complex numbers."""
+    if not xp.isdtype(v.dtype, "complex floating"):
+        return v
+    return xp.maximum(xp.abs(v.real), xp.abs(v.imag))
 
 
 def balanced(A: Csr, group: RankGroup = SERIAL) -> bool:
@@ -134,7 +151,7 @@ def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
     (n, width), add = A.shape, np.add
     nonzero = A.data != 0
     i, j = rows_of_entries(A)[nonzero], A.indices[nonzero]
-    exponents = np.frexp(A.data[nonzero])[1]
+    exponents = np.frexp(_larger_part(A.data[nonzero], arrays.xp))[1]
     by_row, by_column = np.zeros(n), np.zeros(width)
     counts = _counts(i, n), group.combined(_counts(j, width), add)
     for _ in range(ROUNDS):
@@ -146,6 +163,14 @@ def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
     rows += _largest(exponents - rows[i] - columns[j], i, n)
     columns += group.combined(_largest(exponents - rows[i] - columns[j], j, width), np.maximum)
     return Equilibration(-rows, -columns, group=group)
+
+
+def symmetrized(scaling: Equilibration) -> Equilibration:
+    """Return a scaling D A D with about the same effect on a symmetric A, to keep it symmetric. Collective."""
+    if not scaling.active:
+        return scaling
+    mean = (scaling.rows + scaling.columns[: len(scaling.rows)]) // 2
+    return replace(scaling, rows=mean, columns=scaling.group.with_halo(mean))
 
 
 def _counts(lines: Array, n: int) -> Array:

@@ -50,6 +50,11 @@ ENTRY_BYTES = 24
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
 #: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
 DENSE_ROW = 10.0
+#: The types of factors: of real numbers, and of complex numbers, which have two parts.
+_TYPES: dict[int, dict[str, np.dtype[Any]]] = {
+    1: {"fp64": np.dtype(np.float64), "fp32": np.dtype(np.float32)},
+    2: {"fp64": np.dtype(np.complex128), "fp32": np.dtype(np.complex64)},
+}
 #: Number of rows that rank 0 gathers unless the user requests factors, and bytes per entry as received, stacked and
 #: sorted.
 MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
@@ -59,26 +64,27 @@ MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
 class SparseFactors:
     """The factors L U = A[rows].
 
-    `lu` is None if another rank stores the factors, and `rows` is None if no row is permuted.
+    `lu` is None if another rank stores the factors, and `rows` is None if no row is permuted. Each number has one real
+    part, or two parts if it is complex.
     """
 
     lu: Any
     vectors: str
     rows: Array | None = None
+    parts: int = 1
 
     @property
     def bytes(self) -> int:
         """Return the size of L and U on this rank in bytes."""
-        entry = (4 if self.vectors == "fp32" else 8) + 4
-        return 0 if self.lu is None else int(self.lu.nnz * entry)
+        return 0 if self.lu is None else int(self.lu.nnz * (self._type.itemsize + 4))
 
     def solve(self, r: Vector) -> Vector:
         """Return U^-1 L^-1 r[rows]."""
         return self._substitute(r if self.rows is None else r[self.rows], "N")
 
     def solve_transposed(self, r: Vector) -> Vector:
-        """Return the solution of A^T z = r, computed with the factors."""
-        z = self._substitute(r, "T")
+        """Return the solution of A^H z = r, computed with the factors."""
+        z = self._substitute(r, "H")
         if self.rows is None:
             return z
         unpermuted = np.empty_like(z)
@@ -88,7 +94,12 @@ class SparseFactors:
     def _substitute(self, r: Vector, trans: str) -> Vector:
         low = self.vectors == "fp32"
         with flushed() if low else nullcontext(), np.errstate(all="ignore"):
-            return self.lu.solve(np.ascontiguousarray(r, dtype=np.float32 if low else np.float64), trans)
+            return self.lu.solve(np.ascontiguousarray(r, dtype=self._type), trans)
+
+    @property
+    def _type(self) -> np.dtype[Any]:
+        """Return the type of the factors."""
+        return _TYPES[self.parts][self.vectors]
 
 
 def factored(
@@ -101,10 +112,10 @@ def factored(
     """
     if not group.is_serial:
         n, nnz = group.starts[-1], int(group.sum(A.nnz))
-        need = ENTRY_BYTES * (fill(n, nnz) if entries is None else entries) + GATHERED_BYTES * nnz
+        need = _parts(A) * (ENTRY_BYTES * (fill(n, nnz) if entries is None else entries) + GATHERED_BYTES * nnz)
         if problem := no_room(group, nnz, need, f"factors of {nnz} entries"):
             return None, problem
-    parts, factors = group.gathered(A), SparseFactors(None, vectors)
+    parts, factors = group.gathered(A), SparseFactors(None, vectors, parts=_parts(A))
 
     def factor() -> tuple[str, str]:
         nonlocal factors
@@ -124,14 +135,15 @@ def _factored(A: Csr, vectors: str, entries: float | None) -> tuple[SparseFactor
 
     Raise a SingularError if a pivot of the fp64 factors is exactly zero.
     """
-    need, free = ENTRY_BYTES * (fill(A.shape[0], A.nnz) if entries is None else entries), available_memory_bytes()
+    entries = fill(A.shape[0], A.nnz) if entries is None else entries
+    need, free = _parts(A) * ENTRY_BYTES * entries, available_memory_bytes()
     if free is not None and need > free:
         return None, f"factors may take {size_text(int(need))}, but {size_text(free)} of memory is free"
     rows = rows_to_diagonal(A) if weak_diagonal(A) else None
     columns = sparse.csc_array(A if rows is None else A[rows])
     for precision in dict.fromkeys((vectors, "fp64")):
         try:
-            return SparseFactors(_superlu(columns, precision), precision, rows), ""
+            return SparseFactors(_superlu(columns, precision), precision, rows, _parts(A)), ""
         except (RuntimeError, MemoryError, ValueError) as error:
             problem = str(error) or type(error).__name__
             if "singular" not in problem:
@@ -142,11 +154,16 @@ def _factored(A: Csr, vectors: str, entries: float | None) -> tuple[SparseFactor
     )
 
 
+def _parts(A: Csr) -> int:
+    """Return the number of real values per entry: 2 if A is complex."""
+    return 2 if A.dtype.kind == "c" else 1
+
+
 def _superlu(columns: Any, precision: str) -> Any:
     low = precision == "fp32"
     with flushed() if low else nullcontext(), np.errstate(over="ignore"):
         return linalg.splu(
-            columns.astype(np.float32 if low else np.float64),
+            columns.astype(_TYPES[_parts(columns)][precision]),
             permc_spec="MMD_AT_PLUS_A",
             diag_pivot_thresh=PIVOT,
             panel_size=PANEL,
@@ -227,6 +244,19 @@ def _rows_per_level(graph: Any, start: int) -> tuple[float, int]:
     while before[row] >= 0:
         row, levels = int(before[row]), levels + 1
     return reached / levels, reached
+
+
+def refined(A: Csr, factors: SparseFactors, B: Array, solves: int) -> Array:
+    """Return X = M^-1 B, refined by X = X + M^-1 (B - A X), after this number of solves with all columns of B together.
+
+    Each solve reads the factors once, and each product reads A once. Residuals are in fp64.
+    """
+    X, R = np.zeros_like(B), B
+    with np.errstate(all="ignore"):
+        for _ in range(solves):
+            X += factors.solve(R)
+            R = B - A @ X
+    return X
 
 
 class CompleteFactors:

@@ -30,18 +30,31 @@ class Multigrid:
 
 
 def stencil_multigrid(
-    builder: MatrixBuilder, A: SparseMatrix, order: Order, box: Box, stencil: Sequence[float]
+    builder: MatrixBuilder,
+    A: SparseMatrix,
+    order: Order,
+    box: Box,
+    stencil: Sequence[float],
+    *,
+    symmetric: bool = False,
 ) -> Multigrid:
-    """Return the multigrid cycle of the benchmarks down to the coarsest box, with the same stencil on each level."""
+    """Return the multigrid cycle of the benchmarks down to the coarsest box, with the same stencil on each level.
+
+    The cycle of HPG-MxP sweeps forward. If `symmetric`, it sweeps forward and backward as in HPCG.
+    """
     kernels, vectors = builder.kernels, A.A.vectors
-    top = level = Level(A, A.halo_vector())
+
+    def new_level(A: SparseMatrix) -> Level:
+        return Level(A, A.halo_vector(), zeros(kernels, A.n, vectors) if symmetric else None)
+
+    top = level = new_level(A)
     total, count = 0, 1
     while not any(side % 2 for side in box.shape):
         rows, coarse_order = builder.ordered(kernels.on_host(kernels.stencil_rows(box.coarser(), stencil)))
         coarse = builder.store(rows, coarse_order, A.A.values, vectors)
         level.points = builder.points(level.A.n, partial(coarse_points, order, coarse_order, box))
         level.r = zeros(kernels, coarse.n, vectors)
-        level.coarser = Level(coarse, coarse.halo_vector())
+        level.coarser = new_level(coarse)
         level, order, box = level.coarser, coarse_order, box.coarser()
         total, count = total + coarse.A.bytes, count + 1
     return Multigrid(top, count, total)

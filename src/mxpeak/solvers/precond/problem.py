@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
-from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.csr import FP64, Csr
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.system import InnerIteration, MixedSystem
@@ -77,14 +77,15 @@ class MatrixForms:
         self.builder = MatrixBuilder(kernels, plan.smoother, plan.storage, spans)
         self.preconditioner = plan.choice.name
         rows, group, brief = rows_of(kernels, A), plan.group, plan.choice.name == "lu"  # factors need few products
-        basis = basis_bytes(plan, formats, rows.n)
-        value_bytes = [PRECISIONS[formats.values].bytes]
+        basis = kernels.parts * basis_bytes(plan, formats, rows.n)
+        value_bytes = [kernels.parts * PRECISIONS[formats.values].bytes]
         if not formats.exact:
-            value_bytes.append(PRECISIONS["fp64"].bytes)  # the outer matrix shares no values
+            value_bytes.append(kernels.parts * PRECISIONS["fp64"].bytes)  # the outer matrix shares no values
         self.builder.check_memory(rows, None, value_bytes, basis, brief=brief)
         with spans("order"):
             self.order = one_group(rows.n)
-            if plan.choice.name in SWEEPING and (group.is_serial or plan.choice.name not in OVERLAPPING):
+            overlaps = plan.choice.name in OVERLAPPING and not plan.choice.symmetric
+            if plan.choice.name in SWEEPING and (group.is_serial or not overlaps):
                 rows, self.order = self.builder.ordered(rows)
             self._new_to_old = kernels.xp.asarray(self.order.new_to_old)
             self._old_to_new = kernels.xp.asarray(self.order.old_to_new)
@@ -122,16 +123,19 @@ def fp64_products(plan: SolvePlan, formats: Formats) -> bool:
 
 
 def basis_bytes(plan: SolvePlan, formats: Formats, n: int) -> int:
-    """Return the size, in bytes, of the Krylov basis and of the vectors for products in fp64."""
+    """Return the size, in bytes, of the real Krylov basis and of the vectors for products in fp64."""
     vectors = plan.restart + 1 + (plan.restart if plan.choice.name in STORED else 0)
     products = 2 * n * PRECISIONS["fp64"].bytes if fp64_products(plan, formats) else 0
     return vectors * n * PRECISIONS[formats.vectors].bytes + products
 
 
 class PreconditionedProblem:
-    """A stored matrix with its preconditioner, and the system for GMRES."""
+    """A matrix with its preconditioner, and the system for GMRES.
 
-    def __init__(self, matrix: MatrixForms, plan: SolvePlan):
+    `matrix` is a `MatrixForms`, or an object with the same methods for an operator.
+    """
+
+    def __init__(self, matrix: Any, plan: SolvePlan):
         self.matrix, self._plan = matrix, plan
         with matrix.spans("preconditioner set-up"):
             self._preconditioner = _preconditioner(matrix, plan)
@@ -145,6 +149,11 @@ class PreconditionedProblem:
             )
             b = zeros(matrix.kernels, n, "fp64")
             self.system = RestartableSystem(matrix, b, inner, plan)
+
+    @property
+    def preconditioner(self) -> Any:
+        """Return the function r -> M^-1 r in the inner precision, which returns a halo vector of the inner matrix."""
+        return self._preconditioner
 
     @property
     def factors(self) -> SparseFactors | None:
@@ -165,11 +174,11 @@ class PreconditionedProblem:
     @property
     def bytes(self) -> int:
         """Return the memory of matrices, preconditioner and basis in bytes."""
-        basis = basis_bytes(self._plan, self.matrix.formats, self.matrix.inner.n)
+        basis = self.matrix.kernels.parts * basis_bytes(self._plan, self.matrix.formats, self.matrix.inner.n)
         return int(self.matrix.bytes + self._preconditioner.bytes + basis)
 
 
-def _preconditioner(matrix: MatrixForms, plan: SolvePlan) -> Any:
+def _preconditioner(matrix: Any, plan: SolvePlan) -> Any:
     """Return the preconditioner M^-1 for the inner matrix."""
     kernels, A, choice, group = matrix.kernels, matrix.inner, plan.choice, plan.group
     if choice.user is not None:
@@ -181,21 +190,23 @@ def _preconditioner(matrix: MatrixForms, plan: SolvePlan) -> Any:
     if choice.name == "sgs":
         return SymmetricSweep(kernels, A)
     if choice.name == "amg":
-        return amg_multigrid(matrix.builder, A, matrix.order, plan.levels)
+        return amg_multigrid(matrix.builder, A, matrix.order, plan.levels, symmetric=choice.symmetric)
     if plan.factors is not None:
         factors = plan.factors
         if factors.vectors not in (A.A.vectors, "fp64"):  # after a change to fp64, unless there is too little memory
             factors = factored(matrix.A, A.A.vectors, group)[0] or factors
         return CompleteFactors(kernels, A, factors, group, matrix.spans)
     if choice.box is not None:
-        return stencil_multigrid(matrix.builder, A, matrix.order, choice.box, choice.stencil)
+        return stencil_multigrid(
+            matrix.builder, A, matrix.order, choice.box, choice.stencil, symmetric=choice.symmetric
+        )
     return Sweep(A)
 
 
 class RestartableSystem(MixedSystem):
     """A system for many right-hand sides that keeps the best x by the scaled and by the unscaled residual."""
 
-    def __init__(self, matrix: MatrixForms, b: Vector, inner: InnerIteration, plan: SolvePlan):
+    def __init__(self, matrix: Any, b: Vector, inner: InnerIteration, plan: SolvePlan):
         super().__init__(matrix.kernels, plan.group.comm, matrix.outer, b, inner, matrix.spans)
         self._matrix, self._scaling = matrix, plan.scaling
         self._best, self._best_x = inf, zeros(self._kernels, self._A.n, "fp64")
@@ -233,6 +244,16 @@ class RestartableSystem(MixedSystem):
         super().update(d)
         self._norm = None
 
+    def new_residual(self) -> Vector:
+        """Return b - A x as a new vector."""
+        self.residual()
+        return self._kernels.xp.asarray(self._r, copy=True)
+
+    def add(self, d: Vector) -> None:
+        """Compute x = x + d for a correction in fp64."""
+        self._kernels.add_scaled(self.solution, 1.0, d)
+        self._norm = None
+
     def go_back(self, *, unscaled: bool = False) -> Vector:
         """Restore and return the x with the smallest residual so far, or smallest unscaled residual if `unscaled`."""
         best = self._best_unscaled_x if unscaled else self._best_x
@@ -253,12 +274,14 @@ def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> No
     shares_levels = plan.choice.name == "amg" and comm.size > 1
     key = (
         kernels.device,
+        kernels.parts,
         plan.choice.name,
         plan.smoother,
         formats.values,
         formats.vectors,
         formats.exact,
         shares_levels,
+        *(("symmetric",) if plan.choice.symmetric else ()),
     )
 
     def use() -> None:
@@ -273,7 +296,8 @@ def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> No
         gmres_ir(system, 1.0, restart=2, most=3, tolerance=1e-15)
 
     what = f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors"
-    name = " ".join(["gmres,", *map(str, key[1:])]) if kernels.device is None else ""
+    what = f"{what} of complex numbers" if kernels.parts == 2 else what
+    name = " ".join(["gmres,", *map(str, key[2:])]) if (kernels.device, kernels.parts) == (None, 1) else ""
     compile_once(f"{FIRST_USE} {what}", key, use, comm, name)
 
 
@@ -284,7 +308,7 @@ def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[Le
         rows = kernels.on_host(kernels.stencil_rows(box, choice.stencil))
         return csr_array((rows.data, rows.indices, rows.indptr)), replace(choice, box=box), ()
     off, n = -np.ones(TINY - 1), TINY
-    A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1]))
+    A = csr_array(diags_array([off, np.full(n, 2.0), off], offsets=[-1, 0, 1])).astype(FP64[kernels.parts])
     if choice.user is not None:
         return A, replace(choice, user=lambda r: r), ()
     if choice.name != "amg":

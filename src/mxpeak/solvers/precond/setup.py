@@ -24,14 +24,15 @@ DIVIDING = ("stencil", "amg", "gs", "sgs", "jacobi")
 SWEEPING = ("gs", "sgs", "stencil", "amg")
 #: Preconditioners whose sweeps include the halo rows if there are several ranks.
 OVERLAPPING = ("sgs", "amg")
-#: Preconditioners whose application takes longer than storing its result.
-STORED = ("lu", "amg")
+#: Preconditioners whose application takes longer than storing its result, or may change from step to step.
+STORED = ("lu", "amg", "user")
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A preconditioner by name, and the reason for it; `box` and `stencil` describe the matrix of the benchmarks.
 
+    symmetric   M must be symmetric, for which multigrid sweeps in both directions
     automatic   `auto` selected this preconditioner and may replace it
     rows        the permutation of the rows that gives a full diagonal, or None for the original rows of A
     entries     an estimate of the number of entries of the factors, or None for the estimate for a narrow graph
@@ -45,6 +46,7 @@ class Choice:
     rows: Array | None = None
     entries: float | None = None
     automatic: bool = False
+    symmetric: bool = False
 
 
 def default_sweep(group: RankGroup) -> str:

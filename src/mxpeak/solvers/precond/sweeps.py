@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from mxpeak.distributed.spaces import zeros
+from mxpeak.distributed.spaces import vector_type, zeros
 from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
-from mxpeak.solvers.precond.equilibration import Equilibration
+from mxpeak.solvers.precond.equilibration import Equilibration, ldexp
 from mxpeak.spans import Spans
+
+#: The kinds of numbers that a preconditioner may return for real vectors, and for complex vectors.
+KINDS = {1: ("real",), 2: ("real", "complex")}
 
 
 class Identity:
@@ -56,6 +59,54 @@ class SymmetricSweep(Identity):
         return self._x
 
 
+class UserFunction:
+    """A user's function of a vector of n numbers, or of this rank's n numbers, with checks of its results.
+
+    name     the function in errors, such as "the preconditioner"
+    result   the result that the function must return, such as M^-1 r
+    """
+
+    def __init__(self, kernels: SparseKernels, function: Callable[[Vector], Any], n: int, name: str, result: str):
+        self._kernels, self._function, self._n, self._name, self._result = kernels, function, n, name, result
+
+    def __call__(self, v: Vector) -> Vector:
+        """Return the function of a finite v; raise an error unless the result is a finite vector of length n.
+
+        For real systems, the result must also be real.
+        """
+        n, xp, kinds = self._n, self._kernels.xp, KINDS[self._kernels.parts]
+        z = self._on_device(self._function(v))
+        shape = tuple(z.shape)
+        if prod(shape) != n or kind_of(z.dtype) not in kinds:
+            raise UsageError(
+                f"{self._name} returned {z.dtype} of shape {shape} for a vector of shape ({n},); use a function that "
+                f"returns {self._result}, which has {n} {' or '.join(kinds)} numbers"
+            )
+        z = z.reshape(n)
+        finite = xp.isfinite(z)
+        if not xp.all(finite):
+            i = int(xp.argmin(xp.astype(finite, xp.int8)))
+            raise UsageError(
+                f"{self._name} returned {z[i].item()} at [{i}] for a finite vector; use a function that returns "
+                "finite numbers"
+            )
+        return z
+
+    def _on_device(self, z: Any) -> Any:
+        """Return the function's result as an array, or as a tensor of the device; raise an error for other types."""
+        device = self._kernels.device
+        if device is None:
+            return np.asarray(z)
+        is_tensor = hasattr(z, "layout")
+        if is_tensor and z.device == device.where and str(z.layout) == "torch.strided":
+            return z.detach()  # x does not depend on the function, so it has no gradient with respect to z
+        what = f"a {z.layout} tensor on {z.device}" if is_tensor else f"{type(z).__name__} instead of a tensor"
+        raise UsageError(
+            f"{self._name} returned {what}, but on {device.where} its argument and its result must be "
+            'dense tensors; use device="cpu" for functions of NumPy arrays'
+        )
+
+
 class UserPreconditioner:
     """A user's function r -> M^-1 r for vectors of the unscaled system, or for the part of this rank."""
 
@@ -67,7 +118,8 @@ class UserPreconditioner:
         scaling: Equilibration,
         spans: Spans,
     ):
-        self._kernels, self._A, self._function, self._scaling, self._spans = kernels, A, function, scaling, spans
+        self._kernels, self._A, self._scaling, self._spans = kernels, A, scaling, spans
+        self._function = UserFunction(kernels, function, A.n, "the preconditioner", "M^-1 r")
         self._x = A.halo_vector()
         self.bytes = int(self._x.nbytes)
 
@@ -87,43 +139,10 @@ class UserPreconditioner:
         """Call the user's function with the unscaled r, and return the result scaled for the solved system."""
         xp, scaling = self._kernels.xp, self._scaling
         if not scaling.active:
-            return self._checked(self._function(xp.asarray(r, copy=True)))
-        unscaled = xp.ldexp(xp.astype(r, xp.float64), -scaling.rows)
-        return xp.ldexp(xp.astype(self._checked(self._function(unscaled)), xp.float64), -scaling.columns)
-
-    def _on_device(self, z: Any) -> Any:
-        """Return the function's result as an array, or as a tensor of the device; raise an error for other types."""
-        device = self._kernels.device
-        if device is None:
-            return np.asarray(z)
-        is_tensor = hasattr(z, "layout")
-        if is_tensor and z.device == device.where and str(z.layout) == "torch.strided":
-            return z.detach()  # x does not depend on the preconditioner, so it has no gradient with respect to z
-        what = f"a {z.layout} tensor on {z.device}" if is_tensor else f"{type(z).__name__} instead of a tensor"
-        raise UsageError(
-            f"the preconditioner returned {what}, but on {device.where} its argument and its result must be "
-            'dense tensors; use device="cpu" for functions of NumPy arrays'
-        )
-
-    def _checked(self, z: Any) -> Vector:
-        """Return the function's result as a vector; raise an error unless it is a finite real vector of length n."""
-        n, xp = self._A.n, self._kernels.xp
-        z = self._on_device(z)
-        shape = tuple(z.shape)
-        if prod(shape) != n or kind_of(z.dtype) != "real":
-            raise UsageError(
-                f"the preconditioner returned {z.dtype} of shape {shape} for a vector of shape ({n},); "
-                f"use a function that returns M^-1 r, which has {n} real numbers"
-            )
-        z = z.reshape(n)
-        finite = xp.isfinite(z)
-        if not xp.all(finite):
-            i = int(xp.argmin(xp.astype(finite, xp.int8)))
-            raise UsageError(
-                f"the preconditioner returned {float(z[i])} at [{i}] for a finite vector; use a "
-                "function that returns finite numbers"
-            )
-        return z
+            return self._function(xp.asarray(r, copy=True))
+        fp64 = vector_type(self._kernels, "fp64")
+        unscaled = ldexp(xp.astype(r, fp64), -scaling.rows, xp)
+        return ldexp(xp.astype(self._function(unscaled), fp64), -scaling.columns, xp)
 
 
 def kind_of(dtype: Any) -> str:

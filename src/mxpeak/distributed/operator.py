@@ -1,0 +1,65 @@
+"""A matrix that is given only by its products, in the interface of a `SparseMatrix`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import nan
+
+from mxpeak.distributed.rank_group import RankGroup
+from mxpeak.distributed.spaces import vector_type, zeros
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFormat:
+    """The size and the formats of an operator, which stores no entries."""
+
+    n: int
+    vectors: str
+    storage: str
+    values: str = "fp64"
+    bytes: int = 0
+
+    def extra_bytes(self, other: OperatorFormat) -> int:
+        """Return 0, because no form of an operator needs memory."""
+        return 0
+
+
+class OperatorMatrix:
+    """A function x -> A x for vectors in fp64, or for this rank's part, used with vectors of another format."""
+
+    def __init__(
+        self,
+        kernels: SparseKernels,
+        A: OperatorFormat,
+        function: Callable[[Vector], Vector],
+        group: RankGroup,
+        spans: Spans,
+    ):
+        self.A, self._kernels, self._function, self._group, self._spans = A, kernels, function, group, spans
+
+    @property
+    def n(self) -> int:
+        """Return the number of rows of this rank."""
+        return self.A.n
+
+    def halo_vector(self) -> Vector:
+        """Return a vector of zeros that A multiplies."""
+        return zeros(self._kernels, self.A.n, self.A.vectors)
+
+    def own(self, x: Vector) -> Vector:
+        """Return x, because the function exchanges the entries of other ranks itself."""
+        return x
+
+    def multiply(self, x: Vector, y: Vector) -> None:
+        """Compute y = A x, or NaN without a call of the function if x is not finite. Collective."""
+        xp = self._kernels.xp
+        with self._spans("operator"):
+            if not self._group.all(xp.all(xp.isfinite(x))):
+                y[:] = nan
+                return
+            copied = xp.asarray(x, dtype=vector_type(self._kernels, "fp64"), copy=True)
+            Ax = self._function(copied)
+            self._kernels.scale(y, 1.0, xp.asarray(Ax, dtype=copied.dtype))

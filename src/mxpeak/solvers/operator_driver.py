@@ -1,0 +1,100 @@
+"""GMRES for a matrix that is given only by its products A x: no scaling, no entries, and a preconditioner of the user.
+
+Each product may take much longer than the other operations of a step. Therefore, all vectors are in fp64 unless the
+user requests fp32: cycles in fp32 gain at most six digits and then restart, which takes additional products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+from mxpeak.distributed.operator import OperatorFormat, OperatorMatrix
+from mxpeak.distributed.rank_group import RankGroup
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.runtime.calls import compile_once
+from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
+from mxpeak.solvers.krylov import gmres_ir
+from mxpeak.solvers.precond.equilibration import Equilibration
+from mxpeak.solvers.precond.formats import Formats
+from mxpeak.solvers.precond.matrix_builder import one_group
+from mxpeak.solvers.precond.problem import FIRST_USE, PreconditionedProblem, SolvePlan
+from mxpeak.solvers.precond.setup import Choice
+from mxpeak.spans import Spans
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The products A x of an operator of order n.
+
+    own        the number of rows of this rank
+    multiply   the function x -> A x for this rank's rows, which is collective
+    kind       the name for `info.storage`
+    nnz        the number of entries, or 0 if it is unknown
+    """
+
+    n: int
+    own: int
+    multiply: Callable[[Vector], Vector]
+    kind: str
+    nnz: int = 0
+
+
+class OperatorForms:
+    """An operator for the inner iteration and for residuals in fp64, in place of a stored `MatrixForms`."""
+
+    def __init__(self, kernels: SparseKernels, A: Operator, formats: Formats, group: RankGroup, spans: Spans):
+        self.kernels, self.A, self.formats, self.spans, self.preconditioner = kernels, A, formats, spans, "none"
+        self.order, self.bytes = one_group(A.own), 0
+        shared = A.multiply, group, spans
+        self.inner = OperatorMatrix(kernels, OperatorFormat(A.own, formats.vectors, A.kind), *shared)
+        self.outer = OperatorMatrix(kernels, OperatorFormat(A.own, "fp64", A.kind), *shared)
+
+    def promote_to_fp64(self) -> None:
+        """Use vectors in fp64 also for the inner iteration."""
+        self.inner, self.formats = self.outer, Formats("fp64", "fp64", True)
+
+    def ordered(self, x: Vector) -> Vector:
+        """Return the vector itself."""
+        return x
+
+    def unordered(self, x: Vector) -> Vector:
+        """Return the vector itself."""
+        return x
+
+
+class OperatorDriver(GmresDriver):
+    """A GMRES solver for one operator and many right-hand sides. All methods are collective."""
+
+    remedy = ", or a preconditioner M"
+
+    def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
+        self._begin_set_up(kernels, options, group, A.n)
+        self.nnz = A.nnz
+        vectors = "fp32" if options.precision == "fp32" else "fp64"
+        self._formats = Formats("fp64", vectors, True)
+        scaling = Equilibration(xp=kernels.xp, group=group)
+        self.plan = SolvePlan(choice, "natural", "auto", self._restart(choice), scaling)
+        self._compile()
+        self._matrix = OperatorForms(kernels, A, self._formats, group, self.spans)
+        self.problem = PreconditionedProblem(self._matrix, self.plan)
+
+    def _compile(self) -> None:
+        """Solve a tiny system to compile the operations on vectors. Collective."""
+        kernels, formats = self._kernels, self._formats
+
+        def use() -> None:
+            tiny = Operator(2, 2, lambda x: 2.0 * x, "tiny")
+            plan = SolvePlan(Choice("none", ""), "natural", "auto", 2, Equilibration(xp=kernels.xp))
+            forms = OperatorForms(kernels, tiny, formats, plan.group, Spans())
+            system = PreconditionedProblem(forms, plan).system
+            system.begin(1.0, 0.0)
+            gmres_ir(system, 1.0, restart=2, most=2, tolerance=1e-15)
+
+        key = "operator", kernels.device, kernels.parts, formats.vectors
+        compile_once(f"{FIRST_USE} operators with {formats.vectors} vectors", key, use, self.group.comm)
+
+    def _terms(self, y: Vector, b: Vector) -> float:
+        """Return infinity, because |A| is unknown."""
+        return inf

@@ -1,0 +1,55 @@
+"""What MINRES and BiCGStab have in common: a system A x = b with M^-1, and the history of one run of a recurrence.
+
+A recurrence updates r without a product b - A x. Because of rounding, its r drifts away from b - A x, and the caller
+compares both when the recurrence ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+Vector = Any
+#: A real or complex number.
+Scalar = Any
+
+
+class System(Protocol):
+    """A system A x = b with M^-1, and its vectors as arrays. All methods are collective."""
+
+    def residual_vector(self) -> Vector:
+        """Return r = b - A x as a new vector."""
+
+    def multiply(self, v: Vector) -> Vector:
+        """Return A v as a new vector."""
+
+    def precondition(self, r: Vector) -> Vector:
+        """Return M^-1 r as a new vector."""
+
+    def dot(self, u: Vector, v: Vector) -> Scalar:
+        """Return uᴴv."""
+
+    def norm(self, u: Vector) -> float:
+        """Return ||u||_2."""
+
+    def advance(self, d: Vector) -> None:
+        """Compute x = x + d; d is the correction of one step."""
+
+
+@dataclass(slots=True)
+class Recurrence:
+    """The history of a recurrence.
+
+    estimates  ||r|| of the recurrence after each step
+    broken     the formula of the product that ended the recurrence, or an empty string
+    product    the value of this product
+    """
+
+    estimates: list[float] = field(default_factory=list)
+    broken: str = ""
+    product: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps."""
+        return len(self.estimates)

@@ -1,0 +1,202 @@
+"""CG, MINRES and BiCGStab for one matrix and several right-hand sides, with a check of each recurrence.
+
+Vectors, products and residuals are in fp64, and the preconditioner may be in a lower precision. A round is one run of
+the recurrence. At its end, b - A x is computed. If b - A x is larger than the recurrence claims and not small enough,
+another round starts from x. If rounds stop converging, the preconditioner continues in fp64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf, isfinite, isinf
+
+from mxpeak.distributed.csr import Csr
+from mxpeak.distributed.rank_group import RankGroup
+from mxpeak.distributed.recurrence_system import CgVectors, RecurrenceSystem
+from mxpeak.errors import UsageError
+from mxpeak.kernels.arrays import probe_vector, without_warnings
+from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.solvers.bicgstab import bicgstab
+from mxpeak.solvers.cg import conjugate_gradients
+from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult
+from mxpeak.solvers.krylov import Solve
+from mxpeak.solvers.minres import minres
+from mxpeak.solvers.operator_driver import Operator, OperatorDriver
+from mxpeak.solvers.precond.equilibration import Equilibration, symmetrized
+from mxpeak.solvers.precond.formats import Formats
+from mxpeak.solvers.precond.setup import Choice
+from mxpeak.solvers.recurrence import Recurrence
+
+#: A round has failed if it leaves more than this part of the residual.
+PROGRESS = 0.5
+#: Largest difference of uᴴ A w and (A u)ᴴ w for random u and w, relative to the norms of their factors: half of the
+#: digits of fp64. Rounding changes the products by a few n·u, and a symmetric A that is applied inexactly by more.
+SYMMETRIC = 2.0**-26
+
+
+def _cg(system: RecurrenceSystem, *, most: int, enough: float) -> Recurrence:
+    """Improve x by CG until ||r|| <= enough, or for `most` steps. Collective."""
+    vectors = CgVectors(system)
+    initial = vectors.residual()
+    done = conjugate_gradients(vectors, most=most, tolerance=enough / initial if initial else 0.0)
+    return Recurrence([rho * done.initial for rho in done.history[1:]], done.broken, done.product)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A short recurrence: its name as a function, its name in messages, and the algorithm.
+
+    hermitian    whether A must be symmetric or Hermitian, and M positive definite
+    definite     whether A must also be positive definite
+    """
+
+    name: str
+    title: str
+    run: Callable[..., Recurrence]
+    hermitian: bool = False
+    definite: bool = False
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("cg", "CG", _cg, hermitian=True, definite=True),
+        Method("minres", "MINRES", minres, hermitian=True),
+        Method("bicgstab", "BiCGStab", bicgstab),
+    )
+}
+
+
+class RecurrenceRounds(GmresDriver):
+    """The rounds of a short recurrence, in place of those of GMRES. All methods are collective.
+
+    claimed    the relative residual that the last recurrence claimed, the largest over all right-hand sides
+    """
+
+    claimed, _broken = 0.0, ("", 0.0)
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """Return the name of the method in messages."""
+        return self.method.title
+
+    @property
+    def method(self) -> Method:
+        """Return the method that the options name."""
+        return METHODS[self._options.method]
+
+    def _scaling_of(self, A: Csr) -> Equilibration:
+        """Return the scaling of A, with equal factors for rows and columns if A must remain symmetric. Collective."""
+        scaling = super()._scaling_of(A)
+        return symmetrized(scaling) if self.method.hermitian else scaling
+
+    def _formats_for(self, A: Csr, choice: Choice) -> Formats:
+        """Return the formats of the preconditioner; without one, r is not rounded."""
+        return Formats("fp64", "fp64", True) if choice.name == "none" else super()._formats_for(A, choice)
+
+    def _restart(self, choice: Choice) -> int:
+        """Return 1, because a short recurrence stores no basis."""
+        return 1
+
+    def check_symmetry(self) -> None:
+        """Raise a UsageError if the method needs a symmetric A, and A is not symmetric. Collective."""
+        if not self.method.hermitian:
+            return
+        xp, group, system = self._kernels.xp, self.group, self._recurrence(lambda: None)
+        first, own = group.first, self.problem.system.matrix.n
+        s = probe_vector(2 * self.n)
+        u, w = (xp.asarray(part[first : first + own]) for part in (s[: self.n], s[self.n :]))
+        Au, Aw = system.multiply(u), system.multiply(w)
+        difference = abs(system.dot(u + 0.0 * Aw, Aw) - system.dot(Au, w + 0.0 * Au))
+        size = system.norm(u) * system.norm(Aw) + system.norm(Au) * system.norm(w)
+        if difference > SYMMETRIC * size:
+            kind = "Hermitian" if self._kernels.parts == 2 else "symmetric"
+            raise UsageError(
+                f"A is not {kind}, as {self._options.method} requires: for random u and w, uᴴAw and (Au)ᴴw differ by "
+                f"{difference / size:.1e} of ||u||·||Aw|| + ||Au||·||w||; use mxpeak.gmres or mxpeak.bicgstab"
+            )
+
+    def _recurrence(self, watch: Callable[[], None]) -> RecurrenceSystem:
+        problem = self.problem
+        return RecurrenceSystem(self._kernels, self.group.comm, problem.system, problem.preconditioner, watch)
+
+    def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
+        """Run recurrences from the current x until the solve converges or needs another method; return the reason."""
+        system, low, run = self.problem.system, self._formats.vectors != "fp64", self.method.run
+        b_norm, target, best_unscaled = system.norm_of_b(), tol, inf
+        recurrence = self._recurrence(partial(self._call_back, b))
+        while result.steps < self._options.maxiter:
+            before = system.residual() / b_norm
+            with without_warnings():
+                done = run(recurrence, most=self._options.maxiter - result.steps, enough=target * b_norm)
+            after = system.residual() / b_norm
+            estimates = [estimate / b_norm for estimate in done.estimates]
+            result.add(Solve(steps=done.steps, cycles=[done.steps], history=[before, *estimates[:-1], after]))
+            if not isfinite(after):
+                return Ending.STALLED_IN_LOW_PRECISION if low else Ending.NOT_FINITE
+            self.claimed = max(self.claimed, estimates[-1] if estimates else after)
+            unscaled = self._relative(system.residual_vector, b)
+            if unscaled <= tol:
+                return Ending.CONVERGED
+            if after <= target:  # rows that are large in the units of A may be small in the scaled system
+                if target <= LEAST or not (isinf(best_unscaled) or unscaled <= PROGRESS * best_unscaled):
+                    return Ending.DIFFERENT_SCALES
+                best_unscaled, target = unscaled, max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
+            elif not after <= PROGRESS * before and result.steps < self._options.maxiter:
+                self._broken = done.broken, done.product
+                of_A = done.broken == "pᵀA p"  # which no preconditioner changes
+                return Ending.STALLED_IN_LOW_PRECISION if low and not of_A else Ending.STALLED
+        return Ending.OUT_OF_STEPS
+
+    def _call_back(self, b: Vector) -> None:
+        """Call the user's function with the current x, in the user's order and without scaling."""
+        if self._options.callback is not None:
+            y = self._matrix.unordered(self.problem.system.solution)
+            x = self.plan.scaling.solution(y, self._exponent)
+            self.group.collectively(partial(self._options.callback, x))
+
+    def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
+        """Return a text that explains why the residual is not smaller, and what the user can do."""
+        formula, product = self._broken
+        if ending is Ending.STALLED and formula == "rᵀz" and self.plan.choice.name == "lu":
+            return f"A is not positive definite: with its factors, rᴴA^-1 r = {product:.1e}; {OF_INDEFINITE}"
+        if ending is Ending.STALLED and formula:
+            return BREAKDOWNS[formula].format(value=f"{product:.1e}")
+        if ending is Ending.STALLED:
+            return (
+                f"the recurrence claims a residual of {self.claimed:.1e}, but b - A x does not become smaller; use "
+                f"mxpeak.gmres{self.remedy}"
+            )
+        return super()._advice(result, ending, y, b)
+
+
+OF_INDEFINITE = "use mxpeak.minres or mxpeak.gmres"
+#: The texts for a product that must not be zero, or must be positive.
+BREAKDOWNS = {
+    "pᵀA p": "A is not positive definite: pᴴA p = {value}; " + OF_INDEFINITE,
+    "rᵀz": "M is not positive definite: rᴴM^-1 r = {value}; use another preconditioner, or mxpeak.gmres",
+    "zᴴv": "M is not positive definite: vᴴM^-1 v = {value}; use another preconditioner, or mxpeak.gmres",
+    "α_1": "A is singular and A x = b has no solution with this residual; use mxpeak.gmres, or least squares",
+    "r̂ᴴr": "BiCGStab broke down: |r̂ᴴr| = {value} for the first residual r̂; use mxpeak.gmres",
+    "r̂ᴴv": "BiCGStab broke down: |r̂ᴴA M^-1 p| = {value} for the first residual r̂; use mxpeak.gmres",
+    "tᴴs": "BiCGStab broke down: |tᴴs| = {value}; use mxpeak.gmres",
+}
+
+
+class RecurrenceDriver(RecurrenceRounds):
+    """A short recurrence for a sparse matrix. All methods are collective."""
+
+    def __init__(self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup):
+        super().__init__(kernels, A, choice, options, group)
+        self._may_factor = self._may_factor and not self.method.hermitian
+        self.check_symmetry()
+
+
+class RecurrenceOperatorDriver(RecurrenceRounds, OperatorDriver):
+    """A short recurrence for an operator. All methods are collective."""
+
+    def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
+        OperatorDriver.__init__(self, kernels, A, choice, options, group)
+        self.check_symmetry()

@@ -1,0 +1,195 @@
+"""A as a LinearOperator, a function or a distributed matrix, and preconditioners that change from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+import mxpeak as mx
+from mxpeak.comm.base import Communicator
+from mxpeak.comm.transports.threads import run_ranks
+from mxpeak.errors import MxpeakError, UsageError
+from tests.support.sparse_systems import flow, poisson, reached, residual, vector
+
+A = flow(9)
+Z = sparse.csr_array(A + 0.5j * sparse.eye_array(81))
+B = vector(81)
+
+
+def kinds(M: Any) -> list[Any]:
+    return [aslinearoperator(M), lambda x: M @ x]
+
+
+@pytest.mark.parametrize("solve", [mx.gmres, mx.bicgstab])
+@pytest.mark.parametrize("M", [A, Z], ids=["real", "complex"])
+@pytest.mark.parametrize("b", [B, B + 1j * vector(81, seed=9), np.stack([B, 2 * B], axis=1)])
+def test_products_are_enough(solve: Callable[..., Any], M: Any, b: Any) -> None:
+    for operator in kinds(M):
+        x, info = solve(operator, b)
+        assert info.converged, info
+        assert info.storage in str(info)
+        assert x.shape == b.shape
+        assert x.dtype == np.result_type(M.dtype, b.dtype)
+        for j in range(1 if b.ndim == 1 else 2):
+            x_j, b_j = (v if b.ndim == 1 else v[:, j] for v in (x, b))
+            assert reached(M, x_j, b_j, 1e-9)
+
+
+@pytest.mark.parametrize("solve", [mx.cg, mx.minres])
+def test_symmetric_operators_have_short_recurrences(solve: Callable[..., Any]) -> None:
+    S = poisson(9, 9)
+    H = sparse.csr_array(S + 0.1 * sparse.diags_array([1j * np.ones(80), -1j * np.ones(80)], offsets=(1, -1)))
+    for M in (S, H):
+        for operator in kinds(M):
+            x, info = solve(operator, B)
+            assert info.converged
+            assert reached(M, x, B, 1e-9)
+    with pytest.raises(UsageError, match="A is not symmetric"):
+        solve(lambda x: A @ x, B)
+
+
+def test_a_function_is_called_as_often_as_there_are_steps_and_residuals() -> None:
+    count = 0
+
+    def multiply(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        return A @ x
+
+    operator = LinearOperator(A.shape, multiply, dtype=float)
+    _, info = mx.gmres(operator, B, restart=100)
+    assert count == info.iterations + 2  # b - A x at both ends
+    count = 0
+    _, info = mx.gmres(multiply, B, restart=100)
+    assert count == info.iterations + 3  # the first call shows the type
+
+
+def test_functions_may_reuse_their_memory_and_overwrite_their_argument() -> None:
+    out = np.empty(81)
+
+    def multiply(x: Any) -> Any:
+        out[:] = A @ x
+        x[:] = np.nan
+        return out
+
+    x, info = mx.gmres(multiply, B)
+    assert info.converged
+    assert reached(A, x, B, 1e-9)
+
+
+def test_vectors_in_fp32_are_refined_to_fp64() -> None:
+    x, info = mx.gmres(aslinearoperator(A), B, precision="fp32", rtol=1e-12)
+    assert info.converged
+    assert info.vectors == "fp32" or info.fallback
+    assert residual(A, x, B) <= 1.1e-12
+
+
+def test_preconditioners_may_change_from_step_to_step() -> None:
+    """Flexible GMRES: each step solves with a different number of inner steps."""
+    steps = 0
+
+    def inner(r: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return sparse.linalg.gmres(A, r, rtol=1e-30, restart=1 + steps % 5, maxiter=1)[0]
+
+    for operator in (A, *kinds(A)):
+        x, info = mx.gmres(operator, B, M=inner)
+        assert info.converged, info
+        assert info.preconditioner == "user"
+        assert reached(A, x, B, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_distributed_matrix_is_multiplied_where_its_blocks_are(ranks: int, dtype: Any) -> None:
+    n = 61
+    i, j = np.arange(n)[:, None], np.arange(n)[None, :]
+
+    def entries(i: Any, j: Any) -> Any:
+        return 4.0 * (i == j) + 1.0 / (1.0 + np.abs(i - 2 * j)) + (0.25j * (i == j + 1) if dtype is complex else 0.0)
+
+    D, b = entries(i, j), np.arange(n) + 1.0
+
+    def body(comm: Communicator) -> Any:
+        M = mx.DistributedMatrix.from_function(entries, n, comm=comm, nb=8)
+        own = slice(M.own_rows.start, M.own_rows.stop)
+        d = np.diag(D)[own]
+        return [mx.gmres(M, b[own], M=P) for P in (None, lambda r: r / d)]
+
+    done = run_ranks(ranks, body)
+    for k in range(2):
+        x, info = np.concatenate([of_rank[k][0] for of_rank in done]), done[0][k][1]
+        assert info.converged
+        assert (info.ranks, info.nnz, info.storage) == (ranks, n * n, "distributed matrix")
+        assert reached(D, x, b, 1e-9)
+
+
+def test_ranks_share_a_function() -> None:
+    S = poisson(40)
+
+    def body(comm: Communicator) -> Any:
+        rows = slice(20 * comm.rank, 20 * comm.rank + 20)
+
+        def multiply(x: Any) -> Any:
+            parts = comm.bcast_object(comm.gather_objects(x))
+            return S[rows] @ np.concatenate(parts)
+
+        return mx.cg(multiply, vector(40)[rows], comm=comm), mx.gmres(multiply, vector(40)[rows], comm=comm)
+
+    done = run_ranks(2, body)
+    for k in range(2):
+        assert done[0][k][1].converged
+        assert reached(S, np.concatenate([of_rank[k][0] for of_rank in done]), vector(40), 1e-9)
+
+
+MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
+    "shape": (lambda: mx.gmres(lambda x: x[:-1], B), r"the function A returned float64 of shape \(80,\)"),
+    "type": (lambda: mx.gmres(lambda x: "no", B), "the function A returned"),
+    "NaN": (lambda: mx.gmres(lambda x: x * np.nan, B), r"the function A returned nan at \[0\] for a finite vector"),
+    "complex": (
+        lambda: mx.gmres(LinearOperator((81, 81), lambda x: 1j * x, dtype=float), B),
+        "which has 81 real numbers",
+    ),
+    "not square": (lambda: mx.cg(LinearOperator((3, 4), lambda x: x, dtype=float), B), "needs a square A"),
+    "rows of b": (lambda: mx.gmres(aslinearoperator(A), B[:-1]), "use 81 rows"),
+    "name": (lambda: mx.gmres(aslinearoperator(A), B, preconditioner="gs"), "needs the entries of A"),
+    "storage": (lambda: mx.gmres(aslinearoperator(A), B, storage="ell"), 'use storage="auto"'),
+    "precision": (lambda: mx.gmres(aslinearoperator(A), B, precision="bf16"), 'use precision="mixed"'),
+    "shape of M": (lambda: mx.gmres(A, B, M=np.eye(80)), r"M has shape \(80, 80\)"),
+    "comm": (
+        lambda: mx.gmres(mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 4), np.ones(4), comm="world"),
+        "comm conflicts with A",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_named(name: str) -> None:
+    call, said = MISTAKES[name]
+    with pytest.raises(UsageError, match=said):
+        call()
+
+
+def test_an_error_on_one_rank_is_raised_on_all() -> None:
+    def body(comm: Communicator) -> Any:
+        def multiply(x: Any) -> Any:
+            return x[:-1] if comm.rank else x
+
+        with pytest.raises(MxpeakError, match="rank 1: the function A returned"):
+            mx.gmres(multiply, np.ones(5), comm=comm)
+
+    run_ranks(2, body)
+
+
+def test_errors_of_the_function_reach_the_caller() -> None:
+    def broken(x: Any) -> Any:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        mx.gmres(broken, B)

@@ -1,0 +1,344 @@
+"""`cg`, `minres` and `bicgstab`: preconditioners, precisions, checks of the recurrence, ranks and SciPy's cases.
+
+The cases of SciPy's `test_iterative.py` and `test_minres.py` are given to the functions of the same names. Dense
+matrices are passed as LinearOperators. Of SciPy's 84 cases of these three functions, 81 apply. Not applicable: `shift`
+and `show` of minres, x0="Mb", and a matrix with a row of zeros, which is not symmetric.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+import mxpeak as mx
+from mxpeak.errors import Outcome, UsageError
+from tests.library.test_published_inputs import CASES, incidence, right_hand_side
+from tests.support.sparse_ranks import cut, even
+from tests.support.sparse_systems import (
+    beam,
+    flow,
+    jumps,
+    line,
+    mixed_units,
+    needs_pyamg,
+    poisson,
+    reached,
+    residual,
+    saddle,
+    stencil,
+    vector,
+    waves,
+)
+
+SOLVERS = {"cg": mx.cg, "minres": mx.minres, "bicgstab": mx.bicgstab}
+HERMITIAN = ("cg", "minres")
+
+
+def checked(name: str, A: Any, b: Any, **options: Any) -> Any:
+    """Solve, and check that the residual is small and reported truly, within a factor of 2."""
+    x, info = SOLVERS[name](A, b, **options)
+    assert info.converged, str(info)
+    assert reached(A, x, b, info.tol)
+    assert info.residual <= 2 * residual(A, x, b) + 1e-15
+    assert residual(A, x, b) <= 2 * info.residual + 1e-15
+    assert info.method == name
+    return info
+
+
+# --- preconditioners --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("preconditioner", ["auto", "sgs", "jacobi", "none"])
+@pytest.mark.parametrize("precision", ["mixed", "fp64", "bf16"])
+def test_preconditioners_in_every_precision(name: str, preconditioner: str, precision: str) -> None:
+    for A in (poisson(9, 7), jumps(8, 50.0)):
+        info = checked(name, A, vector(A.shape[0]), preconditioner=preconditioner, precision=precision)
+        assert info.vectors == ("fp64" if precision == "fp64" or preconditioner == "none" else info.vectors)
+
+
+@needs_pyamg
+@pytest.mark.parametrize("name", HERMITIAN)
+def test_multigrid_is_symmetric(name: str) -> None:
+    A, b = poisson(12, 12, 12), vector(1728)
+    info = checked(name, A, b, preconditioner="amg")
+    assert info.levels > 1
+    assert info.iterations <= 12
+    box = stencil(8, 8, 8)
+    info = checked(name, box, vector(512))
+    assert info.preconditioner == "stencil"
+    assert info.iterations <= 20
+
+
+def test_factors_precondition_cg() -> None:
+    assert checked("cg", poisson(30, 30), vector(900), preconditioner="lu").iterations <= 3
+    assert checked("bicgstab", flow(30), vector(900), preconditioner="lu").iterations <= 2
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_scaled_systems_stay_symmetric(name: str) -> None:
+    D = sparse.diags_array(10.0 ** np.random.default_rng(1).uniform(-4, 4, 100))
+    A = sparse.csr_array(D @ poisson(10, 10) @ D)
+    info = checked(name, A, A @ np.ones(100), rtol=1e-7)
+    assert info.scaled
+    if name == "bicgstab":
+        checked(name, mixed_units(flow(10)), mixed_units(flow(10)) @ np.ones(100), rtol=1e-7)
+
+
+def test_indefinite_systems_are_for_minres() -> None:
+    for A in (waves(15), saddle(8), -poisson(8, 8), sparse.csr_array(incidence())):
+        checked("minres", A, vector(A.shape[0]))
+
+
+def test_complex_hermitian_systems() -> None:
+    skew = sparse.diags_array([1j * np.ones(99), -1j * np.ones(99)], offsets=(1, -1))
+    H, b = sparse.csr_array(poisson(10, 10) + 0.3 * skew), vector(100) + 1j * vector(100, seed=4)
+    for name in SOLVERS:
+        for preconditioner in ("auto", "sgs", "jacobi", "none"):
+            checked(name, H, b, preconditioner=preconditioner)
+    with pytest.raises(UsageError, match="A is not Hermitian"):
+        mx.cg(sparse.csr_array(poisson(10, 10) * (1 + 0.5j)), b)
+
+
+# --- the check of the recurrence --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_recurrence_is_checked_and_started_again(name: str) -> None:
+    """An operator that rounds to fp32 in its first 40 products makes the recurrence drift from b - A x."""
+    A, count = poisson(12, 12), 0
+
+    def drifting(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        return (A @ x).astype(np.float32).astype(float) if 4 < count < 40 else A @ x
+
+    b = vector(144)
+    x, info = SOLVERS[name](LinearOperator(A.shape, drifting, dtype=float), b, rtol=1e-11)
+    assert info.converged, str(info)
+    assert info.cycles > 1
+    assert reached(A, x, b, 1e-11)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_tolerance_out_of_reach_is_not_claimed(name: str) -> None:
+    A = sparse.csr_array(beam(200))
+    b = vector(200)
+    x, info = SOLVERS[name](A, b, rtol=1e-16, preconditioner="none", maxiter=3000)
+    assert not info.converged
+    assert info.outcome is Outcome.UNREACHED
+    assert info.residual == pytest.approx(residual(A, x, b), rel=0.5)
+    assert info.message
+    assert "by the recurrence" in str(info)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------
+
+
+def test_an_indefinite_matrix_is_named_by_cg() -> None:
+    with pytest.raises(UsageError, match=r"A\[0, 0\] is -2 \(one of 9 such entries\); use mxpeak\.minres"):
+        mx.cg(-line(9), np.ones(9))
+    _, info = mx.cg(waves(15), vector(225), preconditioner="sgs")
+    assert not info.converged
+    assert "A is not positive definite: pᴴA p = -" in info.message
+    _, info = mx.cg(waves(15), vector(225), preconditioner="lu")
+    assert "A is not positive definite" in info.message
+
+
+@pytest.mark.parametrize("name", HERMITIAN)
+def test_preconditioners_must_be_positive_definite(name: str) -> None:
+    _, info = SOLVERS[name](line(9), np.ones(9), M=lambda r: -r)
+    assert not info.converged
+    assert "M is not positive definite" in info.message
+    with pytest.raises(UsageError, match="A is not symmetric, as"):
+        SOLVERS[name](flow(8), np.ones(64))
+    with pytest.raises(UsageError, match='preconditioner="gs" is not symmetric'):
+        SOLVERS[name](line(9), np.ones(9), preconditioner="gs")
+
+
+def test_breakdown_of_bicgstab_is_named() -> None:
+    skew = sparse.csr_array([[0.0, 1.0], [-1.0, 0.0]])
+    _, info = mx.bicgstab(aslinearoperator(skew), [1.0, 0.0])
+    assert not info.converged
+    assert "BiCGStab broke down" in info.message
+    assert "use mxpeak.gmres" in info.message
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rtol": -1.0}, "rtol=-1.0"),
+        ({"maxiter": 0}, "maxiter=0"),
+        ({"precision": "fp8"}, "unknown precision"),
+        ({"preconditioner": "ilu"}, "is unknown"),
+        ({"M": lambda r: r[1:]}, "the preconditioner returned"),
+        ({"callback": 3}, "callback=3"),
+        ({"x0": np.ones(8)}, "x0"),
+    ],
+)
+def test_mistakes_are_named(name: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        SOLVERS[name](line(9), np.ones(9), **options)
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_iterations_are_limited_and_counted(name: str) -> None:
+    seen: list[Any] = []
+    A, b = poisson(8, 8), vector(64)
+    x, info = SOLVERS[name](A, b, maxiter=4, preconditioner="none", callback=lambda x: seen.append(x.copy()))
+    assert not info.converged
+    assert info.iterations == len(seen) == 4
+    np.testing.assert_allclose(seen[-1], x, atol=1e-14)
+    assert "use a larger maxiter" in info.message
+    assert len(info.history) == 5
+    x, info = SOLVERS[name](A, np.zeros(64))
+    assert info.converged
+    assert not x.any()
+    x, info = SOLVERS[name](sparse.csr_array((0, 0)), np.zeros(0))
+    assert info.method == name
+
+
+# --- ranks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("preconditioner", ["auto", "sgs", "jacobi", "none"])
+def test_ranks_share_systems(name: str, preconditioner: str) -> None:
+    from mxpeak.comm.transports.threads import run_ranks
+
+    A, b, starts = poisson(9, 11), vector(99), even(99, 3)
+
+    def body(comm: Any) -> Any:
+        parts = cut(A, starts, comm.rank), cut(b, starts, comm.rank)
+        return SOLVERS[name](*parts, comm=comm, preconditioner=preconditioner, threads=1)
+
+    done = run_ranks(3, body)
+    assert all(info.converged for _, info in done), str(done[0][1])
+    assert reached(A, np.concatenate([x for x, _ in done]), b, 1e-9)
+
+
+# --- SciPy's cases ----------------------------------------------------------------------------------------------
+
+RNG = np.random.RandomState(1234)
+SQUARE = RNG.rand(4, 4) + 1j * np.random.RandomState(1234).rand(4, 4)
+TALL = RNG.rand(9, 9) + 1j * RNG.rand(9, 9)
+SCIPYS: dict[str, Any] = {
+    **CASES,
+    "complex": SQUARE,
+    "complex Hermitian": SQUARE + SQUARE.T.conj(),
+    "complex definite": TALL @ TALL.T.conj(),
+}
+DEFINITE = ("Poisson in one dimension", "Poisson in two dimensions", "random definite", "complex definite")
+SYMMETRIC = (
+    *DEFINITE,
+    "its negative",
+    "a diagonal of both signs",
+    "random symmetric",
+    "symmetric, not definite",
+    "complex Hermitian",
+)
+APPLY = [("cg", case) for case in DEFINITE] + [("minres", case) for case in SYMMETRIC]
+APPLY += [("bicgstab", case) for case in SCIPYS if case != "symmetric, not definite"]
+
+
+def scipys(case: str) -> tuple[Any, Any]:
+    A = SCIPYS[case]
+    return A if sparse.issparse(A) else sparse.csr_array(A), right_hand_side(case, A.shape[0])
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize(("name", "case"), APPLY)
+def test_scipys_cases_converge(name: str, case: str, single: bool) -> None:
+    A, b = scipys(case)
+    if single:
+        A = A.astype(np.complex64 if A.dtype.kind == "c" else np.float32)
+        if case in ("random definite", "complex definite"):  # only nearly Hermitian once it is rounded
+            A = A + A.T.conj()
+    for rtol, M in itertools.product((1e-2, 1e-8), (None, LinearOperator(A.shape, lambda r: r, dtype=A.dtype))):
+        x0 = 0 * b
+        for operator in (A, aslinearoperator(A.astype(np.result_type(A.dtype, float)))):
+            x, info = SOLVERS[name](operator, b, x0, rtol=rtol, M=M)
+            assert info.converged, str(info)
+            assert residual(A, x, b) <= rtol * (1 + 1e-3)
+        assert not x0.any()
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("case", ["Poisson in one dimension", "Poisson in two dimensions"])
+def test_the_inverse_takes_three_products_at_most(name: str, case: str) -> None:
+    A, b = scipys(case)
+    dense = A.toarray()
+    M = LinearOperator(A.shape, lambda r: np.linalg.solve(dense, r), dtype=float)
+    assert checked(name, A, b, M=M, rtol=1e-8).iterations <= 2
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_scipys_tolerances(name: str) -> None:
+    rng = np.random.default_rng(168441431005389)
+    A = rng.uniform(size=(10, 10))
+    A, b = A @ A.T + 10 * np.eye(10), 1e3 * rng.uniform(size=10)
+    M = rng.standard_normal((10, 10))
+    M = M @ M.T
+    tolerances = [0.0, 1e-9, 1e-4, 1e2, np.inf]
+    for scale, rtol, atol in itertools.product((None, 1e-6, 1e6), tolerances, tolerances):
+        if rtol == atol == 0.0:
+            continue
+        x, info = SOLVERS[name](sparse.csr_array(A), b, M=None if scale is None else scale * M, rtol=rtol, atol=atol)
+        assert info.converged, (scale, rtol, atol, str(info))
+        assert np.linalg.norm(A @ x - b) <= 1.00025 * max(atol, rtol * np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_scipys_starts(name: str) -> None:
+    rng = np.random.default_rng(1685363802304750)
+    A = rng.random((10, 10))
+    A, b, x0 = sparse.csr_array(A @ A.T), rng.random(10), rng.random(10)
+    for start in (None, x0):
+        checked(name, A, b, x0=start, rtol=1e-6)
+    x, info = SOLVERS[name](sparse.eye_array(2), [-1.0, -1.0], [-1.0, -1.0])
+    assert info.iterations == 0
+    assert np.array_equal(x, [-1.0, -1.0])
+    with pytest.raises(TypeError):
+        SOLVERS[name](A, b, x0, 1e-5)
+    for atol in ("legacy", None, -1):
+        with pytest.raises(ValueError, match="atol"):
+            SOLVERS[name](A, b, x0, atol=atol)
+
+
+def test_scipys_cases_of_minres() -> None:
+    rng = np.random.RandomState(1234)
+    A = rng.rand(10, 10)
+    A, b = A + A.T, rng.rand(10)
+    traces: list[list[Any]] = [[], []]
+    for x0, trace in zip((np.random.RandomState(12345).rand(10), None), traces):
+        mx.minres(sparse.csr_array(A), b, x0=x0, callback=trace.append)
+    assert not np.array_equal(traces[0][0], traces[1][0])
+    A[1, 2], A[2, 1] = 1, 2
+    with pytest.raises(ValueError, match="not symmetric"):
+        mx.minres(sparse.csr_array(A), b)
+    for seed in (1234, 12345):
+        rng = np.random.RandomState(seed)
+        a = rng.randn(5, 5)
+        a, b, c, m = a @ a.T, rng.randn(5), rng.randn(5), rng.randn(5, 5)
+        checked("minres", sparse.csr_array(a), b, x0=c, M=m @ m.T, rtol=1e-6)
+        checked("minres", sparse.csr_array(a), b, x0=c, rtol=1e-6)
+    checked("minres", sparse.csr_array(np.eye(10)), np.ones(10), x0=np.ones(10), rtol=1e-6)
+
+
+@pytest.mark.parametrize("solve", [mx.gmres, *SOLVERS.values()])
+def test_zero_right_hand_sides_give_zeros(solve: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(1684414984100503)
+    A = rng.random((10, 10))
+    A = sparse.csr_array(A @ A.T + 10 * np.eye(10))
+    for tol in (1e-10, 1.0, 1e2):
+        for x0, atol in itertools.product((None, np.ones(10)), (0.0, tol)):
+            x, info = solve(A, np.zeros(10), x0, rtol=tol, atol=atol)
+            assert info.converged
+            assert not x.any()
