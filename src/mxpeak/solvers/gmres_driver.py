@@ -165,8 +165,10 @@ class GmresDriver:
     def _sweep_order(self, choice: Choice) -> str:
         """Return the order of sweeps; the natural order is best if each rank sweeps only over its own rows.
 
-        Complex kernels have no other order.
+        Complex kernels have no other order. A Jacobi step needs a storage in groups, which the natural order is not.
         """
+        if choice.name == "jacobi" and self._kernels.parts == 1:
+            return "coloured"
         if self._options.smoother != "auto":
             return self._options.smoother
         if self._kernels.parts == 2:

@@ -1,0 +1,218 @@
+"""mxpeak.gmres beside SciPy's gmres with an incomplete LU, on eight generated complex matrices.
+
+    python benchmarks/gmres_complex.py --kinds helmholtz,lattice --rounds 3 --out result.json
+
+Both solve the same A x = b, b of normal complex entries, to a true residual ||b - A x|| / ||b|| <= 1e-9, which is
+computed here from x in complex128.  Times are of everything, set-up included.  mxpeak.gmres runs as it is, with no
+option.  SciPy's gmres runs behind spilu of three drop tolerances with its default order and fill; the best of them that
+reaches the residual counts.  SciPy is called with a tenth of the tolerance if its x is not good enough.  Then the best
+one and mxpeak.gmres take turns, and medians count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sparse
+import scipy.sparse.linalg as linalg
+
+import mxpeak as mx
+from mxpeak.perf.host import host_facts, software_facts
+
+TOL, RESTART, CYCLES = 1e-9, 30, 20
+DROPS = (1e-2, 1e-3, 1e-4)
+Csr = Any
+Vector = Any
+
+
+def laplacian(*sides: int) -> Csr:
+    """The negative Laplacian on a grid, in units of the grid's spacing."""
+    total = sparse.csr_array((1, 1))
+    for n in sides:
+        line = sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+        total = sparse.kron(total, sparse.eye_array(n)) + sparse.kron(sparse.eye_array(total.shape[0]), line)
+    return sparse.csr_array(total)
+
+
+def helmholtz() -> tuple[str, Csr]:
+    """Waves in two dimensions behind absorbing layers: the damping rises towards the rim."""
+    n, k = 200, 2 * np.pi / 12
+    rim = np.clip(20 - np.minimum(np.arange(n), np.arange(n)[::-1]), 0, 20) / 20
+    damping = np.maximum(rim[:, None], rim[None, :]).ravel() ** 2
+    A = laplacian(n, n) - sparse.diags_array(k**2 * (1 + 1j * damping))
+    return "Helmholtz, 12 points per wavelength, absorbing layers, 200 x 200", sparse.csr_array(A)
+
+
+def damped_waves() -> tuple[str, Csr]:
+    """Waves in three dimensions in a medium that absorbs."""
+    n, k = 32, 2 * np.pi / 10
+    return "Helmholtz, 10 points per wavelength, 25 % loss, 32 x 32 x 32", sparse.csr_array(
+        laplacian(n, n, n) - k**2 * (1 - 0.25j) * sparse.eye_array(n**3)
+    )
+
+
+def resolvent() -> tuple[str, Csr]:
+    """Convection and diffusion, shifted to a point of a contour in the complex plane."""
+    n = 150
+    along = sparse.diags_array([np.full(n, 1.0), np.full(n - 1, -1.0)], offsets=[0, -1])
+    flow = sparse.kron(along, sparse.eye_array(n)) + 0.5 * sparse.kron(sparse.eye_array(n), along)
+    return "(z I - A) of upwind convection-diffusion, z on a contour, 150 x 150", sparse.csr_array(
+        laplacian(n, n) + 0.3 * flow - (0.4 + 0.3j) * sparse.eye_array(n * n)
+    )
+
+
+def response() -> tuple[str, Csr]:
+    """The frequency response K + i w C - w^2 M of a beam with proportional damping."""
+    n = 60_000
+    K = laplacian(n) @ laplacian(n)
+    omega = 1e-3
+    return "frequency response of a damped beam, n = 60 000", sparse.csr_array(
+        K * (1 + 0.02j) + (1j * omega * 1e-2 - omega**2) * sparse.eye_array(n)
+    )
+
+
+def network() -> tuple[str, Csr]:
+    """The admittances of a power network: a mesh with long lines, and shunts at the buses."""
+    n, rng = 40_000, np.random.default_rng(1)
+    side = 200
+    number = np.arange(n).reshape(side, side)
+    i = np.concatenate([number[:, :-1].ravel(), number[:-1].ravel(), rng.integers(0, n, 400)])
+    j = np.concatenate([number[:, 1:].ravel(), number[1:].ravel(), rng.integers(0, n, 400)])
+    y = 1.0 / (rng.uniform(0.01, 0.1, i.size) + 1j * rng.uniform(0.1, 1.0, i.size))
+    W = sparse.coo_array((y, (i, j)), shape=(n, n)).tocsr()
+    W = W + W.T
+    shunts = 1e-2 * (rng.uniform(0, 1, n) + 1j * rng.uniform(0, 1, n))
+    return "admittances of a mesh of 40 000 buses with 400 long lines", sparse.csr_array(
+        sparse.diags_array(np.asarray(W.sum(axis=1)).ravel() + shunts) - W
+    )
+
+
+def lattice() -> tuple[str, Csr]:
+    """A Wilson-like operator: hops with random phases on a lattice of four dimensions."""
+    n, rng = 14, np.random.default_rng(2)
+    size = n**4
+    number = np.arange(size).reshape(n, n, n, n)
+    parts = []
+    for axis in range(4):
+        phase = np.exp(2j * np.pi * rng.random(size))
+        to = np.roll(number, -1, axis).ravel()
+        hop = sparse.coo_array((phase, (number.ravel(), to)), shape=(size, size)).tocsr()
+        parts.append(0.9 * hop + 1.1 * hop.conj().T)
+    return "hops with random phases and mass on a lattice of 14^4 points", sparse.csr_array(
+        8.8 * sparse.eye_array(size) - sum(parts[1:], parts[0])
+    )
+
+
+def eddy() -> tuple[str, Csr]:
+    """Diffusion of a magnetic field: conductors of random places in three dimensions."""
+    n, rng = 40, np.random.default_rng(3)
+    conductive = np.where(rng.random(n**3) < 0.3, 1.0, 1e-3)
+    return "eddy currents, conductors at random places, 40 x 40 x 40", sparse.csr_array(
+        laplacian(n, n, n) + 1j * sparse.diags_array(conductive)
+    )
+
+
+def unordered() -> tuple[str, Csr]:
+    """Random entries without any order, with a dominant diagonal of any phase."""
+    n, rng = 100_000, np.random.default_rng(4)
+    i, j = rng.integers(0, n, (2, 6 * n))
+    values = rng.standard_normal(6 * n) + 1j * rng.standard_normal(6 * n)
+    A = sparse.coo_array((values, (i, j)), shape=(n, n)).tocsr()
+    diagonal = np.asarray(abs(A).sum(axis=1)).ravel() * 0.9 + 0.5
+    return "random, six entries per row, n = 100 000", sparse.csr_array(
+        A + sparse.diags_array(diagonal * np.exp(0.5j * rng.standard_normal(n)))
+    )
+
+
+KINDS: dict[str, Callable[[], tuple[str, Csr]]] = {
+    kind.__name__: kind for kind in (helmholtz, damped_waves, resolvent, response, network, lattice, eddy, unordered)
+}
+
+
+def residual(A: Csr, x: Vector, b: Vector) -> float:
+    """||b - A x|| / ||b||."""
+    return float(np.linalg.norm(b - A @ x) / np.linalg.norm(b))
+
+
+def with_spilu(A: Csr, b: Vector, drop: float, tol: float) -> Vector:
+    """SciPy's gmres with an incomplete LU."""
+    ilu = linalg.spilu(A.tocsc(), drop_tol=drop)
+    M = linalg.LinearOperator(A.shape, ilu.solve, dtype=complex)
+    return linalg.gmres(A, b, rtol=tol, restart=RESTART, maxiter=CYCLES, M=M)[0]
+
+
+def timed(work: Callable[[], Vector]) -> tuple[float, Vector]:
+    """Seconds, and the solution."""
+    begin = time.perf_counter()
+    x = work()
+    return time.perf_counter() - begin, x
+
+
+def compare(name: str, rounds: int) -> dict[str, Any]:
+    """One kind of matrix: the drop tolerances once, then the best of them and mxpeak.gmres in turns."""
+    what, A = KINDS[name]()
+    rng = np.random.default_rng(7)
+    b = rng.standard_normal(A.shape[0]) + 1j * rng.standard_normal(A.shape[0])
+    mx.gmres(A, b)  # compiles its kernels
+    trials: list[dict[str, Any]] = []
+    for drop in DROPS:
+        for tol in (TOL, TOL / 10):
+            try:
+                seconds, x = timed(partial(with_spilu, A, b, drop, tol))
+            except RuntimeError as error:
+                trials.append({"drop": drop, "failed": str(error)})
+                break
+            reached = residual(A, x, b)
+            trials.append({"drop": drop, "tol": tol, "seconds": seconds, "residual": reached})
+            if reached <= TOL:
+                break
+    good = sorted((one for one in trials if one.get("residual", 1.0) <= TOL), key=lambda one: one["seconds"])
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(rounds):
+        seconds, (x, info) = timed(lambda: mx.gmres(A, b))
+        ours.append(seconds)
+        assert residual(A, x, b) <= TOL * (1 + 1e-6), info
+        if good:
+            theirs.append(timed(partial(with_spilu, A, b, good[0]["drop"], good[0]["tol"]))[0])
+    mine, peer = statistics.median(ours), statistics.median(theirs) if theirs else None
+    print(f"{name}: {what}: mxpeak {mine:.3g} s ({info.preconditioner}, {info.iterations} iterations), SciPy {peer} s")
+    return {
+        "kind": name,
+        "what": what,
+        "n": A.shape[0],
+        "nnz": int(A.nnz),
+        "mxpeak_s": ours,
+        "scipy_s": theirs,
+        "speed": peer / mine if peer else None,
+        "preconditioner": info.preconditioner,
+        "reason": info.reason,
+        "iterations": info.iterations,
+        "trials": trials,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated names of matrices")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each solver, in turns")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
+    args = parser.parse_args()
+    results = [compare(name, args.rounds) for name in args.kinds.split(",")]
+    if args.out:
+        body = {"host": host_facts(), "software": software_facts(), "tolerance": TOL, "results": results}
+        args.out.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
