@@ -27,7 +27,7 @@ from tests.support.pages import result
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SPARSE = ("docs/howto/solve-sparse.md", "docs/explanation/how-gmres-chooses.md")
+SPARSE = ("docs/howto/iterative-methods.md", "docs/howto/solve-sparse.md", "docs/explanation/how-gmres-chooses.md")
 WITH_PYTHON = (
     "README.md",
     "docs/explanation/how-solve-chooses.md",

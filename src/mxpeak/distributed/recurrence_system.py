@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, isfinite, sqrt
-from typing import Any
+from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.distributed.spaces import vector_type, zeros
-from mxpeak.distributed.system import MixedSystem, Preconditioner
+from mxpeak.distributed.sparse import SparseMatrix
+from mxpeak.distributed.system import Preconditioner
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 
 
+class Solution(Protocol):
+    """A system A x = b in fp64 with its x, and the matrix of the preconditioner. All methods are collective."""
+
+    @property
+    def matrix(self) -> SparseMatrix:
+        """Return A in fp64."""
+
+    @property
+    def inner(self) -> SparseMatrix:
+        """Return the matrix that the preconditioner uses."""
+
+    def new_residual(self) -> Vector:
+        """Return b - A x as a new vector."""
+
+    def add(self, d: Vector) -> None:
+        """Compute x = x + d."""
+
+
 class RecurrenceSystem:
-    """A `solvers.recurrence.System` for the x, the residual and the matrices of a `MixedSystem`.
+    """A `solvers.recurrence.System` for a `Solution` and a preconditioner.
 
     watch   called after each step
     """
@@ -23,17 +42,12 @@ class RecurrenceSystem:
         self,
         kernels: SparseKernels,
         comm: Communicator,
-        system: MixedSystem,
+        system: Solution,
         precondition: Preconditioner,
         watch: Callable[[], None],
     ):
-        self._kernels, self._comm, self._system, self._precondition, self._watch = (
-            kernels,
-            comm,
-            system,
-            precondition,
-            watch,
-        )
+        self._kernels, self._comm, self._watch = kernels, comm, watch
+        self._system, self._precondition = system, precondition
         self._A, self._inner = system.matrix, system.inner
         self._v = self._A.halo_vector()
         self._r_low = zeros(kernels, self._inner.n, self._inner.A.vectors)
@@ -81,6 +95,7 @@ class CgVectors:
 
     def __init__(self, system: RecurrenceSystem):
         self._system = system
+        self._p: Vector = None
 
     def residual(self) -> float:
         """Compute r = b - A x; return ||r||."""

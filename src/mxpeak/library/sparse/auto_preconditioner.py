@@ -29,7 +29,7 @@ from mxpeak.solvers.recurrence_driver import METHODS
 PRECONDITIONERS = ("auto", "stencil", "amg", "lu", "gs", "sgs", "jacobi", "none")
 #: Preconditioners for rows that are distributed over several ranks.
 OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
-#: Preconditioners for complex matrices, of which PyAMG and the 27-point matrices are none.
+#: Preconditioners for complex matrices.
 OF_COMPLEX = ("lu", "gs", "sgs", "jacobi", "none")
 #: Preconditioners that are symmetric, and positive definite if A is.
 SYMMETRIC = ("auto", "stencil", "amg", "lu", "sgs", "jacobi", "none")

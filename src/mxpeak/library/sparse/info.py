@@ -133,9 +133,9 @@ class GmresInfo(Info):
 class KrylovInfo(GmresInfo):
     """Diagnostics of `cg`, `minres` and `bicgstab`: those of `gmres`, and the check of the recurrence.
 
-    For these methods, `cycles` is the number of runs of the recurrence, and `history` contains the relative residuals
-    at the start and after each iteration: b - A x at the start and at the end of a run, and otherwise the residual of
-    the recurrence.
+    For these methods, `cycles` is the number of runs of the recurrence. `history` contains the relative residuals at
+    the start and after each iteration. They are those of the recurrence, except at the start and at the end of a run,
+    where b - A x is computed.
 
     Attributes
     ----------

@@ -152,10 +152,14 @@ class HostComplexSparse:
     ) -> ComplexMatrix:
         """Return the matrix in compressed rows, which is the only storage for complex numbers."""
         own, beyond = _split(rows, swept=order.row_by_row) if like is None else (like.own, like.beyond)
-        inside = rows.indices < rows.n if rows.halo else slice(None)
+        inside = rows.indices < rows.n
         with np.errstate(all="ignore"):
             shared = like is not None and like.values == values
-            data = own.data if shared else rows.data[inside].astype(TYPES[values], copy=False)
+            data = (
+                own.data
+                if shared
+                else (rows.data[inside] if rows.halo else rows.data).astype(TYPES[values], copy=False)
+            )
             inverse = _inverse_diagonal(rows).astype(TYPES[vectors])
             if beyond is not None:
                 beyond = (*beyond[:2], rows.data[~inside].astype(TYPES[vectors]))
