@@ -118,7 +118,7 @@ def test_a_rank_with_several_gpus_is_counted_once(capsys: pytest.CaptureFixture[
     assert "selects 4." in text
     for argv, said in (
         (["--gpus-per-node", "8", "--ranks-per-node", "8", *devices], "8*4 = 32 GPUs, but --gpus-per-node is 8"),
-        (["--gpus-per-node", "6", *devices], "1*4 = 4 GPUs, but --gpus-per-node is 6; use another number"),
+        (["--gpus-per-node", "6", *devices], "1*4 = 4 GPUs, but --gpus-per-node is 6; use another --devices-per-rank"),
         (devices, "use --gpus-per-node 4"),
         (["--gpus-per-node", "8", "--", "-N", "100", "--devices-per-rank", "4"], "use --layout tiles"),
     ):

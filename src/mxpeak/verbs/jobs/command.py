@@ -227,9 +227,11 @@ def _ranks_per_node(args: argparse.Namespace, gpus_per_rank: int) -> int:
         return ranks or gpus
     each = ranks or max(1, gpus // gpus_per_rank)
     if each * gpus_per_rank != gpus:
-        fits = f"--ranks-per-node {gpus // gpus_per_rank}" if gpus % gpus_per_rank == 0 else "another number of devices"
+        fits = (
+            f"--ranks-per-node {gpus // gpus_per_rank}" if gpus % gpus_per_rank == 0 else "another --devices-per-rank"
+        )
         raise UsageError(
-            f"{each} ranks per node with {gpus_per_rank} devices each need {each}*{gpus_per_rank} = "
+            f"--ranks-per-node {each} with --devices-per-rank {gpus_per_rank} needs {each}*{gpus_per_rank} = "
             f"{each * gpus_per_rank} GPUs, but --gpus-per-node is {gpus}; use {fits}"
         )
     return each
