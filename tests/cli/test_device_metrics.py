@@ -24,7 +24,7 @@ from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.watch import live_sensors
 from mxpeak.watch.live_sensors import DeviceMeter
 from mxpeak.watch.prometheus import DeviceValues, Metrics, MetricsFile
-from tests.cli.test_watching import metrics
+from tests.support.metrics import metrics
 from tests.support.sensors import H100, MI300X, Grows, Told, amdsmi, cray_node, nvml, package, two_cores
 
 ABOUT = {"benchmark": "hpl", "version": "0", "host": "node7", "ranks": "2", "cluster": "crow", "job": "17"}

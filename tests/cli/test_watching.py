@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from mxpeak.spans import Step
 from mxpeak.watch.events import STEP_S, EventLog
 from mxpeak.watch.prometheus import UPDATE_S, Metrics
 from tests.support.cli import Bench, Comm, hpl_result, use_fakes
+from tests.support.metrics import metrics
 
 EVENTS, METRICS = Path("events.jsonl"), Path("mxpeak.prom")
 
@@ -43,24 +43,6 @@ def events(path: Path = EVENTS) -> list[dict[str, Any]]:
     lines = path.read_text().splitlines(keepends=True)
     assert all(line.endswith("\n") for line in lines), "every line is whole"
     return [json.loads(line) for line in lines]
-
-
-def metrics(text: str) -> dict[str, float]:
-    """Every sample by its name and labels; each metric has HELP and TYPE once, before its samples."""
-    known, found = dict[str, str](), dict[str, float]()
-    for line in text.splitlines():
-        if match := re.fullmatch(r"# (HELP|TYPE) (mxpeak_\w+) (.+)", line):
-            assert match[1] != "TYPE" or match[3] in ("gauge", "counter")
-            known[match[2]] = known.get(match[2], "") + match[1]
-            continue
-        if line.startswith("# no "):  # a device lacks a value
-            continue
-        match = re.fullmatch(r'(mxpeak_\w+)(\{\w+="(?:[^"\\\n]|\\.)*"(?:,\w+="(?:[^"\\\n]|\\.)*")*\})? (\S+)', line)
-        assert match, line
-        assert known[match[1]] == "HELPTYPE", line
-        found[match[1] + (match[2] or "")] = float(match[3])
-    assert text.endswith("\n")
-    return found
 
 
 # --- events -----------------------------------------------------------------------------------------------------
