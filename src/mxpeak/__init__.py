@@ -37,6 +37,7 @@ __all__ = [
     "from_scalapack",
     "from_tiles",
     "gmres",
+    "lstsq",
     "lu_factor",
     "minres",
     "norm",
@@ -49,7 +50,9 @@ __all__ = [
 ]
 #: Module of each public name, except for the names in the module of the norms.
 _HOMES = {
-    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor", "refine"), "mxpeak.library.dense"),
+    **dict.fromkeys(
+        ("DistributedMatrix", "solve", "lu_factor", "cho_factor", "lstsq", "refine"), "mxpeak.library.dense"
+    ),
     **dict.fromkeys(("bicgstab", "cg", "gmres", "minres", "rows_from_file"), "mxpeak.library.sparse"),
     **dict.fromkeys(
         ("IllConditionedWarning", "NotPositiveDefiniteError", "NotSolvedWarning", "SingularMatrixError"),

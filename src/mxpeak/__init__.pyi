@@ -8,6 +8,7 @@ from mxpeak.library import dask as dask
 from mxpeak.library import run as run
 from mxpeak.library.dense import DistributedMatrix as DistributedMatrix
 from mxpeak.library.dense import cho_factor as cho_factor
+from mxpeak.library.dense import lstsq as lstsq
 from mxpeak.library.dense import lu_factor as lu_factor
 from mxpeak.library.dense import refine as refine
 from mxpeak.library.dense import solve as solve

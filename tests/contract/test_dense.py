@@ -192,6 +192,52 @@ def test_the_norm_of_the_inverse_is_estimated_from_below(backend: Backend, dtype
     assert exact / 3 <= found * rounding <= exact * rounding**2
 
 
+# --- least squares
+
+
+@for_each("dtype", TYPES)
+def test_the_triangle_of_a_qr_is_that_of_a_scaled_matrix(backend: Backend, dtype: Any) -> None:
+    dense, u = backend.kernels.dense, np.finfo(dtype).eps / 2
+    for m, n in ((1, 1), (7, 1), (12, 12), (60, 21)):
+        wide_type = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+        A, D = random((m, n), wide_type), 2.0 ** np.arange(-3.0, n - 3.0)
+        for order in (np.ascontiguousarray, np.asfortranarray):
+            kept = backend.array(order(A))
+            R = backend.numpy(dense.triangle_of_qr(kept, backend.array(D), np.dtype(dtype)))
+            assert R.dtype == dtype
+            assert np.array_equal(R, np.triu(R))
+            C = A * D
+            sizes = np.linalg.norm(C, axis=0)  # R^H R = (C + E)^H (C + E), with E of a few sqrt(m n) roundings
+            errors = np.abs(R.conj().T.astype(wide_type) @ R - C.conj().T @ C)
+            assert (errors <= 20 * np.sqrt(m * n) * u * np.outer(sizes, sizes)).all()
+            assert np.array_equal(backend.numpy(kept), A)
+
+
+@for_each("dtype", TYPES)
+def test_triangles_are_solved_and_so_are_their_adjoints(backend: Backend, dtype: Any) -> None:
+    dense, u = backend.kernels.dense, np.finfo(dtype).eps / 2
+    for n, k in ((1, 1), (13, 1), (13, 4)):
+        R, B = np.triu(random((n, n), dtype) + 5 * np.eye(n, dtype=dtype)), random((n, k), dtype, 2)
+        for adjoint in (False, True):
+            T = R.conj().T if adjoint else R
+            before = backend.array(np.array(B))
+            X = backend.numpy(dense.solve_triangle(backend.array(np.asfortranarray(R)), before, adjoint=adjoint))
+            assert X.dtype == dtype
+            assert (np.abs(B - T.astype(np.complex128) @ X) <= 4 * n * u * (np.abs(T) @ np.abs(X))).all()
+            assert np.array_equal(backend.numpy(before), B)
+
+
+@for_each("dtype", [np.float64, np.complex128])
+def test_singular_values_give_the_solution_of_minimum_norm(backend: Backend, dtype: Any) -> None:
+    dense = backend.kernels.dense
+    for m, n, rank in ((9, 5, 5), (5, 9, 5), (9, 5, 3), (5, 9, 2), (4, 4, 0)):
+        A, B = random((m, rank), dtype) @ random((rank, n), dtype, 2), random((m, 2), dtype, 3)
+        X, found, values = dense.solve_by_svd(backend.array(A), backend.array(B), 1e-12)
+        assert found == rank
+        assert np.abs(backend.numpy(X) - np.linalg.pinv(A, rcond=1e-12) @ B).max() <= 1e-12
+        assert np.abs(backend.numpy(values) - np.linalg.svd(A, compute_uv=False)).max() <= 1e-13
+
+
 # --- passes over A
 
 

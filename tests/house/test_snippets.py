@@ -32,6 +32,7 @@ WITH_PYTHON = (
     "README.md",
     "docs/explanation/how-solve-chooses.md",
     "docs/howto/gpus.md",
+    "docs/howto/least-squares.md",
     "docs/howto/norms.md",
     "docs/howto/solve-dense.md",
     "docs/reference/api.md",

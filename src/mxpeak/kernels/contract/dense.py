@@ -179,3 +179,23 @@ class DenseKernels(Protocol):
 
     def largest_pivot(self, F: SymmetricFactor) -> float:
         """Return max |d_ij| of the diagonal blocks D, or max |l_ii|² of a Cholesky factor."""
+
+    def triangle_of_qr(self, A: Matrix, by_column: Vector, dtype: DType) -> Matrix:
+        """Return the upper triangle R of A D = Q R for A with m >= n rows and a diagonal matrix D of powers of two.
+
+        A D is rounded to `dtype`, the type of R, in which Householder transformations compute R. Entries below the
+        diagonal are zero. For real numbers, the operation takes 2·n²·(m - n/3) flops. R is the exact triangle of
+        A D + E with ||e_j|| <= c·m·n·u·||a_j d_j|| for each column and a small c (Higham 2002, theorem 19.4).
+        """
+
+    def solve_triangle(self, R: Matrix, B: Block, *, adjoint: bool = False) -> Block:
+        """Return R^-1 B, or R^-H B if `adjoint`, as a new block, for an upper triangle R in the type of B.
+
+        For k right-hand sides, the operation takes n²·k flops.
+        """
+
+    def solve_by_svd(self, A: Matrix, B: Block, rcond: float) -> tuple[Block, int, Vector]:
+        """Return the X of minimum norm that minimizes ||B - A X||, the rank of A and its singular values.
+
+        Singular values of at most `rcond` times the largest one count as zero. A may have any shape.
+        """

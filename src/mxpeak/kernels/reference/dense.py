@@ -153,6 +153,31 @@ class ReferenceDense:
         pivots = np.diag(F.W.array) ** 2 if F.rows is None else F.rows[1]
         return float(np.abs(pivots).max())
 
+    def triangle_of_qr(self, A: Array, by_column: Array, dtype: np.dtype[Any]) -> Array:
+        W = (A * by_column).astype(dtype)
+        n = W.shape[1]
+        with quiet():
+            for k in range(n):  # H = I - 2 v v^H / v^H v maps column k to a multiple of e_k
+                v = W[k:, k].copy()
+                phase = v[0] / abs(v[0]) if v[0] != 0 else 1.0
+                v[0] += phase * np.linalg.norm(v)
+                if (square := np.vdot(v, v)) != 0:
+                    W[k:, k:] -= np.outer(v, 2 / square * (v.conj() @ W[k:, k:]))
+        return np.triu(W[:n])
+
+    def solve_triangle(self, R: Array, B: Array, *, adjoint: bool = False) -> Array:
+        X, n = np.array(B), len(B)
+        T = R.conj().T if adjoint else R
+        with quiet():
+            for i in range(n) if adjoint else reversed(range(n)):
+                X[i] = (X[i] - (T[i, :i] @ X[:i] if adjoint else T[i, i + 1 :] @ X[i + 1 :])) / T[i, i]
+        return X
+
+    def solve_by_svd(self, A: Array, B: Array, rcond: float) -> tuple[Array, int, Array]:
+        U, s, V_H = np.linalg.svd(A, full_matrices=False)
+        rank = int((s > rcond * s.max(initial=0.0)).sum())
+        return V_H[:rank].conj().T @ (U[:, :rank].conj().T @ B / s[:rank, None]), rank, s
+
 
 def _rounded(A: Array, precision: str) -> Array:
     """Return A with each number, or each real and imaginary part, rounded to a precision; the type of A is kept."""

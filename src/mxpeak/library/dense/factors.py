@@ -453,7 +453,7 @@ def raise_singular(pivot: int, n: int, least: float, *, on_grid: bool = False) -
         size += f"{least:.1e}"
     raise SingularMatrixError(
         f"A is singular: pivot {pivot} of {n} is {size}; check A for linearly dependent rows or columns"
-        + ("" if on_grid else ", or use numpy.linalg.lstsq for a least-squares solution")
+        + ("" if on_grid else ", or use mxpeak.lstsq for a least-squares solution")
     )
 
 

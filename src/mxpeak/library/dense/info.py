@@ -84,7 +84,7 @@ def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome
     return (
         f"A is numerically singular: condition {condition:.1e} >= 1/u = {1 / roundoff(dtype):.1e}; {small}x "
         "may have no correct digit; check A for linearly dependent rows or columns, or use "
-        f"{wider}regularization or least squares (numpy.linalg.lstsq)"
+        f"{wider}regularization or least squares (mxpeak.lstsq)"
     )
 
 

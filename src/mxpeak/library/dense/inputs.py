@@ -35,9 +35,7 @@ def matrix(values: Any) -> Input:
     """Wrap A as an `Input`; raise a UsageError if A is not a square matrix."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
-        raise UsageError(
-            f"A has shape {A.shape}, but solve needs a square matrix; use numpy.linalg.lstsq for least squares"
-        )
+        raise UsageError(f"A has shape {A.shape}, but solve needs a square matrix; use mxpeak.lstsq for least squares")
     return A
 
 

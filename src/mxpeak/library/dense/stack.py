@@ -44,7 +44,7 @@ def stack_of(values: Any) -> Input | None:
     if A.shape[-1] != A.shape[-2]:
         raise UsageError(
             f"A has shape {A.shape}, but solve needs a square matrix or a stack of shape (..., n, n); use "
-            "numpy.linalg.lstsq for least squares"
+            "mxpeak.lstsq for least squares"
         )
     return A
 

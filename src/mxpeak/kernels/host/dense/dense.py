@@ -46,33 +46,17 @@ class HostDense:
         """Do nothing, because the operating system reports exhausted host memory."""
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Array:
-        """Return an uninitialized n×n matrix, in ordinary pages if it is large.
-
-        NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory.
-        There, the first touch of 256 MB took 0.6 s, more than a third of the LU, compared with 0.09 s in recently
-        freed pages.
-        """
-        size = n * n * dtype.itemsize
-        if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
-            return np.empty((n, n), dtype)
-        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        return np.frombuffer(pages, dtype).reshape((n, n))
+        return _pages(n, n, dtype)
 
     def scaled_copy(self, A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:
-        """Write D_r A D_c, or A without scales, to W, and return the sums and the largest entry of |W|.
-
-        A large W is written by as many threads as BLAS has, because the system clears pages at the first write.
-        """
-        threads = blas.own_threads() if W.nbytes >= LARGE else 1
-        if threads == 1:
-            return _scaled_rows(A, scales, W)
+        """Write D_r A D_c, or A without scales, to W, and return the sums and the largest entry of |W|."""
 
         def part(rows: slice) -> Sums:
             return _scaled_rows(A[rows], None if scales is None else (scales[0][rows], scales[1]), W[rows])
 
-        n = A.shape[0]
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(part, [slice(n * t // threads, n * (t + 1) // threads) for t in range(threads)]))
+        parts = _in_parts(A.shape[0], W.nbytes, part)
+        if len(parts) == 1:
+            return parts[0]
         by_row, by_column, largest = zip(*parts)
         return np.concatenate(by_row), np.sum(by_column, axis=0), max(largest)
 
@@ -167,6 +151,61 @@ class HostDense:
 
     def largest_pivot(self, F: SymmetricFactor) -> float:
         return symmetric.largest_pivot(F)
+
+    def triangle_of_qr(self, A: Array, by_column: Array, dtype: np.dtype[Any]) -> Array:
+        """Return R, computed by LAPACK's xGEQRF in a column-major copy of A D."""
+        m, n = A.shape
+        W = _pages(n, m, dtype)
+        _in_parts(n, W.nbytes, lambda columns: _scaled_columns(A, by_column, W, columns))
+        lapack.geqrf(W.T)
+        return np.asfortranarray(np.triu(W.T[:n]))
+
+    def solve_triangle(self, R: Array, B: Array, *, adjoint: bool = False) -> Array:
+        X = np.array(B, order="F")
+        lapack.solve_upper(R, X, b"C" if adjoint else b"N")
+        return X
+
+    def solve_by_svd(self, A: Array, B: Array, rcond: float) -> tuple[Array, int, Array]:
+        """Return the least-squares solutions, computed by LAPACK's xGELSD."""
+        from scipy.linalg import lstsq
+
+        X, _, rank, s = lstsq(A, B, cond=rcond, lapack_driver="gelsd", check_finite=False)
+        return np.asfortranarray(X), int(rank), s
+
+
+def _pages(rows: int, columns: int, dtype: np.dtype[Any]) -> Array:
+    """Return an uninitialized row-major matrix, in ordinary pages if it is large.
+
+    NumPy requests huge pages, which are rarely available on virtual machines whose host reclaims free memory. There,
+    the first touch of 256 MB took 0.6 s, more than a third of the LU, compared with 0.09 s in recently freed pages.
+    """
+    size = rows * columns * dtype.itemsize
+    if size < LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return np.empty((rows, columns), dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype).reshape((rows, columns))
+
+
+def _in_parts(count: int, size: int, work: Callable[[slice], Any]) -> list[Any]:
+    """Return the results of `work` for slices of range(count), one per thread of BLAS if `size` bytes are large.
+
+    Several threads write a large matrix, because the system clears pages at the first write.
+    """
+    threads = blas.own_threads() if size >= LARGE else 1
+    parts = [slice(count * t // threads, count * (t + 1) // threads) for t in range(threads)]
+    if threads == 1:
+        return [work(parts[0])]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, parts))
+
+
+def _scaled_columns(A: Array, by_column: Array, W: Array, columns: slice) -> None:
+    """Write the columns of A D, rounded, to the rows of W, in pieces that stay in the cache."""
+    width = max(1, CACHED // max(1, len(A)))
+    with np.errstate(all="ignore"):
+        for j in range(columns.start, columns.stop, width):
+            piece = slice(j, min(j + width, columns.stop))
+            W[piece] = (A[:, piece] * by_column[piece]).T
 
 
 def _scaled_rows(A: Array, scales: tuple[Array, Array] | None, W: Array) -> Sums:

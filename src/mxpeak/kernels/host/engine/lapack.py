@@ -56,6 +56,31 @@ def getrs(LU: Array, pivots: Array, B: Array, form: bytes) -> None:
     _call(f"{LETTERS[LU.dtype]}getrs", form, n, k, LU, _columns(LU), pivots, B, _columns(B), ctypes.c_int(0))
 
 
+def geqrf(A: Array) -> None:
+    """Overwrite A with the triangle R of A = Q R and the Householder vectors below it, by xGEQRF.
+
+    A is column-major. For real numbers, the factorization takes 2·n²·(m - n/3) flops.
+    """
+    (m, n), letter, work = A.shape, LETTERS[A.dtype], np.empty(1, A.dtype)
+    tau, lead = np.empty(max(1, min(m, n)), A.dtype), _columns(A)
+    _call(f"{letter}geqrf", m, n, A, lead, tau, work, -1, ctypes.c_int(0))
+    work = np.empty(max(1, int(work[0].real)), A.dtype)
+    _call(f"{letter}geqrf", m, n, A, lead, tau, work, len(work), ctypes.c_int(0))
+
+
+def solve_upper(R: Array, B: Array, form: bytes) -> None:
+    """Overwrite B with R^-1 B (form N) or R^-H B (C) for an upper triangle R; n²·k flops.
+
+    R and B are column-major, and B has k columns.
+    """
+    n, k = B.shape
+    letter, one = LETTERS[R.dtype], np.ones(1, R.dtype)
+    if k == 1:
+        blas.call(f"{letter}trsv", b"U", form, b"N", n, R, _columns(R), B, 1)
+    else:
+        blas.call(f"{letter}trsm", b"L", b"U", form, b"N", n, k, one, R, _columns(R), B, _columns(B))
+
+
 def subtract_product(R: Array, A: Array, X: Array) -> None:
     """Subtract A X from R in place; 2·n²·k flops.
 

@@ -158,6 +158,21 @@ class TorchDense:
     def largest_pivot(self, F: SymmetricFactor) -> float:
         return symmetric.largest_pivot(F)
 
+    def triangle_of_qr(self, A: Tensor, by_column: Tensor, dtype: np.dtype[Any]) -> Tensor:
+        W = self.device.empty(*A.shape, dtype=torch_type(dtype))
+        for s in strips(A.shape, STRIP):
+            W[s] = A[s] * by_column
+        R: Tensor = torch.linalg.qr(W, mode="r").R
+        return R
+
+    def solve_triangle(self, R: Tensor, B: Tensor, *, adjoint: bool = False) -> Tensor:
+        return torch.linalg.solve_triangular(R.mH if adjoint else R, B, upper=not adjoint)
+
+    def solve_by_svd(self, A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, int, Tensor]:
+        U, s, V_H = torch.linalg.svd(A, full_matrices=False)
+        rank = int((s > rcond * s[0]).sum())
+        return V_H[:rank].mH @ ((U[:, :rank].mH @ B) / s[:rank, None]), rank, s
+
 
 def largest_order(per_entry: int, per_row: int, free: int) -> int:
     """Return the largest n for which copies, factors and workspace fit into `free` bytes."""

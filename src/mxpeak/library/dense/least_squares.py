@@ -1,0 +1,427 @@
+"""`lstsq`: least squares by a QR in low precision, refined to the accuracy of the input's type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf, isfinite, sqrt
+from typing import Any
+
+import numpy as np
+
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.kernels.contract import DenseKernels, Matrix
+from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.info import Estimates, bound_text
+from mxpeak.library.dense.inputs import block, columns, lies_well, right_hand_side
+from mxpeak.library.dense.solving import kernels_for
+from mxpeak.library.inputs import Input, check_finite, read
+from mxpeak.library.outcomes import Info, warned
+from mxpeak.library.policy import choose_qr_precision, max_gmres_steps
+from mxpeak.library.types import own_precision, roundoff, typed, with_precision_of, working_type
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.accuracy import plain_lu
+from mxpeak.solvers.forward_error import ErrorBound
+from mxpeak.solvers.least_squares import (
+    QrFactors,
+    Solved,
+    condition_number,
+    error_bound,
+    solve_augmented,
+    solve_by_svd,
+    svd_sensitivity,
+    unit_exponents,
+)
+from mxpeak.solvers.refine import LOST
+from mxpeak.solvers.scaling import raised, scale_rows, shifted
+from mxpeak.spans import Spans
+
+#: R refines x if condition·u of R's type is at most COARSE, and if condition²·u of A's type is at most SQUARED. If the
+#: second product were larger, rounding errors of C y could prevent convergence. Otherwise, singular values decide.
+COARSE, SQUARED = 0.25, 2.0**7
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastSquaresInfo(Info):
+    """Diagnostics for the solution of a least-squares problem.
+
+    Use `info.solved` in conditions, because an info object has no truth value.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        Outcome of the solve.
+    solved : bool
+        Whether x is as accurate as the result of a stable solver in the precision of the input. If `method` is "svd",
+        mxpeak relies on the stability of LAPACK's gelsd, and tests only whether x is finite.
+    converged : bool
+        Alias for `solved`.
+    shape : tuple of int
+        Rows and columns of A.
+    rhs : int
+        Number of right-hand sides.
+    rank : int
+        Numerical rank of A. Singular values of at most max(m, n)·eps times the largest one count as zero, as in NumPy.
+    method : str
+        "qr", or "svd" if LAPACK's gelsd computed x, which is the solution of minimum norm.
+    precision : str
+        Precision of the triangle R that refined x, or of the singular values.
+    why : str
+        Reason for the choice of this precision.
+    iterations : int
+        Largest number of refinement steps for any right-hand side.
+    backward_error : float
+        Backward error of the worst right-hand side, in units of max(m, n)·u. It is the smallest relative change of b
+        and of each column of A (of each row if m < n) for which x and `residual` are exact, up to a small factor. If
+        `method` is "svd", the value is an upper bound, which may be far above the backward error if the residual is
+        small, and it does not show whether x has minimum norm.
+    residual : ndarray or tensor
+        Residual b - A x, with the shape of b. For m >= n, it is refined together with x, so that its digits are
+        accurate even if it is small relative to b.
+    singular_values : ndarray or None
+        Singular values of A in descending order if `method` is "svd", otherwise None.
+    condition : float
+        Estimated one-norm condition number ||A||_1·||A^+||_1 with the pseudoinverse A^+, or inf if the rank is below
+        min(m, n). mxpeak computes the value when you first read this attribute.
+    error_bound : ErrorBound or None
+        Bounds of the relative forward error of x, as those of `SolveInfo`. mxpeak computes the bounds when you first
+        read this attribute. The value is None if `method` is "svd".
+    scaled : bool
+        Whether mxpeak scaled A by a power of two. Columns are always scaled for the QR.
+    fallback : bool
+        Whether R in low precision failed.
+    ill_conditioned : bool
+        Whether x may have no correct digits despite a small backward error.
+    message : str
+        Notes and advice, one per line, or an empty string.
+    u : float
+        Unit roundoff of the data type of x.
+    times : dict of str to float
+        Time of each phase, in seconds.
+    history : tuple of float
+        Largest backward error at the start and after each step.
+
+    Notes
+    -----
+    This object keeps A, b and R in memory until you read `condition` and `error_bound`. Both are NaN if A changed after
+    the solve.
+    """
+
+    outcome: Outcome = Outcome.SOLVED
+    shape: tuple[int, int]
+    rhs: int
+    rank: int
+    method: str = "qr"
+    precision: str
+    why: str = ""
+    iterations: int = 0
+    backward_error: float = 0.0
+    residual: Any = field(repr=False, compare=False)
+    singular_values: Any = field(default=None, repr=False, compare=False)
+    scaled: bool = False
+    fallback: bool = False
+    ill_conditioned: bool = False
+    message: str = ""
+    u: float
+    times: dict[str, float] = field(default_factory=dict, repr=False)
+    history: tuple[float, ...] = field(default=(), repr=False)
+    _condition: Estimates = field(repr=False, compare=False)
+    _bounds: Estimates | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def solved(self) -> bool:
+        """Return whether x is as accurate as the result of a stable solver in the precision of the input."""
+        return self.outcome is Outcome.SOLVED
+
+    @property
+    def condition(self) -> float:
+        """Return the estimated one-norm condition number ||A||_1·||A^+||_1, or inf if A has not full rank."""
+        value: float = self._condition.values()[0]
+        return value
+
+    @property
+    def error_bound(self) -> ErrorBound | None:
+        """Return bounds of the relative forward error of x, or None if gelsd computed x."""
+        return None if self._bounds is None else ErrorBound(*self._bounds.values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields for pickling, with computed estimates, because A is not pickled."""
+        for estimates in (self._condition, self._bounds):
+            if estimates is not None:
+                estimates.values()
+        return self.__dict__
+
+    def __str__(self) -> str:
+        (m, n), unit = self.shape, max(*self.shape, 1) * self.u
+        verdict = "solved" if self.solved else "NOT SOLVED"
+        verdict += ", but x may have no correct digit" * (self.solved and self.ill_conditioned)
+        rhs = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
+        how = f"QR in {self.precision}" if self.method == "qr" else f"SVD in {self.precision}"
+        again = ", after a coarser one failed" if self.fallback else f" ({self.why})" if self.why else ""
+        steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
+        lines = [
+            f"{verdict}: {m} x {n}{rhs}, rank {self.rank}, {how}{again}, {steps}",
+            f"  backward error  {self.backward_error * unit:.1e}  ({self.backward_error:.1e} max(m, n)·u)",
+        ]
+        if (bound := self.error_bound) is not None:
+            lines.append(f"  forward error   {bound_text(bound)}")
+        lines.append(f"  condition       {self.condition:.2e} (estimate)")
+        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        return self._as_text([*lines, f"  time            {times}"])
+
+
+def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> tuple[Any, LeastSquaresInfo]:
+    """Solve min ||b - A x|| for a matrix A of any shape.
+
+    If A has full rank, `lstsq` computes a QR in the fastest suitable precision and refines x together with the
+    residual. If A has more columns than rows, x is the solution of A x = b with the smallest norm. If A has not full
+    rank, LAPACK's gelsd computes the x of minimum norm that minimizes ||b - A x||.
+
+    Parameters
+    ----------
+    A : array_like or tensor
+        Matrix of shape (m, n), in any memory order. `lstsq` does not modify A.
+    b : array_like or tensor
+        Right-hand side of shape (m,), or k right-hand sides as an array of shape (m, k).
+    precision : {"auto", "fp64", "fp32"}, default "auto"
+        Precision of the QR.
+    device : str, default "auto"
+        Use "auto" to solve on the device of the tensors (the CPU for other arrays), or specify a device such as "cpu",
+        "cuda" or "cuda:0".
+
+    Returns
+    -------
+    x : ndarray or tensor
+        Solution of shape (n,) or (n, k) in the common data type of A and b. If b is a tensor, x is also a tensor.
+    info : LeastSquaresInfo
+        Diagnostics: outcome, rank, residual, backward error, precision, iterations, condition number and times.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, for example because A is not a matrix, not finite or not numeric.
+    ResourceError
+        The device does not exist, or there is not enough memory.
+
+    Warns
+    -----
+    IllConditionedWarning
+        The solution x may have no correct digits.
+    NotSolvedWarning
+        The solution x is not finite, or it is less accurate than the result of a stable solver.
+
+    Examples
+    --------
+    >>> import mxpeak as mx
+    >>> x, info = mx.lstsq([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [1.0, 2.0, 4.0])
+    >>> x, info.rank, info.residual
+    (array([1., 3.]), 2, array([ 0., -1.,  1.]))
+    """
+    of_A = read(A, "A", instead="scipy.sparse.linalg.lsqr(A, b)")
+    if len(of_A.shape) != 2:
+        raise UsageError(f"A has shape {of_A.shape}, but lstsq needs a matrix; use shape (m, n)")
+    if precision not in ("auto", "fp64", "fp32"):
+        raise UsageError(f"lstsq does not support precision {precision!r}; use one of auto, fp64, fp32")
+    of_b = right_hand_side(b, *of_A.shape)
+    return warned(*lstsq_by(kernels_for(device, of_A, of_b), of_A, of_b, precision))
+
+
+def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple[Any, LeastSquaresInfo]:
+    """Solve the validated least-squares problem with these kernels, and return x and the diagnostics."""
+    of_A, of_b, (m, n) = working_type(A.dtype), working_type(b.dtype), A.shape
+    dtype = with_precision_of(of_A, np.result_type(of_A, of_b))
+    if 0 in (m, n):
+        return _empty(A, b, dtype)
+    xp, spans = kernels.xp, Spans(stopwatch=kernels.stopwatch)
+    M = A.on(kernels.device, dtype)
+    M = M if lies_well(M) else xp.asarray(M, copy=True)
+    B = block(b, dtype, kernels)
+    if not (k := columns(b)):  # A has a rank although there is no x
+        B = xp.zeros((m, 1), dtype=M.dtype)
+    with kernels.computing():
+        check_finite(M, "A", xp)
+        M, exponent = raised(xp, M)
+        exponents = unit_exponents(xp, B)
+        B = shifted(xp, B, exponents)
+        problem = _Problem(kernels, M, B, dtype, spans)
+        found = problem.solve(precision)
+        X = shifted(xp, found.x, [exponent - e for e in exponents])
+        R = shifted(xp, found.residual, [-e for e in exponents])
+        X, R = (xp.astype(V, B.dtype, copy=False)[:, : B.shape[1] if k else 0] for V in (X, R))
+    x, residual = (V if V.shape[1] == k else V[:, :k] + 1j * V[:, k:] for V in (X, R))
+    info = problem.info(found, b.result(xp.reshape(residual, b.shape)), k, scaled=bool(exponent))
+    return b.result(xp.reshape(x, (n, *b.shape[1:]))), info
+
+
+def _empty(A: Input, b: Input, dtype: np.dtype[Any]) -> tuple[Any, LeastSquaresInfo]:
+    """Return x = 0, the solution of minimum norm if A has no rows or no columns."""
+    is_complex = "c" in (dtype.kind, working_type(b.dtype).kind)
+    type_of_x = typed(is_complex, wide=roundoff(dtype) < 2.0**-24)
+    check_finite(b.on(None, working_type(b.dtype)), "b", np)
+    info = LeastSquaresInfo(
+        shape=(A.shape[0], A.shape[1]),
+        rhs=columns(b),
+        rank=0,
+        precision=own_precision(dtype),
+        residual=b.result(np.array(b.on(None, type_of_x))),
+        u=roundoff(dtype),
+        _condition=Estimates.known((0.0,)),
+        _bounds=Estimates.known((0.0, 0.0)),
+    )
+    return b.result(np.zeros((A.shape[1], *b.shape[1:]), type_of_x)), info
+
+
+@dataclass(slots=True)
+class _Found:
+    """A solution: x and the residual b - A x in the range of the kernels, and facts about them."""
+
+    x: Block
+    residual: Block
+    outcome: Outcome
+    rank: int
+    method: str
+    precision: str
+    history: list[float]
+    steps: int
+    sensitivity: float
+    condition: Estimates
+    bounds: Estimates | None
+    values: Any = None
+
+
+class _Problem:
+    """One least-squares problem: QR in low precision, then in fp64, then singular values."""
+
+    def __init__(self, kernels: DenseKernels, A: Matrix, B: Block, dtype: np.dtype[Any], spans: Spans):
+        self._kernels, self._A, self._B, self._dtype, self._spans = kernels, A, B, dtype, spans
+        self._u, self._notes, self._why = roundoff(dtype), list[str](), ""
+        #: Relative size of singular values that count as zero.
+        self.rcond = max(2.0 * self._u, max(A.shape) * 2.0**-52)
+
+    def solve(self, requested: str) -> _Found:
+        """Solve by the first method that is accurate enough."""
+        m, n = self._A.shape
+        chosen, self._why = choose_qr_precision(
+            min(m, n), self._dtype, requested, self._B.shape[1], self._kernels.device
+        )
+        for name in ("fp32", "fp64") if chosen == "fp32" else ("fp64",):
+            if name == "fp64":
+                self._widen()
+            if (found := self._by_qr(name, requested)) is not None:
+                return found
+        return self._by_svd()
+
+    def info(self, found: _Found, residual: Any, rhs: int, *, scaled: bool) -> LeastSquaresInfo:
+        """Return the diagnostics of a solution."""
+        m, n = self._A.shape
+        if lost := not found.sensitivity < LOST:
+            self._notes.append(
+                f"x may have no correct digit, because roundings of A and b change it by up to {found.sensitivity:.1g} "
+                "times its size; check A for linearly dependent columns, or use regularization"
+            )
+        return LeastSquaresInfo(
+            outcome=found.outcome,
+            shape=(m, n),
+            rhs=rhs,
+            rank=found.rank,
+            method=found.method,
+            precision=found.precision,
+            why=self._why if not self._notes else "",
+            iterations=found.steps,
+            backward_error=found.history[-1],
+            residual=residual,
+            singular_values=found.values,
+            scaled=scaled,
+            fallback=len(self._notes) > lost,
+            ill_conditioned=lost,
+            message="\n".join(self._notes),
+            u=self._u,
+            times=self._spans.times,
+            history=tuple(found.history),
+            _condition=found.condition,
+            _bounds=found.bounds,
+        )
+
+    def _widen(self) -> None:
+        """Convert A and B to fp64."""
+        xp, wide = self._kernels.xp, typed(self._dtype.kind == "c", wide=True)
+        if wide != self._dtype:
+            self._A, self._B = (xp.astype(V, getattr(xp, wide.name), copy=False) for V in (self._A, self._B))
+
+    def _by_qr(self, name: str, requested: str) -> _Found | None:
+        """Solve by a QR in this precision, or return None and add the reason to the notes if it is not safe."""
+        kernels, xp, A, B = self._kernels, self._kernels.xp, self._A, self._B
+        with self._spans("factor"):
+            factors = QrFactors(kernels, A, typed(self._dtype.kind == "c", wide=name == "fp64"))
+            condition = factors.condition()
+        coarse, m, k = PRECISIONS[name].u > factors.u, factors.m, B.shape[1]
+        limit = min(COARSE / PRECISIONS[name].u, sqrt(SQUARED / factors.u))
+        if not condition <= limit:
+            self._note_failure(name, f"the condition of A is {condition:.1e} or more")
+            return None
+        F, G = self._sides(factors)
+        enough = plain_lu(m, k, is_complex=factors.is_complex)
+        if coarse:  # the first column shows whether A has full rank
+            F, G = xp.concat([xp.zeros_like(F[:, :1]), F], axis=1), xp.concat([factors.probe(), G], axis=1)
+        with self._spans("refine"):
+            target = min(enough, 4.0 / m)
+            steps = max_gmres_steps(factors.n, requested if coarse else name)
+            done = solve_augmented(factors, F, G, target=target, enough=enough, gmres_steps=steps)
+        if done.outcome is not Outcome.SOLVED:
+            self._note_failure(name, f"after {done.steps} steps the backward error was {done.eta:.1e}")
+            return None
+        F, G, X, Y = (V[:, -k:] for V in (F, G, done.X, done.Y))
+        x = xp.asarray(X, copy=True) if factors.wide else factors.D[:, None] * Y
+        residual = kernels.residual(B, A, X) if factors.wide else xp.asarray(X, copy=True)
+        solved = Solved(factors, F, G, X, Y, done.eta)
+        return _Found(
+            xp.astype(x, A.dtype, copy=False),
+            residual,
+            done.outcome,
+            factors.n,
+            "qr",
+            name,
+            done.history,
+            done.steps,
+            factors.sensitivity(F, X, Y, condition, self._u),
+            Estimates(lambda: (condition_number(solved),)),
+            Estimates(lambda: error_bound(solved)),
+        )
+
+    def _by_svd(self) -> _Found:
+        """Return the solution of minimum norm by singular values."""
+        A, B, kernels = self._A, self._B, self._kernels
+        m, n = A.shape
+        enough = plain_lu(max(m, n), B.shape[1], is_complex=self._dtype.kind == "c")
+        with self._spans("svd"):
+            x, residual, history, rank, values = solve_by_svd(kernels, A, B, self.rcond, enough=enough)
+            sizes = values.tolist()
+            sensitivity = svd_sensitivity(kernels.xp, x, residual, sizes, rank, self._u)
+        if rank < min(m, n):
+            self._notes.append(f"A has rank {rank}, less than {min(m, n)}; x has minimum norm")
+        outcome = Outcome.SOLVED if isfinite(history[-1]) else Outcome.NOT_FINITE
+        condition = sizes[0] / sizes[-1] if rank == min(m, n) else inf
+        return _Found(
+            x,
+            residual,
+            outcome,
+            rank,
+            "svd",
+            "fp64",
+            history,
+            len(history) - 1,
+            sensitivity,
+            Estimates.known((condition,)),
+            None,
+            values,
+        )
+
+    def _sides(self, factors: QrFactors) -> tuple[Block, Block]:
+        """Return the right-hand sides F and G of the augmented system."""
+        xp, B = factors.xp, self._B
+        if factors.wide:
+            return xp.zeros((factors.m, B.shape[1]), dtype=B.dtype), scale_rows(xp, factors.D, B)
+        return B, xp.zeros((factors.n, B.shape[1]), dtype=B.dtype)
+
+    def _note_failure(self, name: str, reason: str) -> None:
+        """Add the note that the QR in this precision is not accurate enough."""
+        self._notes.append(f"the QR in {name} was too coarse: {reason}")

@@ -1,0 +1,394 @@
+"""`lstsq`: least squares and minimum norms, compared with extended precision, NumPy, and cases of SciPy's tests."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.library.dense import least_squares
+from tests.support.roundoff import U
+from tests.support.systems import KERNELS, TYPES, dense_kernels, layouts, random
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Long = np.longdouble
+wide = pytest.mark.skipif(np.finfo(Long).nmant < 63, reason="long double has no more digits than fp64 here")
+
+
+def exactly(A: Array, b: Array) -> Array:
+    """Return the least-squares or minimum-norm solution in long double, by Householder's QR, refined once."""
+    C = (A if len(A) >= A.shape[1] else A.T).astype(Long)
+    m, n = C.shape
+    R, vectors = C.copy(), []
+    for k in range(n):
+        v = R[k:, k].copy()
+        v[0] += np.copysign(np.sqrt((v * v).sum()), v[0])
+        v /= np.sqrt((v * v).sum()) or 1
+        R[k:, k:] -= 2 * np.multiply.outer(v, v @ R[k:, k:])
+        vectors.append(v)
+
+    def q(z: Array, order: Any) -> Array:
+        for k in order:
+            z[k:] -= 2 * vectors[k] * (vectors[k] @ z[k:])
+        return z
+
+    def back(z: Array) -> Array:
+        for k in reversed(range(n)):
+            z[k] /= R[k, k]
+            z[:k] -= R[:k, k] * z[k]
+        return z[:n]
+
+    def forward(z: Array) -> Array:
+        z = z.copy()
+        for k in range(n):
+            z[k] /= R[k, k]
+            z[k + 1 :] -= R[k, k + 1 :] * z[k]
+        return z
+
+    with np.errstate(all="ignore"):
+        if m == len(A):
+            return back(q(b.astype(Long), range(n)))
+        return q(np.concatenate([forward(b.astype(Long)), np.zeros(m - n, Long)]), reversed(range(n)))
+
+
+def true_eta(A: Array, x: Array, r: Array, b: Array) -> float:
+    """Return the backward error of x and r in units of max(m, n)·u, in long double."""
+    m, n = A.shape
+    A, x, r, b = (v.astype(Long) for v in (A, x, r, b))
+    norms = np.sqrt((A * A).sum(0))
+    if m >= n:
+        size = norms @ np.abs(x) + np.linalg.norm(r) + np.linalg.norm(b)
+        first = np.linalg.norm(b - r - A @ x) / size
+        second = np.max(np.abs(A.T @ r) / (norms * np.linalg.norm(r))) if r.any() else 0.0
+        return float(max(first, min(second, np.linalg.norm(r) / size)) / (m * U))
+    rows = np.sqrt((A * A).sum(1))
+    return float(np.max(np.abs(b - A @ x) / (rows * np.linalg.norm(x) + np.abs(b))) / (n * U))
+
+
+def problems() -> Iterator[tuple[str, Array, Array]]:
+    """Names, matrices and right-hand sides: 504 of them, half of which are nearly consistent."""
+    rng = np.random.default_rng(40)
+    for k in range(84):
+        n = int(rng.integers(1, 13))
+        m = n + int(rng.integers(0, 20))
+
+        def spectrum(m: int, n: int, decades: float) -> Array:
+            Q, V = (np.linalg.qr(rng.standard_normal((size, n)))[0] for size in (m, n))
+            return (Q * np.geomspace(1.0, 10.0**-decades, n)) @ V
+
+        graded = rng.standard_normal((m, n)) * 10.0 ** rng.uniform(-12, 12, n)
+        matrices = {
+            "random": rng.standard_normal((m, n)),
+            "graded": graded,
+            "ill-conditioned": spectrum(m, n, rng.uniform(2, 11)),
+            "nearly singular": spectrum(m, n, rng.uniform(12, 20)),
+            "polynomial": np.vander(np.linspace(0, 1, m), min(n, 10)),
+            "wide": spectrum(m, n, rng.uniform(0, 9)).T,
+        }
+        for name, A in matrices.items():
+            b = A @ rng.standard_normal(A.shape[1])
+            if k % 2:
+                b = b + 10.0 ** rng.uniform(-12, 1) * np.abs(b).max() * rng.standard_normal(len(A))
+            yield name, A, b
+
+
+@wide
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_500_problems_are_reported_truly(precision: str) -> None:
+    """Backward errors, forward bounds, and warnings where x may have no correct digit."""
+    counted = {"qr": 0, "svd": 0, "warned": 0}
+    for number, (name, A, b) in enumerate(problems()):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mx.IllConditionedWarning)
+            x, info = mx.lstsq(A, b, precision=precision)
+        assert info.solved, (number, name, info)
+        counted[info.method] += 1
+        counted["warned"] += info.ill_conditioned
+        if info.method == "qr":
+            found, reported = true_eta(A, x, info.residual, b), info.backward_error
+            # Rounding of x = D y and of the check itself: about one unit of a sum of max(m, n) + 1 terms.
+            assert abs(found - reported) <= max(1.0, reported / 2), (number, name, found, info)
+            assert found <= 2.0, (number, name, found, info)
+        exact = exactly(A, b)
+        with np.errstate(all="ignore"):
+            error = float(np.abs(x - exact).max() / np.abs(x).max()) if x.any() else float(np.abs(exact).max())
+        if info.method == "qr":
+            bound = info.error_bound
+            assert bound.normwise <= bound.componentwise
+            assert error <= bound.normwise + 1e-3 * (bound.normwise > 1e-3), (number, name, error, info)
+        if info.rank == min(A.shape):
+            assert error < 0.5 or info.ill_conditioned, (number, name, error, info)
+        assert not (name == "random" and len(A) > 2 * A.shape[1] and info.ill_conditioned), (number, info)
+    assert sum(counted.values()) - counted["warned"] == 504
+    assert counted["qr"] > 300, counted
+    assert counted["svd"] > 50, counted
+
+
+# --- types, shapes, kernels ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("precision", ["auto", "fp32", "fp64"])
+def test_every_type_and_shape_on_every_backend(kernels: str, dtype: Any, precision: str) -> None:
+    for (m, n), k in product([(30, 7), (7, 30), (12, 12), (5, 1), (1, 5)], (None, 3)):
+        A, b = random((m, n), dtype), random((m,) if k is None else (m, k), dtype, 2)
+        of_A, of_b = (least_squares.read(V, name) for V, name in ((A, "A"), (b, "b")))
+        x, info = least_squares.lstsq_by(dense_kernels(kernels), of_A, of_b, precision)
+        expected = np.linalg.pinv(A.astype(np.complex128)) @ b
+        u, condition = np.finfo(dtype).eps / 2, np.linalg.cond(A.astype(np.complex128))
+        assert info.solved
+        assert info.rank == min(m, n)
+        assert x.shape == (n, *b.shape[1:])
+        assert x.dtype == dtype
+        assert np.abs(x - expected).max() <= 20 * max(m, n) * u * condition**2 * np.abs(b).max()
+        assert info.residual.shape == b.shape
+        assert np.abs(info.residual - (b - A @ x)).max() <= 20 * max(m, n) * u * condition * np.abs(b).max()
+        exact = np.linalg.norm(A, 1) * np.linalg.norm(np.linalg.pinv(A), 1)
+        assert exact / 3 <= info.condition <= 1.1 * exact
+
+
+def test_memory_orders_and_read_only_arrays() -> None:
+    A, b = random((20, 20)), random((20, 2), seed=2)
+    for each in layouts(A).values():
+        part, whole = each[:, :9], np.asarray(each[:, :9], dtype=np.float64)
+        x, info = mx.lstsq(part, b)
+        assert info.solved
+        assert np.abs(x - np.linalg.lstsq(whole, b, rcond=None)[0]).max() < 1e-12
+        x, _ = mx.lstsq(part.T, b[:9])
+        assert np.abs(x - np.linalg.lstsq(whole.T, b[:9], rcond=None)[0]).max() < 1e-12
+
+
+def test_real_matrices_with_complex_right_hand_sides_and_integers() -> None:
+    A, b = random((20, 6)), random((20, 2), np.complex128)
+    x, info = mx.lstsq(A, b)
+    assert np.abs(x - np.linalg.lstsq(A, b, rcond=None)[0]).max() < 1e-13
+    assert info.residual.dtype == np.complex128
+    x, _ = mx.lstsq([[1, 0], [0, 1], [0, 1]], [1, 2, 4])
+    assert np.allclose(x, [1, 3], atol=1e-14)
+
+
+def test_tensors_return_as_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    A, b = random((20, 6)), random(20)
+    x, info = mx.lstsq(torch.from_numpy(A), torch.from_numpy(b))
+    assert isinstance(x, torch.Tensor)
+    assert isinstance(info.residual, torch.Tensor)
+    assert np.abs(x.numpy() - np.linalg.lstsq(A, b, rcond=None)[0]).max() < 1e-13
+
+
+# --- rank ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("precision", ["auto", "fp32"])
+def test_matrices_without_full_rank_have_solutions_of_minimum_norm(kernels: str, precision: str) -> None:
+    rng = np.random.default_rng(5)
+    for m, n, rank, is_complex in product((30, 9), (9, 30), (1, 5), (False, True)):
+        factors = [rng.integers(-3, 4, shape) * 1.0 for shape in ((m, rank), (rank, n))]
+        A = factors[0] @ factors[1] * (1 + 1j if is_complex else 1.0)
+        b = rng.standard_normal((m, 2)) + 0 * A[0, 0]
+        of_A, of_b = (least_squares.read(V, name) for V, name in ((A, "A"), (b, "b")))
+        x, info = least_squares.lstsq_by(dense_kernels(kernels), of_A, of_b, precision)
+        expected = np.linalg.pinv(A, rcond=1e-10) @ b
+        assert (info.rank, info.method, info.solved, info.fallback) == (rank, "svd", True, True)
+        assert f"A has rank {rank}, less than {min(m, n)}; x has minimum norm" in info.message
+        assert not info.ill_conditioned
+        assert info.condition == np.inf
+        assert info.error_bound is None
+        assert len(info.singular_values) == min(m, n)
+        assert np.abs(x - expected).max() <= 1e-12
+
+
+def test_zero_matrices_and_zero_right_hand_sides() -> None:
+    x, info = mx.lstsq(np.zeros((4, 2)), np.ones(4))
+    assert (x.tolist(), info.rank, info.residual.tolist()) == ([0.0, 0.0], 0, [1.0] * 4)
+    x, info = mx.lstsq(random((4, 2)), np.zeros(4))
+    assert (x.tolist(), info.rank, info.backward_error) == ([0.0, 0.0], 2, 0.0)
+    A = random((6, 3))
+    A[:, 1] = 0.0
+    x, info = mx.lstsq(A, np.ones(6))
+    assert (x[1], info.rank) == (0.0, 2)
+
+
+def test_an_unclear_rank_is_warned_of() -> None:
+    Q, V = (np.linalg.qr(random((size, 8), seed=size))[0] for size in (20, 8))
+    A = (Q * [1.0, 0.5, 0.2, 0.1, 1e-2, 1e-2, 6e-15, 3e-15]) @ V  # no gap at the threshold, 20·eps = 4.4e-15
+    with pytest.warns(mx.IllConditionedWarning, match="x may have no correct digit"):
+        _, info = mx.lstsq(A, random(20))
+    assert info.ill_conditioned
+
+
+# --- accuracy -----------------------------------------------------------------------------------------------------
+
+
+def test_small_residuals_have_correct_digits() -> None:
+    """A residual that is computed as b - A x has only roundings of b; the refined one has digits of its own."""
+    A, y = random((60, 10)), random(10, seed=3)
+    noise = random(60, seed=4)
+    noise -= A @ np.linalg.lstsq(A, noise, rcond=None)[0]
+    noise -= A @ np.linalg.lstsq(A, noise, rcond=None)[0]
+    b = A @ y + 1e-13 * noise
+    exact = b.astype(Long) - A.astype(Long) @ exactly(A, b)
+    for precision in ("fp64", "fp32"):
+        _, info = mx.lstsq(A, b, precision=precision)
+        assert np.abs(info.residual - exact).max() <= 1e-6 * np.abs(exact).max() + 20 * U * np.abs(b).max()
+        assert np.abs(A.T @ info.residual).max() <= 1e-12 * np.abs(exact).max() * 60
+
+
+def test_columns_of_any_size_are_solved_without_loss() -> None:
+    for decades in (20, 100):
+        D = 10.0 ** np.linspace(-decades, decades, 6)
+        A, b = random((20, 6)), random(20, seed=2)
+        expected = np.linalg.lstsq(A, b, rcond=None)[0]
+        x, info = mx.lstsq(A * D, b, precision="fp32")
+        assert info.precision == "fp32"
+        assert info.rank == 6
+        assert np.abs(x * D - expected).max() <= 1e-13 * np.abs(expected).max()
+        x, info = mx.lstsq((A * D).T, D * random(6))
+        assert info.solved
+
+
+def test_tiny_and_huge_numbers() -> None:
+    A, b = random((20, 6)), random(20, seed=2)
+    expected = np.linalg.lstsq(A, b, rcond=None)[0]
+    for size in (1e-300, 1e300):
+        for of_A, of_b in ((size, size), (1.0, size), (size, 1.0)):
+            with np.errstate(all="ignore"):
+                exact = expected * (of_b / of_A)
+            if np.isfinite(exact).all() and np.abs(exact).min() > 1e-290:
+                x, info = mx.lstsq(A * of_A, b * of_b)
+                assert info.solved
+                assert np.abs(x - exact).max() <= 1e-12 * np.abs(exact).max()
+
+
+def test_gmres_refines_where_classical_refinement_stalls() -> None:
+    Q, V = (np.linalg.qr(random((size, 80), seed=size))[0] for size in (200, 80))
+    A = (Q * np.geomspace(1.0, 1e-6, 80)) @ V
+    b = random(200)
+    x, info = mx.lstsq(A, b, precision="fp32")
+    assert (info.precision, info.method, info.solved) == ("fp32", "qr", True)
+    assert info.iterations > 3
+    y = exactly(A, b)
+    assert np.abs(x - y).max() <= info.error_bound.normwise * np.abs(y).max()
+
+
+# --- info ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_info_is_text_and_is_pickled_and_knows_changes() -> None:
+    A, b = random((30, 8)), random(30)
+    first, second = (mx.lstsq(A, b)[1] for _ in range(2))
+    again = pickle.loads(pickle.dumps(first))
+    assert again == first
+    assert (again.condition, again.error_bound) == (first.condition, first.error_bound)
+    assert str(first).startswith("solved: 30 x 8, rank 8, QR in fp64 (fastest at this size), 0 refinement steps")
+    assert "forward error   <=" in str(first)
+    with pytest.raises(TypeError, match=r"info\.converged"):
+        bool(first)
+    A[3] *= 2
+    assert np.isnan(second.condition)
+    assert np.isnan(second.error_bound).all()
+
+
+WRONG = {
+    "vector": (np.ones(3), np.ones(3), {}, r"A has shape \(3,\), but lstsq needs a matrix"),
+    "rows": (np.ones((3, 2)), np.ones(2), {}, r"A is 3x2, but b has shape \(2,\); use a b with 3 rows"),
+    "NaN": (np.diag([1.0, np.nan]), np.ones(2), {}, r"A\[1, 1\] is nan"),
+    "infinite b": (np.eye(2), [1.0, np.inf], {}, r"b\[1\] is inf"),
+    "precision": (np.eye(2), np.ones(2), {"precision": "bf16"}, r"lstsq does not support precision 'bf16'"),
+    "text": (np.array([["a"]]), np.ones(1), {}, "dtype"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_refused(case: str) -> None:
+    A, b, options, message = WRONG[case]
+    with pytest.raises(mx.UsageError, match=message):
+        mx.lstsq(A, b, **options)
+
+
+# --- SciPy's cases ------------------------------------------------------------------------------------------------
+#
+# Inputs and expected values of the 11 tests of scipy.linalg.lstsq. All pass, except for `test_check_finite`, which does
+# not apply: mxpeak has no argument `check_finite`, because it always checks its arguments. The parameters
+# `lapack_driver`, `overwrite_a` and `overwrite_b` do not apply
+# either.
+
+CASES = {
+    "overdetermined": ([[1, 2], [4, 5], [3, 4]], [1, 2, 3], [-0.428571428571429, 0.85714285714285]),
+    "complex overdetermined": (
+        [[1 + 2j, 2], [4, 5], [3, 4]],
+        [1, 2 + 4j, 3],
+        [-0.4831460674157303 + 0.258426966292135j, 0.921348314606741 + 0.292134831460674j],
+    ),
+    "underdetermined": ([[1, 2, 3], [4, 5, 6]], [1, 2], [-0.055555555555555, 0.111111111111111, 0.277777777777777]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_scipy_simple_cases(name: str, dtype: Any) -> None:
+    A, b, expected = (np.array(V) for V in CASES[name])
+    if np.dtype(dtype).kind != "c" and A.dtype.kind == "c":
+        pytest.skip("complex numbers")
+    x, info = mx.lstsq(A.astype(dtype), b.astype(dtype))
+    assert info.rank == 2
+    assert np.allclose(x, expected, rtol=25 * np.finfo(dtype).eps, atol=25 * np.finfo(dtype).eps)
+    assert np.allclose(np.linalg.norm(info.residual), np.linalg.norm(b - A @ expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_scipy_simple_exact(dtype: Any) -> None:
+    A = np.array([[1, 20], [-30, 4]], dtype)
+    for b in ([[1, 0], [0, 1]], [1, 0], [[2, 1], [-30, 4]]):
+        x, info = mx.lstsq(A, np.array(b, dtype))
+        assert info.rank == 2
+        assert np.allclose(A @ x, b, rtol=25 * np.finfo(dtype).eps, atol=25 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_scipy_random_cases(dtype: Any) -> None:
+    """Square, (20, 15) and (200, 2), real and complex, with three right-hand sides."""
+    for m, n in ((20, 20), (200, 200), (20, 15), (200, 2)):
+        A = random((m, n), dtype, m + n)
+        for i in range(min(m, n)):
+            A[i, i] = 20 * (0.1 + A[i, i])
+        for k in range(4):
+            b = random((m, 3), dtype, k)
+            x, info = mx.lstsq(A, b)
+            assert info.rank == n
+            tolerance = 500 * np.finfo(dtype).eps
+            if m == n:  # as SciPy, which compares products
+                assert np.allclose(A @ x, b, rtol=tolerance, atol=tolerance * np.abs(A).sum(axis=1).max())
+            else:
+                expected = np.linalg.lstsq(A.astype(np.complex128), b, rcond=None)[0]
+                assert np.allclose(x, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape_of_b", [(0,), (0, 0), (0, 3)])
+@pytest.mark.parametrize("n", [0, 2])
+def test_scipy_zero_size(shape_of_b: tuple[int, ...], n: int) -> None:
+    x, info = mx.lstsq(np.ones((0, n)), np.ones(shape_of_b))
+    assert x.shape == (n, *shape_of_b[1:])
+    assert not x.any()
+    assert (info.rank, info.solved, info.residual.shape) == (0, True, shape_of_b)
+    x, info = mx.lstsq(np.ones((2, 0)), np.ones((2, 1)))
+    assert x.shape == (0, 1)
+    assert info.residual.tolist() == [[1.0], [1.0]]
+    x, info = mx.lstsq(np.eye(3), np.ones((3, 0)))
+    assert (x.shape, info.rank) == ((3, 0), 3)
+
+
+def test_scipy_rank_deficient_and_ill_scaled() -> None:
+    """SciPy's drivers agree on x for a matrix with equal columns."""
+    A = np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    x, info = mx.lstsq(A, [1.0, 2.0, 3.0])
+    assert info.rank == 1
+    assert np.allclose(x, [0.5, 0.5], atol=1e-15)
