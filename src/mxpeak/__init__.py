@@ -25,6 +25,7 @@ __all__ = [
     "NotSolvedWarning",
     "ResourceError",
     "SingularMatrixError",
+    "Solver",
     "UnknownTypeError",
     "UsageError",
     "__version__",
@@ -54,6 +55,7 @@ _HOMES = {
         ("DistributedMatrix", "solve", "lu_factor", "cho_factor", "lstsq", "refine"), "mxpeak.library.dense"
     ),
     **dict.fromkeys(("bicgstab", "cg", "gmres", "minres", "rows_from_file"), "mxpeak.library.sparse"),
+    "Solver": "mxpeak.library.solver",
     **dict.fromkeys(
         ("IllConditionedWarning", "NotPositiveDefiniteError", "NotSolvedWarning", "SingularMatrixError"),
         "mxpeak.library.outcomes",

@@ -23,6 +23,7 @@ from mxpeak.library.outcomes import IllConditionedWarning as IllConditionedWarni
 from mxpeak.library.outcomes import NotPositiveDefiniteError as NotPositiveDefiniteError
 from mxpeak.library.outcomes import NotSolvedWarning as NotSolvedWarning
 from mxpeak.library.outcomes import SingularMatrixError as SingularMatrixError
+from mxpeak.library.solver import Solver as Solver
 from mxpeak.library.sparse import bicgstab as bicgstab
 from mxpeak.library.sparse import cg as cg
 from mxpeak.library.sparse import gmres as gmres

@@ -19,9 +19,10 @@ from mxpeak.solvers.accuracy import SAMPLED, row_errors
 from mxpeak.solvers.factorization import (
     DOUBT,
     LEFT_BY_LAGGED,
+    Convergence,
     Factorization,
     coarser_than_fp32,
-    contraction,
+    convergence,
     hints_at_singularity,
 )
 from mxpeak.solvers.refine import Columns, Equations
@@ -127,7 +128,7 @@ class ScaledMatrix:
             self.kernels,
             self.A.T,
             not self.W_is_A,
-            None if balance is None else Balance(balance.C, balance.R),
+            _swapped(balance),
             self.A_one,
             MatrixNorms(A_s_one, A_s_inf, largest),
             None if self.sums is None else self.sums[::-1],
@@ -273,9 +274,10 @@ class ArrayFactors(Factorization):
         return largest / self.matrix.norms.largest if self.matrix.norms.largest else 1.0
 
     @cached_property
-    def contraction(self) -> float:
-        """Return the part of random numbers that one correction leaves."""
-        return contraction(self, self.equations(scaled=True))
+    def convergence(self) -> Convergence:
+        """Return the convergence of refinement with these factors for random numbers."""
+        with self.computing():
+            return convergence(self, self.equations(scaled=True))
 
     @property
     def pivots_balanced(self) -> bool:
@@ -291,7 +293,7 @@ class ArrayFactors(Factorization):
         residual. Lagged factors must also reduce random numbers.
         """
         if self.lagged:
-            return not self.contraction <= LEFT_BY_LAGGED
+            return not self.convergence.contraction <= LEFT_BY_LAGGED
         if self.dtype == self.matrix.A.dtype:
             return hints_at_singularity(self, equations, columns)
         finer = PRECISIONS[self.precision].u < self.matrix.u
@@ -373,18 +375,27 @@ def factor_in_fp64(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFacto
     return factors
 
 
-def lagged_factors(factors: ArrayFactors, A: Matrix | Triangle) -> ArrayFactors:
-    """Return factors of A that consist of the factors of an earlier matrix; if that matrix was scaled, so is A."""
+def lagged_factors(factors: ArrayFactors, A: Matrix | Triangle, *, exact_norms: bool) -> ArrayFactors:
+    """Return factors of A that consist of the factors of an earlier matrix; if that matrix was scaled, so is A.
+
+    Exact norms take a pass over A. Otherwise, the norms are lower bounds, which are close if A is close to the earlier
+    matrix: the sums of the row and of the column that were the largest ones. Backward errors are then overestimated.
+    """
     kernels, old, twin = factors.kernels, factors.matrix, copy(factors)
-    A_inf, A_one = _norms(kernels, A, None)
-    of_scaled = A_inf, A_one
+
+    def norms_of(balance: Balance | None) -> tuple[float, float]:
+        if exact_norms or old.sums is None:
+            return _norms(kernels, A, balance)
+        return _norms_of_largest(kernels, A, balance, old.sums)
+
+    plain = of_scaled = norms_of(None)
     if old.balance is not None:
-        of_scaled = _norms(kernels, A, old.balance)
+        of_scaled = norms_of(old.balance)
     norms = MatrixNorms(*of_scaled, of_scaled[0])  # no entry is larger than a row sum
-    twin.matrix = replace(old, A=A, A_inf=A_inf, norms=norms, sums=None)
+    twin.matrix = replace(old, A=A, A_inf=plain[0], norms=norms, sums=None)
     twin.A_inf, twin.A_one = of_scaled
     twin.lagged, twin._condition, twin._probe, twin._by_gmres, twin.condition_of_A = True, None, None, None, None
-    for cached in ("growth", "contraction"):
+    for cached in ("growth", "convergence"):
         twin.__dict__.pop(cached, None)
     return twin
 
@@ -405,6 +416,31 @@ def _norms(kernels: DenseKernels, A: Matrix | Triangle, balance: Balance | None)
 
     inf_norm = largest_sum(A, R, C)
     return inf_norm, inf_norm if isinstance(A, Triangle) else largest_sum(A.T, C, R)
+
+
+def _norms_of_largest(
+    kernels: DenseKernels, A: Matrix | Triangle, balance: Balance | None, sums: tuple[Vector, Vector]
+) -> tuple[float, float]:
+    """Return the sums of the row and of the column of R A C with the largest sums of the earlier matrix."""
+    row, column = (int(kernels.xp.argmax(of)) for of in sums)
+    return _row_sum(kernels, A, row, balance), _row_sum(kernels, A.T, column, _swapped(balance))
+
+
+def _row_sum(kernels: DenseKernels, A: Matrix | Triangle, i: int, balance: Balance | None) -> float:
+    """Return Σ_j |a_ij| of one row of R A C, or of A without a balance."""
+    xp = kernels.xp
+    if isinstance(A, Triangle):
+        parts = (A.array[i, : i + 1], A.array[i + 1 :, i]) if A.lower else (A.array[:i, i], A.array[i, i:])
+        row = xp.concat(parts)
+    else:
+        row = A[i]
+    sizes = xp.astype(xp.abs(row), xp.float64)
+    return float(xp.sum(sizes if balance is None else sizes * balance.R[i] * balance.C))
+
+
+def _swapped(balance: Balance | None) -> Balance | None:
+    """Return the balance of the transpose."""
+    return None if balance is None else Balance(balance.C, balance.R)
 
 
 def by_rows(A: Any) -> bool:

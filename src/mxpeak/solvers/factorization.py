@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from math import inf
-from typing import Any
+from math import inf, log, sqrt
+from typing import Any, NamedTuple
 
 from mxpeak.kernels.contract import Vector
 from mxpeak.kernels.contract.dense import Block
@@ -25,8 +25,12 @@ from mxpeak.solvers.refine import Columns, Equations, solution_growth
 HOPELESS = 2.0**10
 #: Relative size of the smallest pivot, or of a correction, that indicates an ill-conditioned matrix.
 DOUBT = 2.0**-16
-#: Largest part of random numbers that lagged factors may leave. A part close to 1 is left if A is singular.
+#: Largest part of random numbers that a step of refinement with lagged factors may leave. If A is singular, the part is
+#: close to 1.
 LEFT_BY_LAGGED = 0.75
+#: A singular matrix is excluded if the remaining part is at most 1/REDUCED, times 1/sqrt(n), after at most REDUCTIONS
+#: steps, because the component of random numbers along a null vector is about 1/sqrt(n).
+REDUCED, REDUCTIONS = 16.0, 6
 
 
 def largest_useful_condition(precision: str) -> float:
@@ -177,15 +181,37 @@ class Factorization(ABC):
         return self.precision == "fp32" and self.singular_to(PRECISIONS["fp32"].u)
 
 
-def contraction(factors: Factorization, equations: Equations) -> float:
-    """Return ||z - M^-1 A z|| / ||z|| in the infinity norm, for z = M^-1 s and random s.
+class Convergence(NamedTuple):
+    """The convergence of refinement for random numbers.
 
-    If A is singular and close to M, then z is nearly a null vector of A, and the result is close to 1.
+    contraction  the part that the first step leaves
+    steps        the number of steps to an error of n·u; inf if A may be singular
     """
-    s = factors.random()[:, None]
-    z = equations.solve(s)
-    d = equations.solve(equations.residual(s, z))
-    return equations.unknowns.max_abs(d) / equations.unknowns.max_abs(z)
+
+    contraction: float
+    steps: float
+
+
+def convergence(factors: Factorization, equations: Equations) -> Convergence:
+    """Refine z = M^-1 s for random s, and predict the number of steps.
+
+    The error of z after p steps is (I - M^-1 A)^p z. If A is singular, this power leaves a null vector of A unchanged.
+    """
+    d = equations.solve(factors.random()[:, None])
+    size = before = equations.unknowns.max_abs(d)
+    contraction = inf
+    for step in range(1, REDUCTIONS + 1):
+        d = d - equations.solve(equations.multiply(d))
+        left = equations.unknowns.max_abs(d)
+        if step == 1 and left < inf and size:
+            contraction = left / size
+        if left * REDUCED * sqrt(factors.n) <= size:
+            rate = max(left / size, equations.u) if size else equations.u
+            return Convergence(contraction, step * log(factors.n * equations.u) / log(rate))
+        if not left <= LEFT_BY_LAGGED * before:
+            break
+        before = left
+    return Convergence(contraction, inf)
 
 
 def hints_at_singularity(factors: Factorization, equations: Equations, columns: Columns) -> bool:

@@ -362,7 +362,7 @@ def solve_equations(
         rows, even_rows, etas = refine_rows(equations, B, X, R, accuracy.rows)
         if etas:
             history, steps, eta = history + etas, steps + len(etas), etas[-1]
-    moved = _movement(equations, B, X, R) if factors.scaled or factors.lagged else 0.0
+    moved = _movement(equations, B, X, R) if factors.scaled or (factors.lagged and start is not None) else 0.0
     outcome = Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
     if not all(map(isfinite, equations.unknowns.max_abs_of_each(X))):
         outcome = Outcome.NOT_FINITE

@@ -156,8 +156,8 @@ class SolveInfo(Info):
         Precision of the factors after the solve. On several ranks, formats narrower than fp32 apply only to the
         operands of matrix products.
     lagged : bool
-        Whether the factors are those of an earlier matrix, used as a preconditioner (`Solver.update`). The condition
-        number and the growth factor of A are then not computed.
+        Whether the factors are those of an earlier matrix, used as a preconditioner (`Solver.update`). The growth
+        factor is then None.
     why : str
         Reason for the choice of this precision, such as "fastest at this order", or an empty string.
     emulated : bool

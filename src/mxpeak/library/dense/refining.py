@@ -137,7 +137,7 @@ def _given(F: Any, A: Input, dtype: np.dtype[Any], kernels: DenseKernels) -> LUF
     with kernels.computing():
         check_finite(M, "A", xp)
         M = shifted(xp, M, [exponent]) if exponent else M
-        factors = lagged_factors(own, M)
+        factors = lagged_factors(own, M, exact_norms=True)
     if not (safe_minimum(xp, M.dtype) < factors.A_inf < inf and factors.matrix.A_inf < inf):
         return None
     spans = Spans(stopwatch=kernels.stopwatch)

@@ -1,0 +1,131 @@
+"""`Solver`: solve systems with one matrix after another, and reuse the factors."""
+
+from __future__ import annotations
+
+from threading import RLock
+from types import TracebackType
+from typing import Any
+
+from mxpeak.errors import UsageError
+from mxpeak.library.dense.info import SolveInfo
+from mxpeak.library.dense.solver import DenseSolver
+from mxpeak.library.outcomes import warned
+
+
+class Solver:
+    """Solve A x = b for a matrix A that changes slowly, as in Newton's method and in time steps.
+
+    The factors are computed at the first solve. After `update`, they precondition the solves with the new matrix. They
+    are computed again only if the new matrix is too different, or if the additional steps would take longer. Each x is
+    as accurate as the x that `solve` returns. Several threads may call a solver; the calls run one after another.
+
+    Parameters
+    ----------
+    A : array_like or tensor
+        Square matrix. Do not change A between `update` and the next solve, because the solver refers to A.
+    device : str, default "auto"
+        Use "auto" to solve on the device of a tensor (the CPU for other arrays), or specify a device such as "cpu",
+        "cuda" or "cuda:0".
+    **options
+        The arguments `assume_a`, `lower` and `precision` of `solve`.
+
+    Raises
+    ------
+    UsageError
+        An argument is invalid, for example because A is not square.
+
+    Examples
+    --------
+    >>> import mxpeak as mx, numpy as np
+    >>> A, b = np.eye(3) + 0.1, np.ones(3)
+    >>> with mx.Solver(A) as solver:
+    ...     x, info = solver.solve(b)
+    ...     solver.update(A + 0.01 * np.eye(3))
+    ...     x, info = solver.solve(b)
+    >>> info.solved, info.lagged
+    (True, True)
+    """
+
+    def __init__(self, A: Any, *, device: str = "auto", **options: Any):
+        if unknown := [name for name in options if name not in DenseSolver.OPTIONS]:
+            raise UsageError(
+                f"{unknown[0]} is not an option of a Solver for a dense matrix; use one of "
+                f"{', '.join(DenseSolver.OPTIONS)}"
+            )
+        self._lock, self._solver = RLock(), DenseSolver(A, device=device, **options)
+
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
+        """Solve A x = b with the current matrix.
+
+        Parameters
+        ----------
+        b : array_like or tensor
+            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
+        transposed : bool or {"N", "T", "H"}, default False
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
+
+        Returns
+        -------
+        x : ndarray or tensor
+            Solution, as from `solve`.
+        info : SolveInfo
+            Diagnostics of the solve. `info.lagged` is True if factors of an earlier matrix were used.
+
+        Raises
+        ------
+        UsageError
+            An argument is invalid.
+        SingularMatrixError, NotPositiveDefiniteError
+            The matrix cannot be factored.
+
+        Warns
+        -----
+        IllConditionedWarning
+            The solution x may have no correct digits, for example because A is singular to working precision.
+        NotSolvedWarning
+            The solution x is not finite or not accurate.
+        """
+        with self._lock:
+            found = self._solver.solve(b, transposed)
+        return warned(*found)
+
+    def update(self, A: Any) -> None:
+        """Replace the matrix by another one of the same shape and type.
+
+        Parameters
+        ----------
+        A : array_like or tensor
+            New matrix. You can change the entries of the previous array in place and pass it again.
+
+        Raises
+        ------
+        UsageError
+            The matrix is invalid, or its shape or type differs.
+        """
+        with self._lock:
+            self._solver.update(A)
+
+    def close(self) -> None:
+        """Free the factors. A later solve computes them again."""
+        with self._lock:
+            self._solver.close()
+
+    def __enter__(self) -> Solver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the solver without its lock for pickling."""
+        with self._lock:
+            return {"_solver": self._solver}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=RLock())
+
+    def __repr__(self) -> str:
+        n = self._solver.shape[0]
+        return f"Solver({n}x{n}, {self._solver.state})"
