@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 
 import mxpeak as mx
-from mxpeak.kernels.host.dense import small_lu
+from mxpeak.kernels.host.dense import small_lu, stacked_lu
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.lu import operands, solves
 from mxpeak.kernels.host.lu.row_sums import add_rounded_sums, add_stored_sums
@@ -54,6 +54,12 @@ def eliminations(*types: Any) -> None:
         small_lu.solver(np.dtype(dtype))
 
 
+def stacks(*types: Any) -> None:
+    """Stacks of small systems, of some types."""
+    for dtype in types:
+        stacked_lu.solver(np.dtype(dtype))
+
+
 def units() -> None:
     """What only some processors call, and tests everywhere."""
     for entry in (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES, add_rounded_sums, add_stored_sums):
@@ -67,6 +73,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "norms": partial(norms, np.complex128, np.complex64, np.float64, np.float32, np.float16, ml_dtypes.bfloat16),
     "sparse": sparse,
     "eliminations": partial(eliminations, np.complex128, np.complex64, np.float64, np.float32),
+    "stacks": partial(stacks, np.float64, np.float32),
     "products of 16-bit operands": units,
 }
 

@@ -63,6 +63,10 @@ SMALL_LU_FROM = 32
 #: panels use one core. Speed over NumPy for complex128: 1.0 to 1.1 at n = 1000; LAPACK with the check reaches 0.9.
 SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
 
+#: The stacked LU solves one system per vector lane. It needs this many systems to save the time to import its compiler,
+#: and it suits systems whose columns [A B] stay in the second-level cache.
+STACKED_LU_FROM_SYSTEMS, STACKED_LU_ORDER, STACKED_LU_COLUMNS = 256, 64, 128
+
 
 class FactorPrecision(NamedTuple):
     """The precision of the factors, and the reason for this choice."""
@@ -141,6 +145,12 @@ def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
     """Return whether `small_lu` is faster than LAPACK for order n and `rhs` right-hand sides."""
     limit = SMALL_LU_COLUMNS_COMPLEX128 if dtype == np.complex128 else SMALL_LU_COLUMNS
     return n >= SMALL_LU_FROM and 2 * n + rhs <= limit
+
+
+def stacked_lu_is_faster(systems: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether the stacked LU solves a stack of real systems of order n faster than NumPy."""
+    small = n <= STACKED_LU_ORDER and n + rhs <= STACKED_LU_COLUMNS
+    return small and dtype.kind == "f" and systems >= STACKED_LU_FROM_SYSTEMS
 
 
 def fp64_refactoring_pays(n: int, rhs: int) -> bool:
