@@ -12,6 +12,8 @@ import numpy as np
 
 from mxpeak.errors import ResourceError, UnknownTypeError, UsageError
 from mxpeak.installation import install_command
+from mxpeak.library.frameworks import Framework, framework_of, is_sparse, is_traced
+from mxpeak.library.frameworks import device_of as device_by_dlpack
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -28,11 +30,12 @@ STRIP = 1 << 24
 class Input:
     """A dense matrix or vector that refers to the user's array or tensor without a copy.
 
-    name    the argument name for messages, such as A or b
-    array   a NumPy array or a torch tensor
-    dtype   the NumPy type of the numbers, in the machine's byte order
-    shape   the shape, of any number of dimensions
-    device  the torch name of the device, such as cpu or cuda:0; None for Python numbers
+    name        the argument name for messages, such as A or b
+    array       a NumPy array or a torch tensor
+    dtype       the NumPy type of the numbers, in the machine's byte order
+    shape       the shape, of any number of dimensions
+    device      the torch name of the device, such as cpu or cuda:0; None for Python numbers
+    framework   the library of the user's array, if it is neither NumPy nor torch
     """
 
     name: str
@@ -40,10 +43,11 @@ class Input:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     device: str | None
+    framework: Framework | None = None
 
     @property
     def is_tensor(self) -> bool:
-        """Return whether the input is a torch tensor. Results are then tensors on the same device."""
+        """Return whether the numbers are in a torch tensor. Results are then on the same device."""
         return not isinstance(self.array, np.ndarray)
 
     def on(self, device: Any, dtype: np.dtype[Any] | None = None) -> Any:
@@ -59,8 +63,9 @@ class Input:
         return np.asarray(np.require(as_array(self.array), dtype, "A"))
 
     def result(self, X: Any) -> Any:
-        """Convert a result X to the format of this input: a tensor on the same device, or an array."""
-        return as_tensor(X).to(self.array.device) if self.is_tensor else as_array(X)
+        """Convert a result X to the format of this input: an array of its library, on the same device."""
+        x = as_tensor(X).to(self.array.device) if self.is_tensor else as_array(X)
+        return x if self.framework is None else self.framework.array_of(x)
 
 
 def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -> Input:
@@ -69,14 +74,19 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
     instead    the function that the error suggests for a sparse matrix
     constant   whether the result is not a tensor, so that gradient tracking is allowed
     """
-    tensor, device = is_tensor(values), device_of(values)
+    check_not_traced(values, name)
+    tensor = is_tensor(values)
     if tensor and not constant:
         check_no_gradient(values, name)
-    if hasattr(values, "tocsr") or (tensor and str(values.layout) != "torch.strided"):
-        dense = f"{name}.{'to_dense' if tensor else 'toarray'}()"
+    if is_sparse(values) or (tensor and str(values.layout) != "torch.strided"):
+        dense = f"{name}.{'to_dense' if tensor else 'toarray' if hasattr(values, 'toarray') else 'todense'}()"
         raise UsageError(f"{name} is sparse; use {dense}" + f", or {instead}" * bool(instead))
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise UsageError(f"{name} has masked entries, which mxpeak does not support; use {name}.filled(0)")
+    if framework := framework_of(values):
+        values = framework.native(values)
+        tensor = is_tensor(values)
+    device = device_of(values)
     try:
         array = values.detach() if tensor else np.asarray(values)
     except (ValueError, TypeError) as error:
@@ -87,26 +97,30 @@ def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -
             f"{name} has dtype {array.dtype}, which mxpeak does not support; use {', '.join(TYPES)} or "
             f"integers, for example {name}.{'double()' if tensor else 'astype(float)'}"
         )
-    return Input(name, array, dtype, tuple(array.shape), device)
+    return Input(name, array, dtype, tuple(array.shape), device, framework)
 
 
-def sparse_on_host(values: Any) -> Any:
-    """Convert a sparse tensor to a SciPy matrix that shares host memory; return other values unchanged."""
-    if not is_tensor(values):
-        return values
-    check_no_gradient(values, "A")
-    from mxpeak.kernels.torch.sparse.tensors import sparse_matrix
-
-    return sparse_matrix(values)
+def check_not_traced(values: Any, name: str) -> None:
+    """Raise a UsageError for a placeholder of JAX, which has no numbers."""
+    if is_traced(values):
+        raise UsageError(
+            f"{name} is a placeholder of jax.jit, jax.grad or jax.vmap, but this function of mxpeak needs numbers; use "
+            "jax.pure_callback, or call the function outside the transformation"
+        )
 
 
 def check_no_gradient(tensor: Any, name: str) -> None:
-    """Raise a UsageError for a tensor that requires a gradient, because mxpeak does not compute gradients."""
-    if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+    """Raise a UsageError for a tensor that requires a gradient, for functions that do not compute gradients."""
+    if requires_gradient(tensor):
         raise UsageError(
-            f"{name} requires a gradient, but mxpeak does not compute gradients; use {name}.detach(), or "
-            "use torch.no_grad()"
+            f"{name} requires a gradient, but this function of mxpeak does not compute gradients; use "
+            f"{name}.detach(), or use torch.no_grad()"
         )
+
+
+def requires_gradient(values: Any) -> bool:
+    """Return whether torch tracks the gradient of a tensor."""
+    return is_tensor(values) and values.requires_grad and bool(sys.modules["torch"].is_grad_enabled())
 
 
 def conjugate(x: Any) -> Any:
@@ -139,9 +153,13 @@ def as_tensor(x: Any) -> Any:
 
 
 def device_of(values: Any) -> str | None:
-    """Return the torch name of the device of an array or tensor, such as cpu or cuda:0, or None for Python numbers."""
+    """Return the torch name of the device of an array, tensor or sparse matrix, or None for Python numbers."""
     if is_tensor(values):
         return str(values.device)
+    if type(values) is not np.ndarray:
+        numbers = getattr(values, "data", None) if is_sparse(values) else values
+        if framework_of(numbers):
+            return device_by_dlpack(numbers)
     return "cpu" if hasattr(values, "dtype") else None
 
 

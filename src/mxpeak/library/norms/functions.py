@@ -9,6 +9,7 @@ import numpy as np
 
 from mxpeak.configs.norms import KINDS
 from mxpeak.kernels.choose import host_norms
+from mxpeak.library.frameworks import framework_of
 from mxpeak.library.inputs import as_array, check_no_gradient, is_tensor
 from mxpeak.library.norms.prepare import NormOptions, dense, kind_name, prepare
 from mxpeak.solvers import norms as four_stages
@@ -97,7 +98,7 @@ def norm(
     5.0
     """
     array = A
-    if type(A) is not np.ndarray and is_tensor(A):
+    if type(A) is not np.ndarray and (is_tensor(A) or framework_of(A)):
         A = dense(A, "A")
         array = as_array(A.array) if A.device == "cpu" else A
     if type(array) is np.ndarray and structure == "general" and not deterministic and device in ("auto", "cpu"):

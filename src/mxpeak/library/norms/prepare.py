@@ -23,6 +23,7 @@ from mxpeak.kernels.contract.norms import NormKernels, Tile
 from mxpeak.layout.structure import ENDLESS, WHOLE, Band, Structure
 from mxpeak.layout.structure import structure as structure_of
 from mxpeak.library.communicators import BlockDistributed
+from mxpeak.library.frameworks import framework_of
 from mxpeak.library.inputs import TYPES, Input, as_array, as_tensor, device_for, device_of, is_tensor, opened, read
 from mxpeak.perf.host import one_core_each
 
@@ -72,7 +73,7 @@ def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -
             S = _in_stored_band(S, M.stored)
         threads, names = _threads(options.threads, M.comm.size), list(map(kind_name, kinds))
         matrix, kernels = _on_device(M, devices, tensors, options.device, threads)
-        return Prepared(matrix, S, names, kernels, as_tensor if tensors else as_array)
+        return Prepared(matrix, S, names, kernels, _restoring(A, tensors))
 
     def call_text(call: Prepared) -> str:
         named = ((name, getattr(options, name)) for name in ("uplo", "diag", "kl", "ku", "deterministic"))
@@ -86,6 +87,13 @@ def prepare(A: Any, kinds: Sequence[Any], function: str, options: NormOptions) -
     call = validate_on_all(ranks, on_this_rank, call_text)
     _check_tiles(call.matrix, call.structure)
     return call
+
+
+def _restoring(A: Any, tensors: bool) -> Callable[[Any], Any]:
+    """Return the function that converts a vector of norms to the format of A."""
+    native = as_tensor if tensors else as_array
+    framework = framework_of(A)
+    return native if framework is None else lambda x: framework.array_of(native(x))
 
 
 def kind_name(kind: Any) -> str:

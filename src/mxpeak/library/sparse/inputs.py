@@ -16,8 +16,9 @@ from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.spaces import vector_type
 from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import SparseKernels
-from mxpeak.library.inputs import Input, check_finite, is_tensor, read, sparse_on_host
+from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.outcomes import SingularMatrixError
+from mxpeak.library.sparse.frameworks import is_sparse, on_host
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.formats import PRECISION_NAMES
 from mxpeak.solvers.precond.sweeps import kind_of
@@ -64,7 +65,7 @@ def rows(values: Any, *, square: bool = False) -> Csr:
 
     Raises a UsageError if the entries or, if `square`, the shape are invalid.
     """
-    if not (sparse.issparse(values) or is_tensor(values)):
+    if not is_sparse(values):
         raise UsageError(
             f"A is {type(values).__name__}, not a SciPy sparse matrix; use scipy.sparse.csr_array(A), or "
             "mxpeak.solve(A, b) for a dense matrix"
@@ -73,7 +74,7 @@ def rows(values: Any, *, square: bool = False) -> Csr:
     _check_type(values.dtype, "A")
     try:
         fp64 = np.complex128 if is_complex(values) else np.float64
-        A = sparse_on_host(values).astype(fp64, copy=False).tocsr()
+        A = on_host(values).astype(fp64, copy=False).tocsr()
         A = sparse.csr_array((A.data, A.indices, A.indptr), shape=A.shape)  # the user's object does not change
         A.check_format(full_check=True)
     except UsageError:
@@ -158,7 +159,7 @@ def row_of(A: Csr, k: int) -> int:
 
 def is_complex(values: Any) -> bool:
     """Return whether a matrix or a tensor has complex numbers."""
-    return (sparse.issparse(values) or is_tensor(values)) and kind_of(values.dtype) == "complex"
+    return is_sparse(values) and kind_of(values.dtype) == "complex"
 
 
 def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:

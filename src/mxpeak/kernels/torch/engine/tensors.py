@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from torch import from_dlpack as from_dlpack  # for arrays of other libraries
 
 from mxpeak.kernels.torch.engine.device import GPU, Device, open_device
 
