@@ -31,6 +31,7 @@ SPARSE = ("docs/howto/iterative-methods.md", "docs/howto/solve-sparse.md", "docs
 WITH_PYTHON = (
     "README.md",
     "docs/explanation/how-solve-chooses.md",
+    "docs/howto/arrays-and-gradients.md",
     "docs/howto/gpus.md",
     "docs/howto/least-squares.md",
     "docs/howto/norms.md",

@@ -16,6 +16,7 @@ from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.factors import DECAYED, EmptyFactors, LUFactors, backend_of, factors_of, low_precision_factors
+from mxpeak.library.dense.gradients import DenseSystem, solve_differentiably
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matrix, right_hand_side
 from mxpeak.library.dense.lapack_solver import LETTERS, info_of, solve_by_lapack
@@ -34,6 +35,7 @@ from mxpeak.library.dense.symmetric import (
     solve_structured,
     structure_of,
 )
+from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, conjugate, device_for, read
 from mxpeak.library.outcomes import NotPositiveDefiniteError, warned
 from mxpeak.library.policy import choose_precision, own_precision_is_fastest
@@ -61,7 +63,7 @@ def solve(
     ----------
     A : array_like, tensor or DistributedMatrix
         Square matrix of shape (n, n) in any memory order, or a stack of matrices of shape (..., n, n). `solve` does not
-        modify A.
+        modify A. Arrays of JAX and CuPy are also allowed.
     b : array_like, tensor or callable
         Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). If A is a stack, use the shape
         (n,) or (..., n, k). If A is a DistributedMatrix, b can also be a function of the row indices.
@@ -86,9 +88,11 @@ def solve(
     Returns
     -------
     x : ndarray or tensor
-        Solution in the common data type of A and b. If b is a tensor, x is also a tensor.
+        Solution in the common data type of A and b, as an array of the library of b. torch and JAX can differentiate
+        it with respect to A and b.
     info : SolveInfo
-        Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
+        Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times. In
+        `jax.jit` and `jax.vmap`, info is None.
 
     Raises
     ------
@@ -132,6 +136,10 @@ def solve(
             "local=True applies only to a DistributedMatrix, whose rows are distributed over the ranks; "
             "remove local, or use mxpeak.DistributedMatrix.from_rows(A)"
         )
+    if is_differentiated(A, b):
+        solve_again = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower)
+        factor = _factor_for(structure, precision, device)
+        return solve_differentiably(A, b, form, DenseSystem(solve_again, factor), structure)
     solve_single = partial(_solve_by_structure, structure, precision)
     if stack := stack_of(A):
         together = not isinstance(structure, Structure)
@@ -148,6 +156,14 @@ def solve(
     of_A = matrix(A)
     of_b = right_hand_side(b, of_A.shape[0])
     return warned(*solve_single(form, kernels_for(device, of_A, of_b), of_A, of_b))
+
+
+def _factor_for(structure: Structure | str, precision: str, device: str) -> Callable[[Any], Any] | None:
+    """Return the function whose factors the gradient of a solve uses again, or None to solve again."""
+    if isinstance(structure, Structure):
+        lower = structure.lower
+        return partial(cho_factor, lower=lower, precision=precision, device=device) if structure.definite else None
+    return partial(lu_factor, precision=precision, device=device) if structure == "gen" else None
 
 
 def _solve_by_structure(

@@ -18,6 +18,7 @@ from mxpeak.library.inputs import device_for, device_of
 from mxpeak.library.outcomes import warned
 from mxpeak.library.sparse import inputs
 from mxpeak.library.sparse.auto_preconditioner import choose_for_recurrence, choose_preconditioner
+from mxpeak.library.sparse.gradients import differentiates, gmres_differentiably
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.inputs import checked_options
 from mxpeak.library.sparse.operators import operator_of, solve_operator
@@ -60,9 +61,9 @@ def gmres(
     Parameters
     ----------
     A : sparse matrix, sparse array, sparse tensor, LinearOperator, callable or DistributedMatrix
-        Square matrix of any real or complex data type, or its products: a LinearOperator, or a function that returns
-        A x for a vector x. If you pass `comm`, A contains only the consecutive rows of this rank. `gmres` does not
-        modify A.
+        Square matrix of SciPy, torch, JAX or CuPy of any real or complex data type, or its products: a LinearOperator,
+        or a function that returns A x for a vector x. If you pass `comm`, A contains only the consecutive rows of this
+        rank. `gmres` does not modify A.
     b : array_like or tensor
         Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
     x0 : array_like, optional
@@ -102,10 +103,11 @@ def gmres(
     Returns
     -------
     x : ndarray or tensor
-        Solution in fp64, which is complex if A, b or x0 is complex. If b is a tensor, x is also a tensor.
+        Solution in fp64, which is complex if A, b or x0 is complex, as an array of the library of b. torch and JAX can
+        differentiate it with respect to b and the stored entries of A.
     info : GmresInfo
         Diagnostics of the solve: outcome, residual, iterations, preconditioner and the reason for its choice, formats
-        and times.
+        and times. In `jax.jit` and `jax.vmap`, info is None.
 
     Raises
     ------
@@ -133,6 +135,15 @@ def gmres(
     """
     if isinstance(x0, str):
         raise UsageError(f"x0={x0!r} is not a vector; use precision={x0!r} to set a precision")
+
+    if comm is None and differentiates(A, b):
+        named = preconditioner if isinstance(preconditioner, str) else "auto"
+        solve_again = partial(
+            gmres, rtol=rtol, atol=atol, restart=restart, maxiter=maxiter, precision=precision, preconditioner=named,
+            storage=storage, smoother=smoother, threads=threads, device=device,
+        )  # fmt: skip
+        first = {"x0": x0, "M": M, "callback": callback, "preconditioner": preconditioner}
+        return gmres_differentiably(A, b, solve_again, first)
 
     def options() -> GmresOptions:
         M_or_name = preconditioner_of(M, preconditioner)
