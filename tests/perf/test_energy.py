@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +20,7 @@ from mxpeak.perf.energy import (
     energy,
     why_unknown,
 )
+from mxpeak.perf.sensors.amdgpu import AmdgpuSensors
 from mxpeak.perf.sensors.choose import processors
 from mxpeak.spans import LongSpan
 from tests.support.sensors import Closed, Grows, Told
@@ -51,6 +53,18 @@ def test_one_look_that_fails_leaves_all_unknown() -> None:
     closed.begin()
     closed.end(2.0)
     assert (closed.used.processors, closed.used.why_short) == (None, "")
+
+
+def test_a_gpu_without_a_counter_leaves_the_energy_of_the_processors(tmp_path: Path) -> None:
+    """As an AMD GPU whose driver reports only its power; all numbers must be finite in JSON."""
+    measured = meter([Told(1.0, 4.0)], AmdgpuSensors("0000:c1:00.0", tmp_path))
+    measured.begin()
+    measured.end(2.0, {"gemm"})
+    found = energy([("a", measured.used)], 1e9)
+    assert found is not None
+    assert (found["processor_joules"], found["gpu_joules"], found["joules"]) == (3.0, None, None)
+    assert found["not_attributable"] == {"joules": None, "phases": ["gemm"], "window_s": 1200.0}
+    assert "only the Python package amdsmi of ROCm" in why_unknown(None, AmdgpuSensors("0000:c1:00.0", tmp_path))
 
 
 def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None:

@@ -88,7 +88,8 @@ class EnergyMeter:
 
     def __init__(self, cpu: Sequence[Counter], gpu: Sensors | None, long_spans: list[LongSpan], look_s: float = LOOK_S):
         self._cpu, self._gpu, self._long_spans, self._look_s = cpu, gpu, long_spans, look_s
-        self._lags = {counter.source: counter.lag_s for counter in [*cpu, *([gpu] if gpu else [])]}
+        counters = [*cpu, *([gpu] if gpu else [])]  # a GPU may have no energy counter, and then no lag
+        self._lags = {counter.source: counter.lag_s for counter in counters if counter.lag_s < inf}
         self.clear()
 
     @property
