@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mxpeak.report.phase_changes import phase_changes
 from tests.support.processes import first_line, started
 from tests.support.ranks import (
     ENDED_BY_A_RANK,
@@ -76,6 +78,12 @@ def test_every_grid_solves_a_ragged_system(tmp_path: Path, on_two: dict[str, End
             body = found[grid].body
             assert (body["status"], body["launch"]["ranks"]) == ("valid", ranks), grid
             norms = body["validation"]["norms"]
+            by_phase = phase_changes(body, body)
+            assert {"gemm", "rfact", "other"} <= {phase.name for phase in by_phase}, grid
+            for phase in by_phase:
+                assert phase.change == 0.0, (grid, phase)
+                assert phase.rank in range(ranks), (grid, phase)
+                assert phase.host == os.uname().nodename, (grid, phase)
             # The matrix is the same to the last bit, so its maximum norms are, up to the order of 197 additions.
             assert norms["A_inf"] == pytest.approx(same["A_inf"], rel=197 * 2.0**-53), grid
             assert norms["b_inf"] == same["b_inf"], grid
