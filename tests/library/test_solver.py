@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 
 import mxpeak as mx
 from mxpeak.errors import UsageError
@@ -289,6 +290,123 @@ def test_a_newton_method_converges_to_the_solution() -> None:
         x = x - step
     assert np.abs(A @ x + x**3 / 3 - c).max() < 1e-12
     assert lagged >= 2
+
+
+# --- sparse matrices -----------------------------------------------------------------------------------------------
+
+
+def convection(n: int, speed: float, dtype: Any = np.float64) -> Any:
+    """A convection-diffusion matrix in two dimensions, of order n²."""
+    D = sparse.diags_array([-1.0 - speed, 2.0, -1.0 + speed], offsets=[-1, 0, 1], shape=(n, n))
+    I = sparse.eye_array(n)
+    return sparse.csr_array(sparse.kron(D, I) + sparse.kron(I, D) + 0.1 * sparse.eye_array(n * n)).astype(dtype)
+
+
+def relative_residual(A: Any, x: Any, b: Any) -> float:
+    return float(np.linalg.norm(b - A @ x) / np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("preconditioner", ["auto", "lu", "amg", "gs", "sgs", "jacobi", "none"])
+def test_the_preconditioner_of_a_sparse_matrix_is_kept(preconditioner: str) -> None:
+    n = 20
+    solver = mx.Solver(convection(n, 0.1), preconditioner=preconditioner)
+    b = random(n * n)
+    for step in range(4):
+        A = convection(n, 0.1 + 0.01 * step)
+        if step:
+            solver.update(A)
+        x, info = solver.solve(b)
+        assert info.converged
+        assert info.lagged == (step > 0)
+        assert relative_residual(A, x, b) <= 2e-9
+        assert ("of an earlier matrix" in str(info)) == (step > 0)
+    X, info = solver.solve(random((n * n, 3)))
+    assert info.converged
+    assert X.shape == (n * n, 3)
+
+
+def test_a_sparse_preconditioner_is_computed_again_if_iterations_grow() -> None:
+    n = 20
+    A, b = convection(n, 0.1), random(n * n)
+    solver = mx.Solver(A, preconditioner="lu")
+    first = solver.solve(b)[1].iterations
+    other = convection(n, 0.9) + sparse.diags_array(np.linspace(0.0, 30.0, n * n))
+    solver.update(other)
+    x, info = solver.solve(b)
+    assert info.lagged
+    assert info.iterations > 2 * first
+    assert relative_residual(other, x, b) <= 2e-9
+    solver.update(other)
+    x, info = solver.solve(b)
+    assert not info.lagged
+    assert info.iterations <= first + 1
+
+
+def test_a_sparse_solver_that_fails_is_set_up_again() -> None:
+    n = 16
+    A, b = convection(n, 0.1), random(n * n)
+    solver = mx.Solver(A, preconditioner="lu", maxiter=6)
+    solver.solve(b)
+    other = convection(n, 0.9) + sparse.diags_array(np.linspace(0.0, 300.0, n * n))
+    solver.update(other)
+    x, info = solver.solve(b)
+    assert info.converged
+    assert not info.lagged
+    assert relative_residual(other, x, b) <= 2e-9
+
+
+def test_sparse_matrices_of_other_kinds() -> None:
+    n = 12
+    for A in (convection(n, 0.1, np.complex128) + 0.1j * sparse.eye_array(n * n), convection(n, 0.1, np.float32)):
+        solver = mx.Solver(A, preconditioner="lu")
+        for scale in (1.0, 1.001):
+            b = np.ones(n * n)
+            solver.update(A * scale)
+            x, info = solver.solve(b)
+            assert info.converged
+            assert relative_residual(A * scale, x, b) <= 1e-8
+    permuted = convection(n, 0.1)[np.roll(np.arange(n * n), 7)]  # zeros on the diagonal
+    solver = mx.Solver(permuted)
+    for scale in (1.0, 1.01):
+        solver.update(permuted * scale)
+        x, info = solver.solve(np.ones(n * n))
+        assert info.converged
+        assert relative_residual(permuted * scale, x, np.ones(n * n)) <= 2e-9
+    scaled = sparse.diags_array(np.logspace(-8, 8, n * n)) @ convection(n, 0.1)
+    solver = mx.Solver(scaled, preconditioner="lu")
+    for factor in (1.0, 1.01):
+        solver.update(scaled * factor)
+        b = scaled @ np.ones(n * n)
+        x, info = solver.solve(b)
+        assert info.converged
+        assert info.scaled
+
+
+def test_a_sparse_solver_is_picklable_and_refuses_bad_arguments() -> None:
+    A = convection(8, 0.1)
+    with mx.Solver(A, rtol=1e-6) as solver:
+        assert repr(solver) == "Solver(64x64, no preconditioner)"
+        _, info = solver.solve(np.ones(64))
+        solver.update(A)
+        assert "of an earlier matrix" in repr(solver)
+        twin = pickle.loads(pickle.dumps(solver))
+        assert relative_residual(A, twin.solve(np.ones(64))[0], np.ones(64)) <= 2e-6
+    assert info.tol == 1e-6
+    with pytest.raises(UsageError, match="assume_a is not an option of a Solver for a sparse matrix; use one of rtol"):
+        mx.Solver(A, assume_a="pos")
+    with pytest.raises(UsageError, match="the new A has shape"):
+        solver.update(convection(9, 0.1))
+    with pytest.raises(UsageError, match=r"use a Solver for A\.T"):
+        solver.solve(np.ones(64), transposed="T")
+    with pytest.raises(UsageError, match="rows"):
+        solver.solve(np.ones(63))
+    with pytest.raises(UsageError, match="unknown precision"):
+        mx.Solver(A, precision="fp63")
+    broken = A.copy()
+    broken.data[3] = np.nan
+    with pytest.raises(UsageError, match="not finite"):
+        solver.update(broken)
+    assert solver.solve(np.ones(64))[1].converged
 
 
 def test_the_solver_class_of_dense_matrices_reports_its_shape() -> None:

@@ -1,33 +1,41 @@
-"""`Solver`: solve systems with one matrix after another, and reuse the factors."""
+"""`Solver`: solve systems with one matrix after another, dense or sparse, and reuse factors and preconditioners."""
 
 from __future__ import annotations
 
 from threading import RLock
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import UsageError
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.solver import DenseSolver
+from mxpeak.library.inputs import is_tensor
 from mxpeak.library.outcomes import warned
+
+if TYPE_CHECKING:
+    from mxpeak.library.sparse.info import GmresInfo
+    from mxpeak.library.sparse.solver import SparseSolver
 
 
 class Solver:
     """Solve A x = b for a matrix A that changes slowly, as in Newton's method and in time steps.
 
-    The factors are computed at the first solve. After `update`, they precondition the solves with the new matrix. They
-    are computed again only if the new matrix is too different, or if the additional steps would take longer. Each x is
-    as accurate as the x that `solve` returns. Several threads may call a solver; the calls run one after another.
+    The factors of a dense matrix, or the preconditioner of a sparse one, are computed at the first solve. After
+    `update`, they precondition the solves with the new matrix. They are computed again only if the new matrix is too
+    different, or if the additional steps would take longer. Each x is as accurate as the x that `solve` or `gmres`
+    returns. Several threads may call a solver; the calls run one after another.
 
     Parameters
     ----------
-    A : array_like or tensor
+    A : array_like, tensor, sparse matrix or sparse tensor
         Square matrix. Do not change A between `update` and the next solve, because the solver refers to A.
     device : str, default "auto"
         Use "auto" to solve on the device of a tensor (the CPU for other arrays), or specify a device such as "cpu",
         "cuda" or "cuda:0".
     **options
-        The arguments `assume_a`, `lower` and `precision` of `solve`.
+        For a dense matrix, the arguments `assume_a`, `lower` and `precision` of `solve`. For a sparse matrix, the
+        arguments `rtol`, `atol`, `restart`, `maxiter`, `M`, `callback`, `precision`, `preconditioner`, `storage`,
+        `smoother` and `threads` of `gmres`.
 
     Raises
     ------
@@ -47,14 +55,19 @@ class Solver:
     """
 
     def __init__(self, A: Any, *, device: str = "auto", **options: Any):
-        if unknown := [name for name in options if name not in DenseSolver.OPTIONS]:
-            raise UsageError(
-                f"{unknown[0]} is not an option of a Solver for a dense matrix; use one of "
-                f"{', '.join(DenseSolver.OPTIONS)}"
-            )
-        self._lock, self._solver = RLock(), DenseSolver(A, device=device, **options)
+        kind: type[DenseSolver] | type[SparseSolver] = DenseSolver
+        self._lock, title = RLock(), "dense"
+        if hasattr(A, "tocsr") or (is_tensor(A) and str(A.layout) != "torch.strided"):
+            from mxpeak.library.sparse.solver import SparseSolver  # loads the compiler
 
-    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
+            kind, title = SparseSolver, "sparse"
+        if unknown := [name for name in options if name not in kind.OPTIONS]:
+            raise UsageError(
+                f"{unknown[0]} is not an option of a Solver for a {title} matrix; use one of {', '.join(kind.OPTIONS)}"
+            )
+        self._solver = kind(A, device=device, **options)
+
+    def solve(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo | GmresInfo]:
         """Solve A x = b with the current matrix.
 
         Parameters
@@ -62,14 +75,15 @@ class Solver:
         b : array_like or tensor
             Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
         transposed : bool or {"N", "T", "H"}, default False
-            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
+            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b. A must be dense.
 
         Returns
         -------
         x : ndarray or tensor
-            Solution, as from `solve`.
-        info : SolveInfo
-            Diagnostics of the solve. `info.lagged` is True if factors of an earlier matrix were used.
+            Solution, as from `solve` or `gmres`.
+        info : SolveInfo or GmresInfo
+            Diagnostics of the solve. `info.lagged` is True if factors or the preconditioner of an earlier matrix were
+            used.
 
         Raises
         ------
@@ -94,7 +108,7 @@ class Solver:
 
         Parameters
         ----------
-        A : array_like or tensor
+        A : array_like, tensor, sparse matrix or sparse tensor
             New matrix. You can change the entries of the previous array in place and pass it again.
 
         Raises
@@ -106,7 +120,7 @@ class Solver:
             self._solver.update(A)
 
     def close(self) -> None:
-        """Free the factors. A later solve computes them again."""
+        """Free the factors or the preconditioner. A later solve computes them again."""
         with self._lock:
             self._solver.close()
 

@@ -130,6 +130,7 @@ class GmresDriver:
             A_s = scaling.matrix(A)
         if choice.name not in DIVIDING:
             A_s = with_diagonal(A_s)
+        self._scaled_by = scaling if group.is_serial and kernels.device is None else None
         self._formats = self._formats_for(A_s, choice)
         self.notes += [self._formats.note] if self._formats.note else []
         vector_scaling = scaling.for_vectors(kernels.xp)
@@ -229,6 +230,26 @@ class GmresDriver:
                 self._formats = self._formats_for(A, choice)
             self._matrix = self._compiled_and_stored(A)
         self.problem = self.group.collectively(lambda: PreconditionedProblem(self._matrix, self.plan))
+
+    def update(self, A: Csr) -> bool:
+        """Replace the matrix by a similar one on the same process, and keep the preconditioner and the scaling.
+
+        Return False if the preconditioner needs the earlier matrix or its formats; this object is then unusable.
+        """
+        if self._scaled_by is None or self.fallback or self.plan.choice.box is not None:
+            return False
+        A = A if self._rows is None else type(A)(A[self._rows])
+        A_s, formats = self._scaled_by.matrix(A), self._formats
+        A_s = A_s if self.plan.choice.name in DIVIDING else with_diagonal(A_s)
+        self.spans, self.notes = Spans(stopwatch=self._kernels.stopwatch), []
+        self._estimated_fill, self._steps = None, 0
+        self._formats = self._formats_for(A_s, self.plan.choice)
+        if self._formats.vectors != formats.vectors:
+            return False
+        del self.problem, self._matrix
+        self._matrix = self._compiled_and_stored(A_s)
+        self.problem = PreconditionedProblem(self._matrix, self.plan)
+        return True
 
     def _restart_problem(self) -> None:
         """Create the problem again with new vectors, which contain only finite numbers."""

@@ -42,6 +42,8 @@ class GmresInfo(Info):
         Format of the vectors in the inner iteration, at the end of the solve.
     preconditioner : str
         Name of the preconditioner that `gmres` used.
+    lagged : bool
+        Whether the preconditioner is that of an earlier matrix (`Solver.update`).
     reason : str
         Reason for the choice of the preconditioner.
     levels : int
@@ -103,6 +105,7 @@ class GmresInfo(Info):
     history: tuple[float, ...] = field(default=(), repr=False)
     condition: float | None = None
     ill_conditioned: bool = False
+    lagged: bool = False
 
     def __str__(self) -> str:
         verdict = "converged" if self.converged else "NOT CONVERGED"
@@ -120,7 +123,7 @@ class GmresInfo(Info):
             f"in {_count(self.cycles, 'cycle')}",
             f"  residual        {self.residual:.2e} (requested: {self.tol:.0e})",
             f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
-            f"  preconditioner  {self.preconditioner}{levels} ({self.reason})",
+            f"  preconditioner  {self.preconditioner}{levels}{' of an earlier matrix' * self.lagged} ({self.reason})",
             f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",
             f"  time            set-up {self.setup_s:.3g} s; {times}",
         ]

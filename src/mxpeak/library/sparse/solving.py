@@ -209,16 +209,21 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tup
     """
     whole = inputs.matrix(A)
     right_side = inputs.vectors(b, "b", whole.shape[0])
+    kernels = kernels_for(device, whole, options)
+    with TURN, kernels.computing():
+        B = inputs.on_kernels(right_side, kernels)
+        X0 = inputs.start(x0, right_side, kernels)
+        return solved(kernels, driver_for(kernels, whole, options, SERIAL), right_side, (B, X0), options, SERIAL)
+
+
+def kernels_for(device: Any, A: Csr, options: GmresOptions) -> SparseKernels:
+    """Return the kernels for a matrix in one process; raise a UsageError if an option needs another device."""
     if options.storage == "rows" and device is not None:
         raise UsageError(
             'storage="rows" needs a CPU, because a device computes many rows at the same time; use storage="auto"'
         )
-    threads = threads_for(options.threads, default=None if whole.nnz >= MANY else 1)
-    kernels = sparse_kernels(device, threads, parts=_parts(device, whole, options))
-    with TURN, kernels.computing():
-        B = inputs.on_kernels(right_side, kernels)
-        X0 = inputs.start(x0, right_side, kernels)
-        return solved(kernels, _driver(kernels, whole, options, SERIAL), right_side, (B, X0), options, SERIAL)
+    threads = threads_for(options.threads, default=None if A.nnz >= MANY else 1)
+    return sparse_kernels(device, threads, parts=_parts(device, A, options))
 
 
 def solve_rows(
@@ -235,11 +240,11 @@ def solve_rows(
     with own_threads(threads) if comm.name != "threads" else nullcontext(), kernels.computing():
         share = group.collectively(lambda: read(A, b, x0, kernels))
         group, rows = joined(comm, share, _must_match(share, x0, options))
-        set_up = _driver(kernels, rows, options, group)
+        set_up = driver_for(kernels, rows, options, group)
         return solved(kernels, set_up, share.right_side, (share.b, share.x0), options, group)
 
 
-def _driver(kernels: SparseKernels, A: Csr, options: GmresOptions, group: RankGroup) -> Callable[[], GmresDriver]:
+def driver_for(kernels: SparseKernels, A: Csr, options: GmresOptions, group: RankGroup) -> Callable[[], GmresDriver]:
     """Return the function that selects the preconditioner and sets up the solver. The function is collective."""
 
     def set_up() -> GmresDriver:

@@ -1,0 +1,122 @@
+"""A solver for one sparse matrix after another: the preconditioner of an earlier matrix is kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mxpeak.distributed.rank_group import SERIAL
+from mxpeak.errors import Outcome, UsageError
+from mxpeak.library.inputs import device_for, device_of
+from mxpeak.library.sparse import inputs
+from mxpeak.library.sparse.info import GmresInfo
+from mxpeak.library.sparse.results import solved
+from mxpeak.library.sparse.solving import driver_for, kernels_for, preconditioner_of
+from mxpeak.runtime.calls import TURN
+from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
+
+#: The next update discards the preconditioner if a solve takes more than GROWTH times the iterations of the first solve
+#: with this preconditioner, and at least LEAST_GROWTH iterations more.
+GROWTH, LEAST_GROWTH = 2.0, 5
+
+
+class SparseSolver:
+    """GMRES with a preconditioner of the current matrix, or of an earlier one."""
+
+    OPTIONS = (
+        "rtol",
+        "atol",
+        "restart",
+        "maxiter",
+        "M",
+        "callback",
+        "precision",
+        "preconditioner",
+        "storage",
+        "smoother",
+        "threads",
+    )
+
+    def __init__(self, A: Any, *, device: str = "auto", M: Any = None, preconditioner: Any = "auto", **options: Any):
+        self._options = inputs.checked_options(
+            GmresOptions(preconditioner=preconditioner_of(M, preconditioner), **options)
+        )
+        self._device = device
+        self._driver: GmresDriver | None = None  # of the current matrix, or with an earlier preconditioner
+        self._first = 0  # iterations of the first solve with this preconditioner
+        self._lagged = self._refresh = False
+        self._read(A)
+
+    def _read(self, A: Any) -> None:
+        self._device_of_A = device_for(self._device, device_of(A) or "cpu")
+        self._A = inputs.matrix(A)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the matrix."""
+        return tuple(self._A.shape)
+
+    @property
+    def state(self) -> str:
+        """Return a text with the state of the preconditioner."""
+        if self._driver is None:
+            return "no preconditioner"
+        return f"preconditioner {self._driver.plan.choice.name}" + " of an earlier matrix" * self._lagged
+
+    def update(self, A: Any) -> None:
+        """Replace the matrix. The preconditioner is kept unless the last solve needed too many iterations."""
+        before = self._A
+        self._read(A)
+        if self._A.shape != before.shape or self._A.dtype != before.dtype:
+            new, self._A = self._A, before
+            raise UsageError(
+                f"the new A has shape {new.shape} and dtype {new.dtype}, but the earlier one has shape {before.shape} "
+                f"and dtype {before.dtype}; use a new Solver"
+            )
+        if self._driver is None or self._refresh:
+            self.close()
+            return
+        with TURN, self._kernels.computing():
+            self._lagged = self._driver.update(self._A)
+        if not self._lagged:
+            self.close()
+
+    def solve(self, b: Any, transposed: bool | str) -> tuple[Any, GmresInfo]:
+        """Solve with the kept preconditioner, or with a new one if GMRES does not converge."""
+        if transposed not in (False, "N"):
+            raise UsageError(f"transposed={transposed!r} needs a dense matrix; use a Solver for A.T")
+        found = self._solve(b)
+        if self._lagged and found[1].outcome is not Outcome.SOLVED:
+            self.close()
+            found = self._solve(b)
+        iterations = found[1].iterations
+        self._first = self._first or max(iterations, 1)
+        self._refresh = self._lagged and iterations > max(GROWTH * self._first, self._first + LEAST_GROWTH)
+        return found
+
+    def _solve(self, b: Any) -> tuple[Any, GmresInfo]:
+        n = self._A.shape[0]
+        right_side = inputs.vectors(b, "b", n)
+        if self._driver is None:
+            self._kernels = kernels_for(self._device_of_A, self._A, self._options)
+        with TURN, self._kernels.computing():
+            B = inputs.on_kernels(right_side, self._kernels)
+            X0 = inputs.start(None, right_side, self._kernels)
+            x, info = solved(self._kernels, self._set_up, right_side, (B, X0), self._options, SERIAL)
+        return x, replace(info, lagged=self._lagged)
+
+    def _set_up(self) -> GmresDriver:
+        """Return the solver of the current matrix, which is created once."""
+        if self._driver is None:
+            self._driver = driver_for(self._kernels, self._A, self._options, SERIAL)()
+            self._first, self._lagged = 0, False
+        return self._driver
+
+    def close(self) -> None:
+        """Free the preconditioner; the next solve computes it again."""
+        self._driver, self._first = None, 0
+        self._lagged = self._refresh = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the matrix and the options for pickling, without the preconditioner."""
+        return self.__dict__ | {"_driver": None, "_kernels": None, "_first": 0, "_lagged": False, "_refresh": False}
