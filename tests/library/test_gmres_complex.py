@@ -12,6 +12,7 @@ import mxpeak as mx
 from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import Part, Rows
+from mxpeak.solvers import gmres_driver
 from tests.support.roundoff import U
 from tests.support.sparse_ranks import even, gmres_on
 from tests.support.sparse_systems import flow, line, mixed_units, poisson, reached, residual, saddle
@@ -159,6 +160,26 @@ def test_a_real_matrix_takes_a_complex_right_hand_side(of_x0: Any, rtol: float, 
     x, info = mx.gmres(A, b.imag * 1j)
     assert (x.real == 0).all()
     assert reached(A, x, b.imag * 1j, 1e-9)
+
+
+@pytest.mark.parametrize("A", [poisson(15, 15), damped(15), mixed_units(damped(15))], ids=["real", "complex", "scaled"])
+def test_right_hand_sides_are_refined_together_with_factors(A: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """70 columns are two groups; a column of zeros, a start and a column of another scale do not disturb the others."""
+    B = A @ (vector(225, 70) if A.dtype.kind == "c" else vector(225, 70).real)
+    B[:, 3], B[:, 7] = 0.0, 1e-120 * B[:, 7]
+    X0 = np.zeros_like(B)
+    X0[:, 11] = 1.0
+    X, info = mx.gmres(A, B, X0, preconditioner="lu")
+    assert info.converged
+    assert "together" in info.times
+    assert not X[:, 3].any()
+    assert all(reached(A, X[:, j], B[:, j], 1e-9) for j in range(70) if j != 3)
+    monkeypatch.setattr(gmres_driver, "TOGETHER", 1)
+    _, of_each = mx.gmres(A, B, X0, preconditioner="lu")
+    assert "together" not in of_each.times
+    assert info.iterations <= of_each.iterations + 1
+    _, info = mx.gmres(A, B, preconditioner="lu", maxiter=2)
+    assert info.iterations <= 2
 
 
 def test_scales_do_not_matter() -> None:

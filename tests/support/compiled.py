@@ -48,6 +48,13 @@ def sparse_by_rows() -> None:
         mx.gmres(A, np.ones(64), precision=precision, preconditioner="sgs", smoother="natural")
 
 
+def sparse_complex() -> None:
+    """Products, sweeps and factors of complex matrices."""
+    A = scipy.sparse.diags_array([-1.0, 4.0 + 1j, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
+    for precision, name in ((p, n) for p in ("mixed", "fp64") for n in ("gs", "sgs", "jacobi", "lu")):
+        mx.gmres(A, np.ones(64), precision=precision, preconditioner=name)
+
+
 def eliminations(*types: Any) -> None:
     """Systems of moderate order, of some types."""
     for dtype in types:
@@ -72,6 +79,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "sparse by rows": sparse_by_rows,
     "norms": partial(norms, np.complex128, np.complex64, np.float64, np.float32, np.float16, ml_dtypes.bfloat16),
     "sparse": sparse,
+    "complex": sparse_complex,
     "eliminations": partial(eliminations, np.complex128, np.complex64, np.float64, np.float32),
     "stacks": partial(stacks, np.float64, np.float32),
     "products of 16-bit operands": units,

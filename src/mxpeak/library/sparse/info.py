@@ -137,8 +137,8 @@ class KrylovInfo(GmresInfo):
     """Diagnostics of `cg`, `minres` and `bicgstab`: those of `gmres`, and the check of the recurrence.
 
     For these methods, `cycles` is the number of runs of the recurrence. `history` contains the relative residuals at
-    the start and after each iteration. They are those of the recurrence, except at the start and at the end of a run,
-    where b - A x is computed.
+    the start and after each iteration. They are those of the recurrence. At the start and at the end of a run, they
+    are those of b - A x.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ each piece, and the sums of the pieces are added in fp64.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from mxpeak.errors import UsageError
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.sparse import Order, Part, Rows
+from mxpeak.kernels.host.engine.blas import one_thread
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.sparse import complex_rows
 from mxpeak.kernels.host.sparse.complex_rows import ComplexRows
@@ -108,8 +109,9 @@ class HostComplexSparse:
     def __init__(self, team: Team):
         self._team, self.threads, self._patterns = team, team.threads, HostSparseSetup(team)
 
-    def computing(self) -> nullcontext[None]:
-        return nullcontext()
+    def computing(self) -> AbstractContextManager[None]:
+        """Return a context with one thread of BLAS, which multiplies only pieces of vectors and columns of factors."""
+        return one_thread()
 
     def stencil_rows(self, box: Box, weights: Sequence[float]) -> Rows:
         return _with_data(self._patterns.stencil_rows(box, weights))
