@@ -4,9 +4,9 @@
 
 Both solve the same A x = b, b of normal complex entries, to a true residual ||b - A x|| / ||b|| <= 1e-9, which is
 computed here from x in complex128.  Times are of everything, set-up included.  mxpeak.gmres runs as it is, with no
-option.  BLAS has one thread, set by OPENBLAS_NUM_THREADS=1, because its threads slow both down.  SciPy's gmres runs behind spilu of three drop tolerances with its default order and fill; the best of them that
-reaches the residual counts.  SciPy is called with a tenth of the tolerance if its x is not good enough.  Then the best
-one and mxpeak.gmres take turns, and medians count.
+option.  Run with OPENBLAS_NUM_THREADS=1: threads of BLAS slow both down.  SciPy's gmres runs behind spilu of three drop
+tolerances with its default order and fill; the best of them that reaches the residual counts.  SciPy is called with a
+tenth of the tolerance if its x is not good enough.  Then the best one and mxpeak.gmres take turns, and medians count.
 """
 
 from __future__ import annotations

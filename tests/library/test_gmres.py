@@ -15,7 +15,7 @@ import scipy.sparse.linalg as linalg
 import mxpeak as mx
 from mxpeak.errors import Outcome
 from mxpeak.kernels.choose import sparse as sparse_kernels
-from mxpeak.library.sparse import solving
+from mxpeak.library.sparse import results as results_of
 from mxpeak.runtime import calls
 from mxpeak.runtime import compile as compiling
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
@@ -118,7 +118,7 @@ def test_a_start_beyond_fp64_spoils_its_own_column_alone_and_is_said_not_to_conv
 def test_one_residual_that_is_no_number_is_the_worst(residuals: tuple[float, float]) -> None:
     driver = GmresDriver(sparse_kernels(None, 1), line(3), Choice("gs", "as asked"), GmresOptions("fp64"))
     results = [SolveResult(np.ones(3), residual) for residual in residuals]
-    info = solving._info(driver, results, [1e-9] * 2, None, setup_s=0.0)
+    info = results_of._info(driver, results, [1e-9] * 2, None, setup_s=0.0)
     assert np.isnan(info.residual)
     assert not info.converged
 
