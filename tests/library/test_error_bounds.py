@@ -83,6 +83,10 @@ def test_bounds_of_zeros_of_singular_matrices_and_of_empty_systems() -> None:
     assert mx.solve(A, np.zeros(3))[1].error_bound == (0.0, 0.0)
     assert mx.solve(A, np.empty((3, 0)))[1].error_bound == (0.0, 0.0)
     assert mx.solve(np.empty((0, 0)), np.empty(0))[1].error_bound == (0.0, 0.0)
+    stack = np.stack([A, 2.0 * A])
+    for M in (A, stack):  # a zero column has no error
+        normwise, componentwise = mx.solve(M, np.array([[1.0, 0.0]] * 3))[1].error_bound
+        assert 0.0 < normwise <= componentwise < 10 * U
     bound = mx.solve(A, [1.0, 0.0, 1.0])[1].error_bound
     assert isinstance(bound, ErrorBound)
     assert bound.normwise < 10 * U
@@ -106,6 +110,17 @@ def test_bounds_are_computed_later_and_are_nan_if_the_system_changed() -> None:
         assert np.isnan(stack.error_bound).all()
         assert "forward error   unknown, because A, b or x was changed" in str(second)
         assert again.error_bound == first.error_bound  # computed before the change
+        assert precision == "auto" or np.isnan(second.condition)  # estimated by refinement with A
+
+
+def test_real_and_imaginary_parts_have_one_bound() -> None:
+    A, b = random((90, 90)), random(90)
+    for precision in ("auto", "fp32"):
+        bound = mx.solve(A, b + 0j, precision=precision)[1].error_bound
+        real = mx.solve(A, b, precision=precision)[1].error_bound
+        assert bound.componentwise < np.inf
+        for mine, expected in zip(bound, real):
+            assert expected / 3 <= mine <= 6 * expected
 
 
 @pytest.mark.parametrize("decades", [2, 5, 7])

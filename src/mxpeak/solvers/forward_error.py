@@ -65,11 +65,21 @@ def condition_number(factors: ArrayFactors) -> float:
     return factors.condition_of_A
 
 
-def error_bound(factors: ArrayFactors, X: Block, B: Block, eta: float) -> ErrorBound:
+def condition_if_unchanged(factors: ArrayFactors, X: Block, B: Block, eta: float) -> float:
+    """Return the condition number, or NaN if it depends on A and A, X or B changed since eta was computed."""
+    if factors.condition_of_A is None and _refines(factors) and eta < inf:
+        with factors.computing():
+            if residual_if_unchanged(factors.kernels, factors.matrix.A, X, B, eta) is None:
+                return nan
+    return condition_number(factors)
+
+
+def error_bound(factors: ArrayFactors, X: Block, B: Block, eta: float, rhs: int) -> ErrorBound:
     """Return bounds of the forward error of X, or NaN if A, X or B changed since the backward error eta was computed.
 
     Several right-hand sides share one estimate with w = max_j w_j / ||x_j||, which bounds each of them. The bound is
-    divided by 1 - bound, because the factors apply A^-1 with a relative error of up to the bound.
+    divided by 1 - bound, because the factors apply A^-1 with a relative error of up to the bound. If X has 2·rhs
+    columns, they are the real and imaginary parts of rhs columns, and |x| and w consist of the moduli of both parts.
     """
     kernels, xp, matrix = factors.kernels, factors.xp, factors.matrix
     if not X.shape[1]:
@@ -85,8 +95,11 @@ def error_bound(factors: ArrayFactors, X: Block, B: Block, eta: float) -> ErrorB
         adjoint = factors.transposed()
         if adjoint is None:
             return NO_BOUND
+        sizes = xp.abs(X)
+        if X.shape[1] == 2 * rhs:
+            W, sizes = (xp.hypot(V[:, :rhs], V[:, rhs:]) for V in (W, sizes))
         inverse, inverse_adjoint = _inverse(factors), _inverse_adjoint(adjoint)
-        return bounds_of(xp, inverse, inverse_adjoint, W, xp.abs(X), _wide(factors), shift=_shift(factors))
+        return bounds_of(xp, inverse, inverse_adjoint, W, sizes, _wide(factors), shift=_shift(factors))
 
 
 def bounds_of(
@@ -105,8 +118,9 @@ def bounds_of(
     """
     W, X = (xp.astype(V, xp.float64, copy=False) for V in (W, X))
     sizes = xp.max(X, axis=0)
-    sizes = xp.where((sizes == 0.0) & (xp.max(W, axis=0) == 0.0), xp.ones_like(sizes), sizes)
-    w, least = xp.max(W / sizes, axis=1), xp.min(X / sizes, axis=1)
+    exact = (sizes == 0.0) & (xp.max(W, axis=0) == 0.0)  # columns of zeros
+    sizes = xp.where(exact, xp.ones_like(sizes), sizes)
+    w, least = xp.max(W / sizes, axis=1), xp.min(xp.where(exact, xp.ones_like(X), X / sizes), axis=1)
     w_max, smallest = float(xp.max(w)), float(xp.min(least))
     if w_max == 0.0:
         return ErrorBound(0.0, 0.0)

@@ -32,7 +32,7 @@ from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
 from mxpeak.solvers.array_factors import TINY, ArrayFactors, DenseBackend, factor, factor_in_fp64, lagged_factors
 from mxpeak.solvers.deflation import deflated
-from mxpeak.solvers.forward_error import condition_number, error_bound
+from mxpeak.solvers.forward_error import condition_if_unchanged, condition_number, error_bound
 from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
 from mxpeak.solvers.scaling import raised
 from mxpeak.spans import Spans
@@ -271,9 +271,14 @@ class LUFactors(DenseFactors):
             times=spans.times,
             history=tuple(solution.history),
             lagged=factors.lagged,
-            _estimates=Estimates(lambda: (condition_number(factors), None if factors.lagged else factors.growth)),
+            _estimates=Estimates(
+                lambda: (
+                    condition_if_unchanged(factors, Y, solution.B, solution.eta),
+                    None if factors.lagged else factors.growth,
+                )
+            ),
             _row_error=row_error,
-            _bounds=Estimates(lambda: error_bound(factors, Y, solution.B, solution.eta)),
+            _bounds=Estimates(lambda: error_bound(factors, Y, solution.B, solution.eta, k)),
         )
         return b.result(kernels.xp.reshape(x, b.shape)), info
 

@@ -146,7 +146,7 @@ class DirectSolution(NamedTuple):
         """Return bounds of the forward error of X."""
         n, A = len(A), A if lies_well(A) else np.array(A)
         factors = self.factors(choose.dense(None), A)
-        return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1])
+        return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1], b.size // n)
 
     def growth(self) -> float:
         """Return max |u_ij| / max |a_ij|."""
@@ -189,7 +189,7 @@ class CholeskySolution(NamedTuple):
         matrix = ScaledMatrix(choose.dense(None), A, True, None, self.norm, norms, None)
         F = SymmetricFactor(Triangle(self.C, self.lower, True), None, transposed=of_conjugate, breakdown=0)
         factors = SymmetricFactors(matrix, F, self.of.precision)
-        return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1])
+        return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1], b.size // n)
 
     def growth(self) -> float:
         """Return max l_ii² / max |a_ii|."""

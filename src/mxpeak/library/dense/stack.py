@@ -226,9 +226,9 @@ def _bounds(A: Array, X: Array, B: Array, eta: Array) -> Array:
             return np.full((3, len(A)), nan)
         sizes, R, X_abs = np.abs(A), np.abs(B - A @ X), np.abs(X)
         error = inverse @ (R + rounding * (sizes @ X_abs + np.abs(B)))
-        normwise = (error.max(-2) / X_abs.max(-2)).max(-1)
+        worst = error.max(-2)
+        normwise = np.where(worst == 0.0, 0.0, worst / X_abs.max(-2)).max(-1)
         componentwise = np.where(error == 0.0, 0.0, error / X_abs).max((-1, -2))
-        normwise[(error == 0.0).all((-1, -2))] = 0.0
         certain = np.where(normwise < 1.0, 1.0 - normwise, 0.0)
         normwise, componentwise = normwise / certain, np.maximum(normwise, componentwise) / certain
         scale = sizes.sum(-1).max(-1)[:, None] * X_abs.max(-2) + np.abs(B).max(-2)
