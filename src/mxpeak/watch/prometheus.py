@@ -155,7 +155,7 @@ class MetricsFile:
         if self.error is not None:
             return
         # The name is short, because file systems limit its length, and differs between nodes that share the folder.
-        part = self.path.with_name(f".mxpeak-{os.getpid()}-{crc32(self.path.name.encode()):x}.prom.part")
+        part = self.path.with_name(f".mxpeak-{os.getpid()}-{crc32(os.fsencode(self.path.name)):x}.prom.part")
         try:
             part.write_text(self.text(), encoding="utf-8", errors="backslashreplace")
             part.replace(self.path)
