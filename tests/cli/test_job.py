@@ -153,6 +153,7 @@ def test_a_scan_writes_json_and_the_hosts_to_exclude(capsys: pytest.CaptureFixtu
         (["hpcg", "--ranks-per-node", "4", "--", "--npx", "3"], "need a multiple of 3 ranks"),
         (["hpl", "--", "--ranks", "2"], "--ranks 2 contradicts the job"),
         (["hpl", "--", "--help"], "use mxpeak run hpl --help"),
+        (["hpl", "--", "-N", "100,200", "--checkpoint", "kept"], "only one run of one case, not 2 cases"),
         (["scan", "--", "--rounds", "x"], "--rounds: 'x' is not an integer"),
         (["peak", "--", "--device", "gpu"], "'gpu' is not a device"),
         (["hpl", "--time", "60"], "use HH:MM:SS, D-HH:MM:SS, 30m or 2h"),

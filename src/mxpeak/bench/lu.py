@@ -30,7 +30,7 @@ from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.dense import DistMatrix
-from mxpeak.errors import ResourceError, StoppedError, UsageError
+from mxpeak.errors import ResourceError, StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
@@ -259,7 +259,7 @@ def run_lu(problem: Problem[Any, Any], config: LuConfig, comm: Communicator, **h
 def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[AnyCase, Result | None]]:
     """Run the cases and yield each case with its result, or with None if it does not fit into memory. Collective."""
     cases = list(bench.config.cases(bench.comm.size, _sizes(problem, bench)))
-    _check_checkpoint(bench, len(cases))
+    bench.config.check_checkpoint(len(cases))
     check_abft(bench)
 
     needs = [(footprint_of(problem, bench.config, case), case.n, case.nb, case.P, case.Q) for case in cases]
@@ -270,19 +270,6 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
         grid = bench.grid(case.P, case.Q) if fitting[k] else None
         last = not any(fitting[k + 1 :])
         yield case, None if grid is None else _checkpointed(problem, bench, case, grid, last=last)
-
-
-def _check_checkpoint(bench: LuBench, cases: int) -> None:
-    """Raise a UsageError for runs that --checkpoint does not support."""
-    if bench.config.checkpoint is None:
-        return
-    if cases > 1 or bench.config.repeat > 1 or bench.config.soak is not None:
-        runs = f"{cases} cases" if cases > 1 else f"--repeat {bench.config.repeat}"
-        runs = f"--soak {bench.config.soak}" if bench.config.soak is not None else runs
-        raise UsageError(
-            f"--checkpoint supports only one run of one case, not {runs}; use one -N and one --nb, and "
-            "remove --repeat and --soak"
-        )
 
 
 def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:

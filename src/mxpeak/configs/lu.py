@@ -89,6 +89,18 @@ class LuConfig(GridConfig, StoppableConfig):
             defaults["nb"] = (nb,)
         return defaults
 
+    def check_checkpoint(self, cases: int) -> None:
+        """Raise a UsageError for runs that --checkpoint does not support."""
+        if self.checkpoint is None:
+            return
+        if cases > 1 or self.repeat > 1 or self.soak is not None:
+            runs = f"{cases} cases" if cases > 1 else f"--repeat {self.repeat}"
+            runs = f"--soak {self.soak}" if self.soak is not None else runs
+            raise UsageError(
+                f"--checkpoint supports only one run of one case, not {runs}; use one -N and one --nb, and "
+                "remove --repeat and --soak"
+            )
+
     def orders(self, n: Sequence[int] | None) -> Sequence[int]:
         """Return the matrix orders to run: those of the config, or `n` if the config does not set N."""
         orders = self.n if self.n is not None else n

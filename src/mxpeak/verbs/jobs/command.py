@@ -299,8 +299,9 @@ def _check_ranks(config: PlaceConfig, described: Job) -> None:
         )
     _check_grid(config, described)
     if isinstance(config, LuConfig | NormsConfig) and config.n is not None:
-        for _ in config.cases(described.ranks):  # raises the errors of impossible cases
-            pass
+        cases = len(list(config.cases(described.ranks)))  # raises the errors of impossible cases
+        if isinstance(config, LuConfig):
+            config.check_checkpoint(cases)
 
 
 def _config(benchmark: str, args: argparse.Namespace) -> PlaceConfig:
