@@ -107,6 +107,23 @@ def test_the_page_says_that_energy_was_not_measured_and_why(
     assert "<p>energy: not measured on this machine</p>" in html_report(document([result])), "an older file"
 
 
+def test_a_second_die_without_its_first_die_is_the_reason_for_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SecondDie(Closed):
+        device, first_die = "0000:c6:00.0", "0000:c1:00.0"
+
+    monkeypatch.setattr(harness, "processors", lambda: [Grows(perf_counter)])
+    monkeypatch.setattr(harness.Bench, "gpu_bus", "0000:c6:00.0")
+    monkeypatch.setattr(harness, "gpu_sensors", lambda bus, amd: SecondDie(device=bus))
+    result = hpl.run(HplConfig(n=(64,), nb=(16,), warmup="none", threads=1), Solo())[0]
+    energy = result.telemetry["energy"]
+    assert energy["processor_joules"] > 0.0
+    assert (energy["gpu_joules"], energy["joules"]) == (None, None)
+    why = result.telemetry["energy_unknown"]
+    assert why.startswith("GPU 0000:c6:00.0 of ")
+    assert why.endswith("no rank uses the first die, 0000:c1:00.0, which counts the energy of both; use both dies")
+    VALIDATOR.validate(document([result]))
+
+
 # --- HPG-MxP ----------------------------------------------------------------------------------------------------
 
 

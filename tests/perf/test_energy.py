@@ -18,6 +18,7 @@ from mxpeak.perf.energy import (
     PhaseEnergy,
     attributed,
     energy,
+    lone_second_die,
     why_unknown,
 )
 from mxpeak.perf.sensors.amdgpu import AmdgpuSensors
@@ -202,14 +203,33 @@ def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
     assert list(found["phases"]) == ["swap", "gemm"]
 
 
-def test_second_dies_count_only_next_to_first_dies() -> None:
-    first, second = EnergyUsed(1.0, 5.0, "gpu 0", 7.0), EnergyUsed(1.0, None, "gpu 1", 0.0, second_die=True)
-    both = energy([("a", first), ("a", second)], None)
-    assert both is not None
-    assert (both["gpu_joules"], both["joules"]) == (7.0, 12.0)
-    alone = energy([("a", EnergyUsed(1.0, 5.0, "gpu 1", 0.0, second_die=True)), ("b", first)], None)
-    assert alone is not None
-    assert (alone["gpu_joules"], alone["joules"]) == (None, None), "no rank reads the first die of a"
+FIRST, LATER = EnergyUsed(1.0, 5.0, "gpu 0", 7.0), EnergyUsed(1.0, 5.0, "gpu 2", 9.0)
+SECOND, STRANGER = (EnergyUsed(1.0, 5.0, f"gpu {k}", 0.0, first_die=f"gpu {k - 1}") for k in (1, 5))
+MUTUAL = EnergyUsed(1.0, 5.0, "gpu 0", 0.0, first_die="gpu 1")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "joules", "alone"),
+    [
+        ([("a", FIRST), ("a", SECOND), ("a", LATER)], 16.0, None),
+        ([("a", FIRST), ("a", LATER), ("a", STRANGER)], None, STRANGER),
+        ([("a", SECOND), ("b", FIRST)], None, SECOND),
+        ([("a", MUTUAL), ("a", SECOND)], None, MUTUAL),
+    ],
+)
+def test_a_second_die_counts_only_if_a_rank_of_the_host_uses_its_first_die(
+    ranks: list[tuple[str, EnergyUsed]], joules: float | None, alone: EnergyUsed | None
+) -> None:
+    """More first dies than second dies do not prove that each second die has its own first die."""
+    found = energy(ranks, None)
+    assert found is not None
+    assert (found["gpu_joules"], found["joules"] is None) == (joules, joules is None)
+    assert lone_second_die(ranks) == (
+        f"GPU {alone.gpu} of a is the second die of a module, and no rank uses the first die, {alone.first_die}, "
+        "which counts the energy of both; use both dies"
+        if alone
+        else ""
+    )
 
 
 @pytest.mark.parametrize(

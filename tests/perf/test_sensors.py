@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mxpeak.perf.energy import why_unknown
 from mxpeak.perf.health import summary
 from mxpeak.perf.sensors.amd_smi import AmdSmiSensors
 from mxpeak.perf.sensors.amdgpu import AmdgpuSensors
@@ -24,6 +26,7 @@ from tests.support.sensors import (
     MI300X,
     PM,
     RANGE,
+    amd_dies,
     amd_gpu,
     amdsmi,
     cray_node,
@@ -246,14 +249,42 @@ def test_the_devices_of_a_node_are_its_cores_processors_and_gpus(
     assert [one.device for one in devices] == ["cores", "cpu", "memory", "accel0", "node", AMD], "ranks share the GPU"
 
 
+#: Answers of the dies of an MI250X: the first one counts for both.
+FIRST = {"energy_count": {"energy_accumulator": 9, "counter_resolution": 15.3}, "power_info": {"socket_power": 300}}
+SECOND = {"energy_count": {"energy_accumulator": 0, "counter_resolution": 15.3}, "power_info": {"socket_power": 0}}
+MI250X, MI210, ONE = "0x7408", "0x740f", "0000:c6:00.0"
+
+
 def test_the_second_die_of_a_module_has_no_power_and_no_energy_of_its_own(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """An MI250X reports 0 for it; a zero would be taken for a measurement."""
-    known = {"energy_count": {"energy_accumulator": 0, "counter_resolution": 15.3}, "power_info": {"socket_power": 0}}
-    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(known))
-    gpu = AmdSmiSensors(AMD)
-    assert (gpu.second_die, gpu.joules(), gpu.read().power_w) == (True, None, None)
-    assert gpu.missing()[0] == "energy and power (the first die of the module measures those of both dies)"
+    root, first = amd_dies(tmp_path, "0000:c6:00.0", AMD, "0000:d1:00.0", "0000:d6:00.0"), "0000:c6:00.0"
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(SECOND, {first: FIRST}))
+    gpu = AmdSmiSensors(AMD, root)
+    assert (gpu.first_die, gpu.joules(), gpu.read().power_w) == (first, None, None)
+    assert gpu.missing()[0] == f"energy and power (the first die of the module, {first}, measures both dies)"
+    assert AmdSmiSensors(first, root).first_die is None
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(SECOND))
+    assert AmdSmiSensors(AMD, root).first_die == first, "also if a batch system hides the other die"
     put(tmp_path, {GPU + "hwmon/hwmon5/power1_average": "0\n"})
     assert AmdgpuSensors(AMD, tmp_path).read().power_w is None
+
+
+@pytest.mark.parametrize(
+    ("model", "dies", "known", "other"),
+    [
+        (MI210, [AMD, ONE], SECOND, FIRST),  # a module with one die
+        (MI250X, [AMD], SECOND, FIRST),  # a virtual machine with one die
+        (MI250X, [AMD, ONE], SECOND, SECOND),  # a driver that does not count
+        (MI250X, [AMD, ONE], {**SECOND, "power_info": FIRST["power_info"]}, FIRST),
+    ],
+)
+def test_a_counter_of_zero_without_a_first_die_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, dies: list[str], known: Any, other: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(known, {ONE: other}))
+    gpu = AmdSmiSensors(AMD, amd_dies(tmp_path, *dies, model=model))
+    assert (gpu.first_die, gpu.joules()) == (None, None)
+    assert gpu.missing()[0] == "energy (amdsmi: the counter is 0)"
+    assert "the counter is 0" in why_unknown(None, gpu)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from mxpeak.perf.sensors.contract import Sensors
@@ -85,6 +85,19 @@ def amd_gpu(root: Path) -> Path:
     )
 
 
+def amd_dies(root: Path, *addresses: str, model: str = "0x7408") -> Path:
+    """GPUs of AMD in the tree of PCI devices, next to a network adapter; the model is that of an MI250X."""
+    pci = {address: ("0x1002", model) for address in addresses} | {"0000:c4:00.0": ("0x17db", "0x0501")}
+    return put(
+        root,
+        {
+            f"sys/bus/pci/devices/{address}/{name}": f"{text}\n"
+            for address, identity in pci.items()
+            for name, text in zip(("vendor", "device"), identity)
+        },
+    )
+
+
 class NVMLError(Exception):
     """As NVML's: what a GPU does not say."""
 
@@ -143,20 +156,21 @@ class AmdSmiException(Exception):  # noqa: N818
     """As that of amdsmi."""
 
 
-def amdsmi(known: dict[str, Any]) -> SimpleNamespace:
-    """A stand-in that knows one GPU, at 0000:c1:00.0; a question without an answer is not supported."""
+def amdsmi(known: dict[str, Any], others: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> SimpleNamespace:
+    """A stand-in that knows the GPU at 0000:c1:00.0, and others; a question without an answer is not supported."""
+    gpus = {"0000:c1:00.0": known, **others}
 
     def handle(bus: str) -> str:
-        if bus != "0000:c1:00.0":
+        if bus not in gpus:
             raise AmdSmiException("AMDSMI_STATUS_NOT_FOUND")
-        return "gpu"
+        return bus
 
     def ask(name: str) -> Callable[..., Any]:
         def answer(gpu: str, *about: Any) -> Any:
-            assert gpu == "gpu"
-            if (key := " ".join([name, *about])) not in known:
+            answers = gpus[gpu]
+            if (key := " ".join([name, *about])) not in answers:
                 raise AmdSmiException("AMDSMI_STATUS_NOT_SUPPORTED")
-            return known[key]() if callable(known[key]) else known[key]
+            return answers[key]() if callable(answers[key]) else answers[key]
 
         return answer
 

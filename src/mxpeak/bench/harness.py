@@ -23,7 +23,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.grid import ProcessGrid, best_node_grid
 from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 from mxpeak.options import Run
-from mxpeak.perf.energy import EnergyMeter, energy, why_unknown
+from mxpeak.perf.energy import EnergyMeter, energy, lone_second_die, why_unknown
 from mxpeak.perf.host import one_core_each
 from mxpeak.perf.sensors.choose import gpu_sensors, processors
 from mxpeak.precision import PRECISIONS
@@ -237,10 +237,11 @@ class Bench(Generic[AnyConfig]):
         ranks = self.comm.gather_objects((node_name(), used, used.why_short or why_unknown(self._packages, self._gpu)))
         if not ranks:
             return {}
-        found = energy([(host, used) for host, used, _ in ranks], rate_flops)
+        used_by = [(host, used) for host, used, _ in ranks]
+        found = energy(used_by, rate_flops)
         if found is not None and found["joules"] is not None:
             return {part: found}
-        why = next((why for *_, why in ranks if why), "no energy was measured")
+        why = next((why for *_, why in ranks if why), lone_second_die(used_by) or "no energy was measured")
         return {part: found, f"{part}_unknown": why}
 
 

@@ -24,6 +24,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
+from mxpeak.perf.devices import bus_address
 from mxpeak.perf.sensors.contract import Counter, Sensors
 from mxpeak.spans import LongSpan
 
@@ -55,7 +56,7 @@ class EnergyUsed:
     too_short  phases without attributable energy
     window_s   shortest phase that always has attributable energy
     why_short  reason why the energy of these regions is not attributable; empty if it is
-    second_die whether another GPU of the module counts the energy of this rank's GPU, so that gpu_joules is 0
+    first_die  GPU of the same module that counts the energy of this rank's GPU, so that gpu_joules is 0, or None
     """
 
     seconds: float
@@ -66,7 +67,7 @@ class EnergyUsed:
     too_short: frozenset[str] = frozenset()
     window_s: float = 0.0
     why_short: str = ""
-    second_die: bool = False
+    first_die: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +149,13 @@ class EnergyMeter:
         return EnergyUsed(
             seconds=self._seconds,
             processors=None if why else cpu,
-            gpu=None if self._gpu is None else self._gpu.uuid or self._gpu.device,
+            gpu=None if self._gpu is None else self._gpu.uuid or bus_address(self._gpu.device),
             gpu_joules=None if why else gpu,
             phases=dict(phases),
             too_short=frozenset(self._seen - set(phases)),
             window_s=self._window_s,
             why_short=why,
-            second_die=self._gpu is not None and self._gpu.second_die,
+            first_die=None if self._gpu is None else self._gpu.first_die,
         )
 
     def _look(self) -> None:
@@ -172,7 +173,7 @@ class EnergyMeter:
 
     def _read(self) -> tuple[float | None, float | None]:
         cpu, gpu = total(counter.joules() for counter in self._cpu), self._gpu
-        return cpu, None if gpu is None else 0.0 if gpu.second_die else gpu.joules()
+        return cpu, None if gpu is None else 0.0 if gpu.first_die else gpu.joules()
 
 
 def attributed(readings: Sequence[CounterReading], spans: Iterable[LongSpan], lag_s: float) -> dict[str, PhaseEnergy]:
@@ -237,7 +238,7 @@ def why_unknown(packages: Sequence[Sensors] | None, gpu: Sensors | None) -> str:
         files = [text for counter in packages for text in counter.missing()]
         root = "on many systems, only root can read RAPL"
         reasons.append(f"this user cannot read the counters of the processors: {'; '.join(files)}; {root}")
-    if gpu is not None and gpu.joules() is None and not gpu.second_die:
+    if gpu is not None and gpu.joules() is None and gpu.first_die is None:
         reasons.append(f"the GPU reports no energy: {'; '.join(gpu.missing())}")
     return "; ".join(reasons)
 
@@ -252,7 +253,7 @@ def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) ->
     cpu_of = {host: used.processors for host, used in ranks if used.processors is not None}
     cpu = total(cpu_of.get(host) for host in hosts)
     gpu_of = {(host, used.gpu): used.gpu_joules for host, used in ranks if used.gpu is not None}
-    gpu = None if _lone_second_dies(ranks) else total(gpu_of.values())
+    gpu = None if lone_second_die(ranks) else total(gpu_of.values())
     seconds = max((used.seconds for _, used in ranks), default=0.0)
     if (cpu is None and gpu is None) or not seconds:
         return None
@@ -269,13 +270,16 @@ def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) ->
     }
 
 
-def _lone_second_dies(ranks: Sequence[tuple[str, EnergyUsed]]) -> bool:
-    """Return whether a host uses second dies of GPU modules without the first dies, which count their energy."""
-    dies = {(host, used.gpu): used.second_die for host, used in ranks if used.gpu is not None}
-    extra: dict[str, int] = defaultdict(int)
-    for (host, _), second in dies.items():
-        extra[host] += 1 if second else -1
-    return any(number > 0 for number in extra.values())
+def lone_second_die(ranks: Sequence[tuple[str, EnergyUsed]]) -> str:
+    """Return the reason why the energy of a second die of a GPU module is not counted; empty if there is none."""
+    counting = {(host, used.gpu) for host, used in ranks if used.first_die is None}
+    for host, used in ranks:
+        if used.first_die is not None and (host, used.first_die) not in counting:
+            return (
+                f"GPU {used.gpu} of {host} is the second die of a module, and no rank uses the first die, "
+                f"{used.first_die}, which counts the energy of both; use both dies"
+            )
+    return ""
 
 
 def _by_phase(ranks: Sequence[tuple[str, EnergyUsed]], joules: float | None) -> dict[str, Any]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from mxpeak.perf.devices import bus_address
+from mxpeak.perf.host import text_in
 from mxpeak.perf.sensors.contract import Growth, SensorReading, Sensors
 
 #: Joules per microjoule.
@@ -20,6 +23,8 @@ REASONS = {
 }
 #: Keys of the power by version of amdsmi, newest first.
 POWER = ("socket_power", "current_socket_power", "average_socket_power")
+#: PCI vendor of AMD, and PCI models of modules with two dies: MI250X and MI250.
+VENDOR, TWO_DIES = "0x1002", ("0x7408", "0x740c")
 
 
 class AmdSmiSensors(Sensors):
@@ -27,23 +32,23 @@ class AmdSmiSensors(Sensors):
 
     The GPU updates its energy counter every few milliseconds (McDaniel et al., arXiv 2604.06056). A module of an MI250X
     has two dies, each of which is a GPU. Its first die measures the power and the energy of both, and the values of the
-    second die are 0.
+    second die are 0. The two dies are neighbors in the order of PCI addresses.
     """
 
     kind, source = "gpu", "amdsmi"
     reasons = tuple(REASONS.values())
     lag_s = 0.01
 
-    def __init__(self, pci_bus_id: str):
+    def __init__(self, pci_bus_id: str, root: str | Path = "/"):
         self.device = pci_bus_id
         self._errors: dict[str, str] = {}
         self._smi, self._gpu, self._why = _open(pci_bus_id)
         self._joules = Growth(self._energy)
-        self.second_die = self._joules.first == 0.0
+        self.first_die = self._first_die(root) if self._joules.first == 0.0 else None
 
     def joules(self) -> float | None:
-        """Return the joules since the creation, or None if amdsmi cannot read them or if this is a second die."""
-        return None if self.second_die else self._joules()
+        """Return the joules since the creation, or None if amdsmi cannot read them or if the counter was 0."""
+        return self._joules() if self._joules.first else None
 
     @property
     def found(self) -> bool:
@@ -55,7 +60,6 @@ class AmdSmiSensors(Sensors):
         if not self.found:
             return SensorReading()
         smi = self._smi
-        power = self._ask("power", "amdsmi_get_power_info")
         clock = self._ask("clock", "amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
         memory = self._ask("memory clock", "amdsmi_get_clock_info", smi.AmdSmiClkType.MEM)
         errors = self._ask("memory errors", "amdsmi_get_gpu_total_ecc_count")
@@ -69,7 +73,7 @@ class AmdSmiSensors(Sensors):
             ecc_corrected=_first(errors, "correctable_count"),
             ecc_uncorrected=_first(errors, "uncorrectable_count"),
             memory_clock_mhz=_first(memory, "clk", "cur_clk"),
-            power_w=_first(power, *POWER) or None,
+            power_w=self._power(),
             temperature_c=_number(self._ask("temperature", "amdsmi_get_temp_metric", hot, now)),
         )
 
@@ -77,15 +81,28 @@ class AmdSmiSensors(Sensors):
         """Return the values that amdsmi did not report since the creation, with its reasons."""
         if not self.found:
             return [f"all values ({self._why})"]
-        shared = ["energy and power (the first die of the module measures those of both dies)"] * self.second_die
-        return [*shared, *(f"{name} (amdsmi: {error})" for name, error in self._errors.items())]
+        unread = [f"{name} (amdsmi: {error})" for name, error in self._errors.items()]
+        if self.first_die is not None:
+            return [f"energy and power (the first die of the module, {self.first_die}, measures both dies)", *unread]
+        return ["energy (amdsmi: the counter is 0)", *unread] if self._joules.first == 0.0 else unread
 
     def _energy(self) -> float | None:
-        if not self.found:
+        return _joules(self._ask("energy", "amdsmi_get_energy_count")) if self.found else None
+
+    def _power(self) -> float | None:
+        return _first(self._ask("power", "amdsmi_get_power_info"), *POWER) or None
+
+    def _first_die(self, root: str | Path) -> str | None:
+        """Return the PCI address of the other die if it counts the energy of this one, whose counter is 0, or None."""
+        other = _other_die(bus_address(self.device), Path(root))
+        if other is None or self._power() is not None:
             return None
-        count = self._ask("energy", "amdsmi_get_energy_count")
-        counted, resolution = _first(count, "energy_accumulator", "power"), _first(count, "counter_resolution")
-        return None if counted is None or resolution is None else float(MICRO * counted * resolution)
+        smi, gpu, _ = _open(other)
+        try:
+            counted = None if gpu is None else _joules(smi.amdsmi_get_energy_count(gpu))
+        except smi.AmdSmiException:
+            counted = None  # a batch system may hide the other die from this process
+        return None if counted == 0.0 else other
 
     def _ask(self, name: str, question: str, *about: Any) -> Any:
         """Call a function of amdsmi for this GPU and return its result; an empty result if it is not supported."""
@@ -107,6 +124,24 @@ def _open(pci_bus_id: str) -> tuple[Any, Any, str]:
         return smi, smi.amdsmi_get_processor_handle_from_bdf(pci_bus_id), ""
     except smi.AmdSmiException as error:
         return smi, None, f"amdsmi: {error}"
+
+
+def _other_die(pci_bus_id: str, root: Path) -> str | None:
+    """Return the PCI address of the other die of the module, or None if modules of this model have one die."""
+    folder = root / "sys/bus/pci/devices"
+    model = text_in(folder / pci_bus_id / "device")
+    if model not in TWO_DIES:
+        return None
+    identities = {gpu.name: (text_in(gpu / "vendor"), text_in(gpu / "device")) for gpu in folder.glob("*")}
+    dies = sorted(address for address, identity in identities.items() if identity == (VENDOR, model))
+    other = dies.index(pci_bus_id) ^ 1 if pci_bus_id in dies else len(dies)
+    return dies[other] if other < len(dies) else None
+
+
+def _joules(count: Mapping[str, Any]) -> float | None:
+    """Return the joules that a result of amdsmi_get_energy_count contains."""
+    counted, resolution = _first(count, "energy_accumulator", "power"), _first(count, "counter_resolution")
+    return None if counted is None or resolution is None else float(MICRO * counted * resolution)
 
 
 def _first(values: Mapping[str, Any], *keys: str) -> Any:

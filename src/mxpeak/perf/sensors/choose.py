@@ -18,7 +18,7 @@ def gpu_sensors(pci_bus_id: str, *, amd: bool, root: str | Path = "/") -> Sensor
     """Return the sensors of the GPU with this PCI address: NVML, amdsmi, or the files of AMD's driver."""
     if not amd:
         return NvmlSensors(pci_bus_id)
-    through_library = AmdSmiSensors(pci_bus_id)
+    through_library = AmdSmiSensors(pci_bus_id, root)
     return through_library if through_library.found else AmdgpuSensors(pci_bus_id, root)
 
 

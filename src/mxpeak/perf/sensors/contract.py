@@ -58,7 +58,7 @@ class Sensors:
     kind                   cpu, memory, gpu or node
     uuid                   identifier of a GPU
     reasons                all reasons for a clock limit that the source can report
-    second_die             whether another GPU of the module counts the energy of this one
+    first_die              PCI address of the GPU of the same module that counts the energy of this one, or None
     """
 
     device: str
@@ -67,7 +67,7 @@ class Sensors:
     uuid: str | None = None
     reasons: tuple[str, ...] = ()
     lag_s: float = inf
-    second_die: bool = False
+    first_die: str | None = None
 
     def joules(self) -> float | None:
         """Return the joules since the creation, or None if they cannot be read."""
