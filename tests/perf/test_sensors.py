@@ -140,6 +140,33 @@ def test_the_age_of_a_cray_counter_follows_from_its_updates(tmp_path: Path, hert
     assert (accelerator.read().power_w, node.read().power_w) == (410.0, 600.0)
 
 
+# --- resets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["NVML", "amdsmi", "pm_counters"])
+def test_the_energy_is_unknown_after_a_counter_was_reset(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
+) -> None:
+    """A driver that is loaded again starts at 0; later values exceed the first one, but some joules are lost."""
+    count = 1000
+
+    def energy() -> dict[str, float]:
+        return {"energy_accumulator": count, "counter_resolution": 1e6}
+
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi({"energy_count": energy}))
+    millijoules = {("nvmlDeviceGetTotalEnergyConsumption",): lambda: 1000 * count}
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(millijoules))
+    cray_node(tmp_path)
+    gpus = {"NVML": lambda: NvmlSensors(NVIDIA), "amdsmi": lambda: AmdSmiSensors(AMD, tmp_path)}
+    counter = gpus.get(source, lambda: pm_counters("cpu", tmp_path)[0])()
+    for now, joules in ((1000, 0.0), (1500, 500.0), (1200, None), (1300, None), (9000, None)):
+        count = now
+        put(tmp_path, {PM + "cpu_energy": f"{count} J 18 us\n"})
+        assert counter.joules() == joules
+    assert "energy (the counter has been reset since the start)" in counter.missing()
+    assert "the counter has been reset" in why_unknown([counter], None)
+
+
 # --- NVIDIA -----------------------------------------------------------------------------------------------------
 
 

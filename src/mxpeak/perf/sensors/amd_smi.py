@@ -81,7 +81,7 @@ class AmdSmiSensors(Sensors):
         """Return the values that amdsmi did not report since the creation, with its reasons."""
         if not self.found:
             return [f"all values ({self._why})"]
-        unread = [f"{name} (amdsmi: {error})" for name, error in self._errors.items()]
+        unread = [*self._joules.missing(), *(f"{name} (amdsmi: {error})" for name, error in self._errors.items())]
         if self.first_die is not None:
             return [f"energy and power (the first die of the module, {self.first_die}, measures both dies)", *unread]
         return ["energy (amdsmi: the counter is 0)", *unread] if self._joules.first == 0.0 else unread

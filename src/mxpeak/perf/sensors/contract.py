@@ -83,15 +83,27 @@ class Sensors:
 
 
 class Growth:
-    """The growth of a counter in joules since its `first` value, at the creation of this object."""
+    """The growth of a counter in joules since its `first` value, at the creation of this object.
+
+    A driver that is loaded again resets its counter. The joules until the reset are lost, so the growth stays unknown.
+    """
 
     def __init__(self, read: Callable[[], float | None]):
         self._read, self.first = read, read()
+        self._last, self._reset = self.first, False
 
     def __call__(self) -> float | None:
-        """Return the joules since the creation, or None if the counter cannot be read."""
+        """Return the joules since the creation, or None if the counter cannot be read or has been reset."""
         now = self._read()
-        return None if now is None or self.first is None else now - self.first
+        if now is None or self.first is None or self._last is None:
+            return None
+        self._reset |= now < self._last
+        self._last = now
+        return None if self._reset else now - self.first
+
+    def missing(self) -> list[str]:
+        """Return the energy if the counter has been reset."""
+        return ["energy (the counter has been reset since the start)"] if self._reset else []
 
 
 def scaled(path: Path, unit: float) -> float | None:

@@ -75,7 +75,8 @@ class NvmlSensors(Sensors):
         """Return the values that NVML did not report since the creation, with its reasons."""
         if self._gpu is None:
             return [f"all values ({self._why})"]
-        return [f"{name} (NVML: {self._errors[ask]})" for name, ask in QUESTIONS.items() if ask in self._errors]
+        unread = [f"{name} (NVML: {self._errors[ask]})" for name, ask in QUESTIONS.items() if ask in self._errors]
+        return [*self._joules.missing(), *unread]
 
     def ask(self, question: str, *about: int) -> Any:
         """Call an NVML function for this GPU and return its result; None if GPU or driver do not support it."""

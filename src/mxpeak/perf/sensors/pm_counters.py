@@ -40,7 +40,8 @@ class PmCounter(Sensors):
     def missing(self) -> list[str]:
         """Return the energy and the power if they cannot be read, with the reasons."""
         values = (("energy", self._energy, "J"), ("power", self._power, "W"))
-        return [f"{name} ({why_unreadable(file)})" for name, file, unit in values if _value(file, unit) is None]
+        unread = [f"{name} ({why_unreadable(file)})" for name, file, unit in values if _value(file, unit) is None]
+        return [*self._joules.missing(), *unread]
 
 
 def pm_counters(devices: str, root: str | Path = "/") -> list[PmCounter]:
