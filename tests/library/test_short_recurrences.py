@@ -162,6 +162,28 @@ def test_preconditioners_must_be_positive_definite(name: str) -> None:
         SOLVERS[name](line(9), np.ones(9), preconditioner="gs")
 
 
+def test_minres_reports_a_preconditioner_that_turns_out_indefinite_later() -> None:
+    for negative in (1, 4):
+        m = np.ones(64)
+        m[1 : 1 + negative] = -0.7
+        _, info = mx.minres(line(64), np.ones(64), M=lambda r: m * r)  # noqa: B023
+        assert not info.converged
+        assert "M is not positive definite: vᴴM^-1 v = -" in info.message
+
+
+@pytest.mark.parametrize("preconditioner", ["auto", "jacobi", "none"])
+def test_minres_reports_an_inconsistent_system(preconditioner: str) -> None:
+    A, b = line(64).tolil(), vector(64)
+    A[0, 0] = A[63, 63] = 0.5 * A[1, 1]  # the null space contains ones
+    A = sparse.csr_array(A)
+    x, info = mx.minres(A, b, preconditioner=preconditioner)
+    assert info.iterations <= 200
+    assert "A x = b is inconsistent" in info.message
+    assert info.residual <= 2 * abs(np.mean(b)) * 8 / np.linalg.norm(b)  # the least possible, in the norm of M
+    assert np.linalg.norm(x) <= 1e4 * np.linalg.norm(b)
+    checked("minres", A, b - np.mean(b), preconditioner=preconditioner)
+
+
 def test_breakdown_of_bicgstab_is_named() -> None:
     skew = sparse.csr_array([[0.0, 1.0], [-1.0, 0.0]])
     _, info = mx.bicgstab(aslinearoperator(skew), [1.0, 0.0])

@@ -19,6 +19,8 @@ N = 30
 class Dense:
     """A x = b with dense A and M^-1."""
 
+    u, size = U, 0.0
+
     def __init__(self, A: Any, b: Any, M_inverse: Any = None):
         self.A, self.b = A, b
         self.M_inverse = np.eye(len(b)) if M_inverse is None else M_inverse
@@ -98,6 +100,36 @@ def test_the_inverse_takes_one_step(rng: np.random.Generator) -> None:
 def test_no_more_steps_than_allowed(method: Callable[..., Recurrence], rng: np.random.Generator) -> None:
     system = Dense(with_eigenvalues(rng, np.linspace(1, 1e4, N)), rng.standard_normal(N))
     assert method(system, most=3, enough=0.0).steps == 3
+
+
+@pytest.mark.parametrize("negative", [1, 4])
+def test_minres_detects_a_preconditioner_that_turns_out_indefinite_later(negative: int) -> None:
+    """zᴴv is positive at first: M^-1 has few negative entries."""
+    A, m = 2 * np.eye(64) - np.eye(64, k=1) - np.eye(64, k=-1), np.ones(64)
+    m[1 : 1 + negative] = -0.7
+    system = Dense(A, np.ones(64), np.diag(m))
+    done = minres(system, most=640, enough=1e-9 * 8)
+    assert done.broken == "zᴴv"
+    assert done.product < 0
+    true = float(np.linalg.norm(system.residual_vector()))
+    assert (done.estimates or [8.0])[-1] == pytest.approx(true, rel=1e-12)
+
+
+def test_minres_ends_at_a_least_squares_solution_of_an_inconsistent_system(rng: np.random.Generator) -> None:
+    neumann = 2 * np.eye(64) - np.eye(64, k=1) - np.eye(64, k=-1)
+    neumann[0, 0] = neumann[-1, -1] = 1
+    for A in (neumann, np.diag(np.arange(64.0)), with_eigenvalues(rng, np.resize([-3.0, 0.0, 2.0, 4.0], N))):
+        system = Dense(A, rng.standard_normal(len(A)))
+        least = system.b - A @ np.linalg.lstsq(A, system.b)[0]
+        done = minres(system, most=640, enough=0.0)
+        r = system.residual_vector()
+        assert done.broken == "AM⁻¹r"
+        assert done.steps <= 64
+        assert done.product <= U**0.5
+        # the part of r in the range of A is at most ||A r|| over the smallest nonzero singular value
+        sigma = min(s for s in np.linalg.svd(A, compute_uv=False) if s > 1e-8)
+        assert np.linalg.norm(r - least) <= 2 * U**0.5 * np.linalg.norm(A, 2) * np.linalg.norm(r) / sigma
+        assert np.linalg.norm(system.x) <= 1e4 * np.linalg.norm(system.b)
 
 
 def test_breakdowns_are_named(rng: np.random.Generator) -> None:

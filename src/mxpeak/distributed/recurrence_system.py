@@ -12,6 +12,7 @@ from mxpeak.distributed.spaces import vector_type, zeros
 from mxpeak.distributed.sparse import SparseMatrix
 from mxpeak.distributed.system import Preconditioner
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.precision import PRECISIONS
 
 
 class Solution(Protocol):
@@ -36,6 +37,8 @@ class RecurrenceSystem:
     """A `solvers.recurrence.System` for a `Solution` and a preconditioner.
 
     watch   called after each step
+    u       the unit roundoff of M^-1
+    size    a lower bound of ||A M^-1||
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class RecurrenceSystem:
         self._kernels, self._comm, self._watch = kernels, comm, watch
         self._system, self._precondition = system, precondition
         self._A, self._inner = system.matrix, system.inner
+        self.u, self.size = PRECISIONS[self._inner.A.vectors].u, 0.0
         self._v = self._A.halo_vector()
         self._r_low = zeros(kernels, self._inner.n, self._inner.A.vectors)
 

@@ -416,7 +416,7 @@ class GmresDriver:
         if not self._may_factor or name == "lu":
             return False
         y = self._matrix.unordered(self.problem.system.go_back())
-        if ending is Ending.STALLED and _is_least(self._residual_of(y, b), self._terms(y, b)):
+        if ending is Ending.STALLED and is_least(self._residual_of(y, b), self._terms(y, b)):
             return False
         self._may_factor, begin = False, time.perf_counter()
         entries, problem = self._fill()
@@ -469,7 +469,7 @@ class GmresDriver:
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
         """Return a text that explains why the residual is not smaller, and what the user can do."""
         terms = self._terms(y, b)
-        if ending is not Ending.ROUNDED_X and _is_least(result.residual, terms):
+        if ending is not Ending.ROUNDED_X and is_least(result.residual, terms):
             least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""
             return (
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
@@ -490,7 +490,7 @@ class GmresDriver:
         }[ending]
 
 
-def _is_least(residual: float, terms: float) -> bool:
+def is_least(residual: float, terms: float) -> bool:
     """Return whether a residual is as small as fp64 permits."""
     return isfinite(terms) and residual <= ROUNDINGS * PRECISIONS["fp64"].u * terms
 

@@ -10,15 +10,25 @@
     x     = x + c_j+1 η w_j+1,   η = -s_j+1 η
     r     = s_j+1² r + (c_j+1 η / γ_j+1) v_j+1
 
-A may be indefinite, but M must be positive definite. |η| is the norm of r in M^-1, which the method minimizes. The last
-line computes r itself, because users stop on ||r||_2.
+A may be indefinite, but M must be positive definite: then z_j+1ᴴ v_j+1 is 0 only if v_j+1 = 0, and x is exact. |η| is
+the norm of r in M^-1, which the method minimizes. The last line computes r itself, because users stop on ||r||_2.
+
+If A is singular and A x = b has no solution, r converges to a vector of the null space of A. With norms in M^-1 and
+the largest column T of the tridiagonal, ||A M^-1 r_j|| = ||r_j|| (α_0² + (c_j γ_j+1)²)^½ and ||A M^-1|| >= ||T||. The
+step divides by α_1, which is then small, and x would grow along the null space. Rounding errors grow with the square of
+the condition number ||T|| ||r|| / ||A M^-1 r||, so the run ends at u^-½ for the unit roundoff u of M^-1. For the same
+reason, v_j+1 counts as zero if half of the digits of A z_j cancel.
 """
 
 from __future__ import annotations
 
 from math import hypot, sqrt
 
+from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.recurrence import Recurrence, System
+
+#: Largest ||A M^-1 r|| / (||A M^-1|| ||r||) at which r is a null vector up to the rounding errors of A z and of zᴴA z.
+NULL = 512 * PRECISIONS["fp64"].u
 
 
 def minres(system: System, *, most: int, enough: float) -> Recurrence:
@@ -30,6 +40,7 @@ def minres(system: System, *, most: int, enough: float) -> Recurrence:
     v_old = w_old = w = 0.0 * r
     γ_old, γ, η = 1.0, sqrt(max(zv, 0.0)), sqrt(max(zv, 0.0))
     s_old, s, c_old, c = 0.0, 0.0, 1.0, 1.0
+    T, half = 0.0, sqrt(system.u)
     while done.steps < most:
         if not zv > 0.0:
             done.broken, done.product = "zᴴv", zv
@@ -40,11 +51,16 @@ def minres(system: System, *, most: int, enough: float) -> Recurrence:
         v_old, v = v, Az - (δ / γ) * v - (γ / γ_old) * v_old
         z_new = system.precondition(v)
         zv = system.dot(z_new, v).real
+        if not zv > 0.0 and not system.norm(v) <= half * system.norm(Az):
+            done.broken, done.product = "zᴴv", zv
+            break
         γ_old, γ = γ, sqrt(max(zv, 0.0))
         α_0, α_2, α_3 = c * δ - c_old * s * γ_old, s * δ + c_old * c * γ_old, s_old * γ_old
-        α_1 = hypot(α_0, γ)
-        if not α_1 > 0.0:
-            done.broken, done.product = "α_1", α_1
+        α_1, Ar = hypot(α_0, γ), hypot(α_0, c * γ)
+        T = max(T, hypot(γ_old if done.steps else 0.0, δ, γ))
+        system.size = max(system.size, T)
+        if not Ar > max(half * T, NULL * system.size):
+            done.broken, done.product = "AM⁻¹r", Ar / system.size if system.size else 0.0
             break
         c_old, c, s_old, s = c, α_0 / α_1, s, γ / α_1
         w_old, w = w, (z - α_3 * w_old - α_2 * w) / α_1

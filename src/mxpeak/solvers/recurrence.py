@@ -15,7 +15,14 @@ Scalar = Any
 
 
 class System(Protocol):
-    """A system A x = b with M^-1, and its vectors as arrays. All methods are collective."""
+    """A system A x = b with M^-1, and its vectors as arrays. All methods are collective.
+
+    u      the unit roundoff of M^-1
+    size   a lower bound of ||A M^-1||, which MINRES increases; 0 at first
+    """
+
+    u: float
+    size: float
 
     def residual_vector(self) -> Vector:
         """Return r = b - A x as a new vector."""

@@ -20,9 +20,9 @@ from mxpeak.kernels.arrays import probe_vector, without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.solvers.bicgstab import bicgstab
 from mxpeak.solvers.cg import conjugate_gradients
-from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult
+from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult, is_least
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.minres import minres
+from mxpeak.solvers.minres import NULL, minres
 from mxpeak.solvers.operator_driver import Operator, OperatorDriver
 from mxpeak.solvers.precond.equilibration import Equilibration, symmetrized
 from mxpeak.solvers.precond.formats import Formats
@@ -75,7 +75,7 @@ class RecurrenceRounds(GmresDriver):
     claimed    the relative residual that the last recurrence claimed, the largest over all right-hand sides
     """
 
-    claimed, _broken = 0.0, ("", 0.0)
+    claimed, _broken, _size = 0.0, ("", 0.0), 0.0
 
     @property
     def title(self) -> str:  # type: ignore[override]
@@ -125,13 +125,14 @@ class RecurrenceRounds(GmresDriver):
     def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
         """Run recurrences from the current x until the solve converges or needs another method; return the reason."""
         system, low, run = self.problem.system, self._formats.vectors != "fp64", self.method.run
-        b_norm, target, best_unscaled = system.norm_of_b(), tol, inf
+        b_norm, target, best_unscaled, again = system.norm_of_b(), tol, inf, True
         recurrence = self._recurrence(partial(self._call_back, b))
+        recurrence.size, self._broken = self._size, ("", 0.0)
         while result.steps < self._options.maxiter:
             before = system.residual() / b_norm
             with without_warnings():
                 done = run(recurrence, most=self._options.maxiter - result.steps, enough=target * b_norm)
-            after = system.residual() / b_norm
+            after, self._size = system.residual() / b_norm, recurrence.size
             estimates = [estimate / b_norm for estimate in done.estimates]
             result.add(Solve(steps=done.steps, cycles=[done.steps], history=[before, *estimates[:-1], after]))
             if not isfinite(after):
@@ -140,15 +141,26 @@ class RecurrenceRounds(GmresDriver):
             unscaled = self._relative(system.residual_vector, b)
             if unscaled <= tol:
                 return Ending.CONVERGED
+            gained = after <= PROGRESS * before
+            if done.broken or gained:
+                self._broken = done.broken, done.product
             if after <= target:  # rows that are large in the units of A may be small in the scaled system
                 if target <= LEAST or not (isinf(best_unscaled) or unscaled <= PROGRESS * best_unscaled):
                     return Ending.DIFFERENT_SCALES
                 best_unscaled, target = unscaled, max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
-            elif not after <= PROGRESS * before and result.steps < self._options.maxiter:
-                self._broken = done.broken, done.product
+            elif gained and not self._is_null():
+                again = True
+            elif done.broken and done.steps and again and not self._is_null():
+                again = False  # the run from the new x is another recurrence, which may not break down
+            elif result.steps < self._options.maxiter:
                 of_A = done.broken == "pᵀA p"  # which no preconditioner changes
                 return Ending.STALLED_IN_LOW_PRECISION if low and not of_A else Ending.STALLED
         return Ending.OUT_OF_STEPS
+
+    def _is_null(self) -> bool:
+        """Return whether r is a null vector of A up to rounding errors, along which another run would increase x."""
+        formula, product = self._broken
+        return formula == "AM⁻¹r" and product <= NULL
 
     def _call_back(self, b: Vector) -> None:
         """Call the user's function with the current x, in the user's order and without scaling."""
@@ -162,6 +174,8 @@ class RecurrenceRounds(GmresDriver):
         formula, product = self._broken
         if ending is Ending.STALLED and formula == "rᵀz" and self.plan.choice.name == "lu":
             return f"A is not positive definite: with its factors, rᴴA^-1 r = {product:.1e}; {OF_INDEFINITE}"
+        if formula == "AM⁻¹r" and is_least(result.residual, self._terms(y, b)):
+            return super()._advice(result, ending, y, b)
         if ending is Ending.STALLED and formula:
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
         if ending is Ending.STALLED:
@@ -178,7 +192,8 @@ BREAKDOWNS = {
     "pᵀA p": "A is not positive definite: pᴴA p = {value}; " + OF_INDEFINITE,
     "rᵀz": "M is not positive definite: rᴴM^-1 r = {value}; use another preconditioner, or mxpeak.gmres",
     "zᴴv": "M is not positive definite: vᴴM^-1 v = {value}; use another preconditioner, or mxpeak.gmres",
-    "α_1": "A is singular and A x = b has no solution with this residual; use mxpeak.gmres, or least squares",
+    "AM⁻¹r": "A x = b is inconsistent to working precision, because A is singular or ill-conditioned: for this "
+    "residual r, ||A M^-1 r|| is {value} of ||A M^-1||·||r||; use scipy.sparse.linalg.lsqr for least squares",
     "r̂ᴴr": "BiCGStab broke down: |r̂ᴴr| = {value} for the first residual r̂; use mxpeak.gmres",
     "r̂ᴴv": "BiCGStab broke down: |r̂ᴴA M^-1 p| = {value} for the first residual r̂; use mxpeak.gmres",
     "tᴴs": "BiCGStab broke down: |tᴴs| = {value}; use mxpeak.gmres",
