@@ -88,8 +88,8 @@ def solve(
     Returns
     -------
     x : ndarray or tensor
-        Solution in the common data type of A and b, as an array of the library of b. torch and JAX can differentiate
-        it with respect to A and b.
+        Solution in the common data type of A and b, as an array of the library of b. With torch and JAX, x is
+        differentiable with respect to A and b.
     info : SolveInfo
         Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times. In
         `jax.jit` and `jax.vmap`, info is None.

@@ -61,7 +61,7 @@ def gmres(
     Parameters
     ----------
     A : sparse matrix, sparse array, sparse tensor, LinearOperator, callable or DistributedMatrix
-        Square matrix of SciPy, torch, JAX or CuPy of any real or complex data type, or its products: a LinearOperator,
+        Square matrix of SciPy, torch, JAX or CuPy with any real or complex data type. A can also be a LinearOperator,
         or a function that returns A x for a vector x. If you pass `comm`, A contains only the consecutive rows of this
         rank. `gmres` does not modify A.
     b : array_like or tensor
@@ -103,8 +103,8 @@ def gmres(
     Returns
     -------
     x : ndarray or tensor
-        Solution in fp64, which is complex if A, b or x0 is complex, as an array of the library of b. torch and JAX can
-        differentiate it with respect to b and the stored entries of A.
+        Solution in fp64, which is complex if A, b or x0 is complex. The type of the array is that of b. With torch and
+        JAX, x is differentiable with respect to b and the stored entries of A.
     info : GmresInfo
         Diagnostics of the solve: outcome, residual, iterations, preconditioner and the reason for its choice, formats
         and times. In `jax.jit` and `jax.vmap`, info is None.
