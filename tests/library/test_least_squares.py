@@ -206,6 +206,20 @@ def test_matrices_without_full_rank_have_solutions_of_minimum_norm(kernels: str,
         assert np.abs(x - expected).max() <= 1e-12
 
 
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_singular_values_give_the_condition_of_the_same_meaning(is_complex: bool) -> None:
+    dtype = np.complex128 if is_complex else np.float64
+    Q, V = (np.linalg.qr(random((size, 8), dtype, size))[0] for size in (20, 8))
+    for A in ((Q * np.geomspace(1.0, 1e-11, 8)) @ V, ((Q * np.geomspace(1.0, 1e-11, 8)) @ V).T):
+        _, info = mx.lstsq(A, A @ np.ones(A.shape[1]))
+        _, again = mx.lstsq(A, A @ np.ones(A.shape[1]))
+        assert (info.method, info.rank) == ("svd", 8)
+        exact = np.linalg.norm(A, 1) * np.linalg.norm(np.linalg.pinv(A), 1)
+        assert info.condition == pytest.approx(exact, rel=1e-3)
+        A[0] *= 2
+        assert np.isnan(again.condition)
+
+
 def test_zero_matrices_and_zero_right_hand_sides() -> None:
     x, info = mx.lstsq(np.zeros((4, 2)), np.ones(4))
     assert (x.tolist(), info.rank, info.residual.tolist()) == ([0.0, 0.0], 0, [1.0] * 4)

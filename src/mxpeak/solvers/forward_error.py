@@ -29,7 +29,7 @@ from mxpeak.solvers.scaling import powers
 
 
 class ErrorBound(NamedTuple):
-    """Bounds of the relative forward error of x, for the worst right-hand side.
+    """Bounds of the relative forward error of x. The values are those of the worst right-hand side.
 
     The exact solution is x*. A bound of inf means that x may have no correct digit.
 

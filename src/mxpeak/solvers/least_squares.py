@@ -50,6 +50,8 @@ PROBES, POWER_STEPS = 4, 4
 SVD_STEPS = 3
 #: Right-hand sides outside 1/FAR to FAR are scaled, because the squares of their entries may overflow or underflow.
 FAR = 2.0**50
+#: A changed if one of its singular values differs by more than this part of the largest one.
+UNCHANGED = 2.0**-30
 Pair = tuple[Block, Block]
 
 
@@ -325,6 +327,17 @@ def solve_by_svd(
         X, R = X + dX, kernels.residual(R, A, dX)
         history.append(worst(_stationarity(kernels, A, X, R, B)))
     return X, R, history, rank, values
+
+
+def pseudoinverse_condition(kernels: DenseKernels, A: Matrix, rcond: float, values: Vector) -> float:
+    """Return ||A||_1·||A^+||_1 of an A of full rank, or NaN if its singular values are no longer `values`."""
+    xp, tall = kernels.xp, A.shape[0] >= A.shape[1]
+    M = (xp.conj(A.T) if _is_complex(xp, A) else A.T) if tall else A
+    # The solution is (A^+)^H or A^+, because each product with the pseudoinverse is a solution of minimum norm.
+    V, _, now = kernels.solve_by_svd(M, xp.eye(M.shape[0], dtype=A.dtype), rcond)
+    if not bool(xp.all(xp.abs(now - values) <= UNCHANGED * values[0])):
+        return nan
+    return float(xp.max(xp.sum(xp.abs(A), axis=0))) * float(xp.max(xp.sum(xp.abs(V), axis=1 if tall else 0)))
 
 
 def svd_sensitivity(xp: Any, X: Block, R: Block, values: list[float], rank: int, u: float) -> float:

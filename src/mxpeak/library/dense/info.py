@@ -173,20 +173,20 @@ class SolveInfo(Info):
         Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes
         the value when you first read this attribute.
     error_bound : ErrorBound or None
-        Bounds of the relative forward error of x for the worst right-hand side: `normwise` and `componentwise`, as
-        LAPACK's gesvx computes them. mxpeak computes the bounds when you first read this attribute, because they take
-        about ten solves with the factors. A bound of inf means that x may have no correct digit. For a distributed
-        system, the value is None.
+        Normwise and componentwise bound of the relative forward error of x, as LAPACK's gesvx computes them. The values
+        are those of the worst right-hand side. mxpeak computes the bounds when you first read this attribute, because
+        they take about ten solves with the factors. A bound of inf means that x may have no correct digit. For a
+        distributed system, the value is None.
     condition : float or None
-        Estimated one-norm condition number ||A||_1·||A^-1||_1 of the matrix of the system, without any scaling, as
-        numpy.linalg.cond(A, 1). mxpeak computes the value when you first read this attribute. For a stack, this is the
-        largest value of all systems. For a distributed system, the value is None if the pivots and corrections gave no
-        reason to compute an estimate. `DistributedFactors.condition` is available in every case.
+        Estimate of numpy.linalg.cond(A, 1) for the matrix of the system, without any scaling. mxpeak computes the value
+        when you first read this attribute. For a stack, this is the largest value of all systems. For a distributed
+        system, the value is None if the pivots and corrections gave no reason to compute an estimate.
+        `DistributedFactors.condition` is available in every case.
     growth : float or None
         Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. For Cholesky and LDL^T factors, u_ij are the
-        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. For a stack, this is the
-        largest value of the individually solved systems, or None if there are no such systems. mxpeak computes the
-        value when you first read this attribute.
+        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. A stack has the largest value of its
+        individually solved systems, or None if there are no such systems. mxpeak computes the value when you first read
+        this attribute.
     scaled : bool
         Whether mxpeak scaled the rows and columns of A, or of a matrix in the stack, before the factorization.
     fallback : bool

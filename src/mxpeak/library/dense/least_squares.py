@@ -26,6 +26,7 @@ from mxpeak.solvers.least_squares import (
     Solved,
     condition_number,
     error_bound,
+    pseudoinverse_condition,
     solve_augmented,
     solve_by_svd,
     svd_sensitivity,
@@ -70,10 +71,9 @@ class LeastSquaresInfo(Info):
     iterations : int
         Largest number of refinement steps for any right-hand side.
     backward_error : float
-        Backward error of the worst right-hand side, in units of max(m, n)·u. It is the smallest relative change of b
-        and of each column of A (of each row if m < n) for which x and `residual` are exact, up to a small factor. If
-        `method` is "svd", the value is an upper bound, which may be far above the backward error if the residual is
-        small, and it does not show whether x has minimum norm.
+        Backward error of the worst right-hand side, in units of max(m, n)·u. It bounds the smallest relative change of
+        b and of each column of A (of each row if m < n) for which x and `residual` are exact. If `method` is "svd", the
+        bound may be far too large for small residuals, and it does not show whether x has minimum norm.
     residual : ndarray or tensor
         Residual b - A x, with the shape of b. For m >= n, it is refined together with x, so that its digits are
         accurate even if it is small relative to b.
@@ -399,20 +399,11 @@ class _Problem:
         if rank < min(m, n):
             self._notes.append(f"A has rank {rank}, less than {min(m, n)}; x has minimum norm")
         outcome = Outcome.SOLVED if isfinite(history[-1]) else Outcome.NOT_FINITE
-        condition = sizes[0] / sizes[-1] if rank == min(m, n) else inf
+        condition = Estimates.known((inf,))
+        if rank == min(m, n):
+            condition = Estimates(lambda: (pseudoinverse_condition(kernels, A, self.rcond, values),))
         return _Found(
-            x,
-            residual,
-            outcome,
-            rank,
-            "svd",
-            "fp64",
-            history,
-            len(history) - 1,
-            sensitivity,
-            Estimates.known((condition,)),
-            None,
-            values,
+            x, residual, outcome, rank, "svd", "fp64", history, len(history) - 1, sensitivity, condition, None, values
         )
 
     def _sides(self, factors: QrFactors) -> tuple[Block, Block]:
