@@ -52,7 +52,7 @@ class Routines(NamedTuple):
     lange: Callable[..., Any]
     gemv: Callable[..., Any]
     gemm: Callable[..., Any]
-    potrf: Callable[..., Any]
+    posv: Callable[..., Any]
     potrs: Callable[..., Any]
     pocon: Callable[..., Any]
     symv: Callable[..., Any]
@@ -77,7 +77,7 @@ def routines(dtype: np.dtype[Any]) -> Routines:
     return Routines(
         **{
             name: getattr(lapack, of + name)
-            for name in ("gesv", "getrf", "getrs", "gecon", "lange", "potrf", "potrs", "pocon")
+            for name in ("gesv", "getrf", "getrs", "gecon", "lange", "posv", "potrs", "pocon")
         },
         **{name: getattr(blas, of + name) for name in ("gemv", "gemm")},
         symv=getattr(blas, of + ("hemv" if dtype.kind == "c" else "symv")),
@@ -163,7 +163,7 @@ class CholeskySolution(NamedTuple):
     C        the factor of A, or of its conjugate, in column-major order
     lower    whether C is lower triangular
     norm     ||A||_inf
-    largest  max |a_ii|
+    W        the matrix, in the memory order of C
     """
 
     of: Routines
@@ -174,8 +174,13 @@ class CholeskySolution(NamedTuple):
     C: Array
     lower: bool
     norm: float
-    largest: float
+    W: Array
     name: str = CHOLESKY
+
+    @property
+    def largest(self) -> float:
+        """Return max |a_ii|."""
+        return float(np.abs(self.W.diagonal().real).max())
 
     def condition(self) -> float:
         """Estimate the condition number ||A||_1·||A^-1||_1 from the factor (Higham 1988)."""
@@ -252,17 +257,15 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
         np.fill_diagonal(sizes, abs(W.diagonal().real))
     sums = of.sums_of_triangle(1.0, sizes, _ones(n, of.real), lower=lower)
     A_inf = of.largest("M", sums)
-    ends = float(sums.min()), A_inf
+    ends = min(sums.tolist()), A_inf  # for few numbers, NumPy's minimum takes longer
     if not balanced(ends, ends):
         return None
     k = 1 if B.ndim == 1 else B.shape[1]
     Z = np.empty((k + 1, n), A.dtype)
     Z[:k], Z[k] = B.T, probe_vector(n)
-    C, minor = of.potrf(W, lower=lower, clean=0)
+    C, _, minor = of.posv(W, Z.T, lower=lower, overwrite_b=1)  # two solves take about as long as one
     if minor:
         return None
-    for part in (Z[:1], Z[1:]) if k == 1 and n >= COPIED_BELOW else (Z,):
-        of.potrs(C, part.T, lower=lower, overwrite_b=1)
     products = Products(
         lambda x, b: of.symv(-1.0, W, x, 1.0, b, lower=lower), lambda X, B: of.symm(-1.0, W, X, 1.0, B, lower=lower)
     )
@@ -277,8 +280,7 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
     probe = A_inf * of.lange("M", Z[k]) * of.u
     x = Z[0].copy() if B.ndim == 1 else X.copy("C")
     x = np.conj(x, out=x) if conj else x
-    largest = float(np.abs(W.diagonal().real).max())
-    return CholeskySolution(of, x, tuple(history), suits and eta <= enough, probe, C, lower, A_inf, largest)
+    return CholeskySolution(of, x, tuple(history), suits and eta <= enough, probe, C, lower, A_inf, W)
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
