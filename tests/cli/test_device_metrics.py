@@ -111,6 +111,27 @@ def test_the_devices_of_a_node_are_in_the_file_of_the_run(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("often")
+def test_the_energy_of_a_device_continues_in_the_next_benchmark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A counter of Prometheus must not restart; the next benchmark uses fewer cores of the same processor."""
+    root, path = two_cores(tmp_path / "root"), tmp_path / "mxpeak.prom"
+    energy = package(root, 0, 1_000_000) / "energy_uj"
+    monkeypatch.setattr(observers, "node_sensors", at(root))
+    joules, clock = f"energy_joules_total{labels('package-0')}", f"clock_hertz{labels('cores')}"
+    with watched(path, NodeDevices("node7", [0, 1], [], amd=False), Metrics(path, ABOUT)) as live:
+        until(lambda: f"{clock} 1200000000.0" in path.read_text())
+        energy.write_text("4000000\n")
+        until(lambda: f"{joules} 3.0" in path.read_text())
+        live.watch(NodeDevices("node7", [1], [], amd=False))
+        until(lambda: f"{clock} 3400000000.0" in path.read_text())
+        assert f"{joules} 3.0" in path.read_text()
+        energy.write_text("6000000\n")
+        until(lambda: f"{joules} 5.0" in path.read_text())
+        assert [thread.name for thread in threading.enumerate()].count("sensors") == 1
+
+
+@pytest.mark.usefixtures("often")
 def test_other_nodes_have_their_own_file_without_a_state_of_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

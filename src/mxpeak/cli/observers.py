@@ -113,13 +113,14 @@ class DeviceMetrics:
 
     def watch(self, devices: NodeDevices) -> None:
         """Start to write the values of these devices, instead of those of earlier devices."""
-        if self._live is not None:
-            self._live.stop()
         if self._file is None:
             path = self._path.with_name(f"{self._path.stem}.{devices.node}{self._path.suffix}")
             self._file = MetricsFile(path, {**self._about, "host": devices.node})
         find = partial(node_sensors, devices.cores, devices.gpus, amd=devices.amd)
-        self._live = LiveSensors(find, self._file.devices, self._note)
+        if self._live is None:
+            self._live = LiveSensors(find, self._file.devices, self._note)
+        else:
+            self._live.watch(find)
 
     def close(self) -> None:
         """End the readings, and remove their values from the file if it is not that of the run."""

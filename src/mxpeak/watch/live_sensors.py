@@ -17,7 +17,8 @@ class LiveSensors:
     """Passes the values of devices to `show` every UPDATE_S seconds, until `stop`.
 
     The thread also finds the sensors, because a driver may need seconds to answer for the first time. It then calls
-    `note` with the values that cannot be read.
+    `note` with the values that cannot be read. If a device is found again, its first sensors remain in use, so that its
+    joules continue.
     """
 
     def __init__(
@@ -28,26 +29,36 @@ class LiveSensors:
         every_s: float = UPDATE_S,
     ):
         self._find, self._show, self._note, self._every_s = find, show, note, every_s
-        self._ended = threading.Event()
+        self._known: dict[tuple[object, ...], DeviceMeter] = {}
+        self._wake, self._ended = threading.Event(), False
         self._thread = threading.Thread(target=self._watch, name="sensors", daemon=True)
         self._thread.start()
 
+    def watch(self, find: Callable[[], Sequence[Sensors]]) -> None:
+        """Find the sensors of other devices, and read them instead of those of the earlier devices."""
+        self._find = find
+        self._wake.set()
+
     def stop(self) -> None:
         """End the readings. A driver that does not answer delays this call by at most UPDATE_S seconds."""
-        self._ended.set()
+        self._ended = True
+        self._wake.set()
         self._thread.join(UPDATE_S)
 
     def _watch(self) -> None:
-        devices = self._find()
-        meters = [DeviceMeter(device) for device in devices]
-        pause_s = min(FIRST_S, self._every_s)
-        while not self._ended.is_set():
+        meters, found, pause_s = list[DeviceMeter](), None, self._every_s
+        while not self._ended:
+            self._wake.clear()
+            if self._find is not found:
+                found = self._find
+                meters = [self._known.setdefault(device.key, DeviceMeter(device)) for device in found()]
+                pause_s = min(FIRST_S, self._every_s)
             values = [meter.read() for meter in meters]
-            if self._ended.is_set():
+            if self._ended:
                 return
-            self._note([f"no {text} of {device.device}" for device in devices for text in device.missing()])
+            self._note([f"no {text} of {meter.device}" for meter in meters for text in meter.missing()])
             self._show(values)
-            self._ended.wait(pause_s)
+            self._wake.wait(pause_s)
             pause_s = self._every_s
 
 
@@ -56,6 +67,7 @@ class DeviceMeter:
 
     def __init__(self, sensors: Sensors):
         self._sensors = sensors
+        self.device, self.missing = sensors.device, sensors.missing
         self._last: tuple[float, float | None] = (0.0, None)
 
     def read(self) -> DeviceValues:

@@ -48,7 +48,7 @@ METRICS = {
     "mxpeak_scan_node_action": ("gauge", "1 for a node to monitor, drain or replace"),
     "mxpeak_device_info": ("gauge", "always 1; the labels identify a device and the source of its values"),
     "mxpeak_device_power_watts": ("gauge", "power of a device"),
-    "mxpeak_device_energy_joules_total": ("counter", "energy of a device since the run began"),
+    "mxpeak_device_energy_joules_total": ("counter", "energy of a device since the run first used it"),
     "mxpeak_device_temperature_celsius": ("gauge", "temperature of a device"),
     "mxpeak_device_clock_hertz": ("gauge", "clock of the GPU or of the slowest core"),
     "mxpeak_device_max_clock_hertz": ("gauge", "highest possible clock"),
@@ -72,7 +72,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class DeviceValues:
-    """The values of a device that were read at a Unix time: sensors, power and joules since the run began."""
+    """The values of a device that were read at a Unix time: sensors, power and joules since the run first used it."""
 
     sensors: Sensors
     unix: float

@@ -69,6 +69,11 @@ class Sensors:
     lag_s: float = inf
     first_die: str | None = None
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return a key that only the sensors of the same device and source have."""
+        return self.source, self.device
+
     def joules(self) -> float | None:
         """Return the joules since the creation, or None if they cannot be read."""
         return None

@@ -24,6 +24,11 @@ class CoreSensors(Sensors):
         self._cores = [system / f"cpu/cpu{core}" for core in cores]
         self._memory = system / "edac/mc"
 
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return a key that also contains the cores."""
+        return *super().key, *self._cores
+
     def read(self) -> SensorReading:
         """Read clocks, throttling of cores and packages, memory errors and the highest temperature."""
         return SensorReading(
