@@ -162,6 +162,50 @@ def test_a_file_that_another_node_cannot_write_is_an_error_there(
     assert "on node7: No such file or directory" in said
 
 
+@pytest.mark.usefixtures("often")
+def test_a_driver_that_fails_leaves_no_old_values_and_does_not_end_the_readings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, (lost, good) = tmp_path / "mxpeak.prom", (Steady("lost"), Steady("good"))
+    failing = True
+
+    def find(*what: Any, **how: Any) -> list[Sensors]:
+        if failing:
+            raise KeyError("libdriver.so")
+        return [lost, good]
+
+    monkeypatch.setattr(observers, "node_sensors", find)
+    power = f"mxpeak_device_power_watts{labels('lost')}"
+    with watched(path, NodeDevices("node7", [0], [], amd=False), Metrics(path, ABOUT)):
+        until(lambda: "# no values of devices (KeyError: 'libdriver.so')\n" in path.read_text())
+        failing = False
+        until(lambda: f"{power} 5.0" in path.read_text())
+        assert "no values of" not in path.read_text()
+        lost.error = RuntimeError("the driver was unloaded")
+        until(lambda: "# no values of lost (RuntimeError: the driver was unloaded)\n" in path.read_text())
+        found = metrics(path.read_text())
+        assert power not in found
+        assert found[f"mxpeak_device_power_watts{labels('good')}"] == 5.0
+        lost.error = None
+        until(lambda: f"{power} 5.0" in path.read_text())
+
+
+class Steady(Told):
+    """Sensors with a constant power, unless they have an error."""
+
+    def __init__(self, device: str):
+        super().__init__(device=device)
+        self.error: Exception | None = None
+
+    def joules(self) -> float | None:
+        return None
+
+    def read(self) -> SensorReading:
+        if self.error is not None:
+            raise self.error
+        return SensorReading(power_w=5.0)
+
+
 class Noted(Told):
     """Sensors that note the second reading."""
 

@@ -18,7 +18,8 @@ class LiveSensors:
 
     The thread also finds the sensors, because a driver may need seconds to answer for the first time. It then calls
     `note` with the values that cannot be read. If a device is found again, its first sensors remain in use, so that its
-    joules continue.
+    joules continue. If a driver raises an error, `note` receives the error, and the values of the device are removed
+    until a later reading succeeds.
     """
 
     def __init__(
@@ -49,14 +50,25 @@ class LiveSensors:
         meters, found, pause_s = list[DeviceMeter](), None, self._every_s
         while not self._ended:
             self._wake.clear()
-            if self._find is not found:
-                found = self._find
-                meters = [self._known.setdefault(device.key, DeviceMeter(device)) for device in found()]
-                pause_s = min(FIRST_S, self._every_s)
-            values = [meter.read() for meter in meters]
+            values, notes = list[DeviceValues](), list[str]()
+            if (find := self._find) is not found:
+                meters, found, pause_s = [], None, min(FIRST_S, self._every_s)
+                try:
+                    meters = [self._known.setdefault(device.key, DeviceMeter(device)) for device in find()]
+                    found = find
+                except Exception as error:  # the packages of the drivers raise errors of any type
+                    notes.append(f"no values of devices ({type(error).__name__}: {error})")
+            for meter in meters:
+                try:
+                    now, missing = meter.read(), meter.missing()
+                except Exception as error:
+                    notes.append(f"no values of {meter.device} ({type(error).__name__}: {error})")
+                else:
+                    values.append(now)
+                    notes += [f"no {text} of {meter.device}" for text in missing]
             if self._ended:
                 return
-            self._note([f"no {text} of {meter.device}" for meter in meters for text in meter.missing()])
+            self._note(notes)
             self._show(values)
             self._wake.wait(pause_s)
             pause_s = self._every_s
