@@ -172,13 +172,17 @@ def raised(xp: Any, A: Matrix) -> tuple[Matrix, int]:
 
 def raised_triangle(xp: Any, A: Triangle) -> tuple[Triangle, int]:
     """Return 2^k A and k if all entries of the triangle are tiny, otherwise A and 0; see `raised`."""
-    tiny, diagonal = safe_minimum(xp, A.dtype), A.array.diagonal()[None, :]
-    if not max(_largest_of_columns(xp, diagonal)) < tiny:
+    tiny, diagonal = safe_minimum(xp, A.dtype), A.array.diagonal()
+    if A.hermitian and xp.isdtype(A.dtype, "complex floating"):
+        diagonal = xp.real(diagonal)  # the imaginary parts are not read
+    diagonal_max = float(xp.max(xp.abs(diagonal)))
+    if not diagonal_max < tiny:
         return A, 0
-    half = xp.tril(A.array) if A.lower else xp.triu(A.array)
-    if not 0.0 < (largest := max(_largest_of_columns(xp, half))) < tiny:
+    strict = xp.tril(A.array, k=-1) if A.lower else xp.triu(A.array, k=1)
+    if not 0.0 < (largest := max(diagonal_max, *_largest_of_columns(xp, strict))) < tiny:
         return A, 0
     exponent = min(-frexp(largest)[1], 1000)
+    half = strict + xp.astype(xp.eye(len(A)), A.dtype) * diagonal
     return Triangle(shifted(xp, half, [exponent]), A.lower, A.hermitian), exponent
 
 

@@ -24,13 +24,14 @@ from mxpeak.solvers.array_factors import (
     sizes_of_terms,
 )
 from mxpeak.solvers.factorization import DOUBT, coarser_than_fp32
-from mxpeak.solvers.scaling import Balance, ends, powers
+from mxpeak.solvers.scaling import Balance, ends, powers, spread
 from mxpeak.spans import Spans
 
 #: Multiples of the roundoff that are added to the diagonal, one attempt after another.
 SHIFTS = (2.0, 16.0)
-#: Sweeps of the scaling of an indefinite matrix. Each one divides the logarithm of the spread of the rows by two.
-SWEEPS = 3
+#: Maximum number of sweeps of the scaling of an indefinite matrix. Each one divides the logarithm of the spread of the
+#: rows by two, and scaled rows have largest entries that differ by at most 2^BALANCED.
+SWEEPS, BALANCED = 12, 2
 #: Number of entries of |A| that are examined at a time.
 STRIP = 1 << 20
 CHOLESKY, LDL = "Cholesky", "LDL^T"
@@ -98,7 +99,7 @@ def factor_triangle(
     low, emulated = backend.type_for(precision), kernels.emulates(precision, backend.own)
     if coarser_than_fp32(precision) and kernels.device is None and not emulated:
         backend.prepare(kernels, low, precision)
-    kernels.check_memory(n, low, precision, copied=False)
+    kernels.check_memory(n, low, precision, copied=not definite)  # torch's L D L^T does not overwrite W
     W = kernels.factor_storage(n, low)
     with kernels.computing():
         for shift in SHIFTS if coarser_than_fp32(precision) else (0.0,):
@@ -128,7 +129,7 @@ def symmetric_scales(kernels: Any, A: Triangle, *, definite: bool) -> Vector:
     """Return powers of two d that scale the rows and columns of A.
 
     If A is positive definite, the diagonal entries d_i²·a_ii are in [1/4, 1), and no other entry is larger. Otherwise,
-    a few sweeps bring the largest entry of each row close to 1 (Ruiz 2001).
+    sweeps bring the largest entry of each row close to 1 (Ruiz 2001).
     """
     xp = kernels.xp
     if definite:
@@ -137,7 +138,10 @@ def symmetric_scales(kernels: Any, A: Triangle, *, definite: bool) -> Vector:
         return powers(xp.sqrt(xp.astype(xp.abs(diagonal), xp.float64)), xp)
     d = xp.ones(len(A), dtype=xp.float64)
     for _ in range(SWEEPS):
-        d = d * powers(xp.sqrt(_largest_of_rows(kernels, A, d)), xp)
+        largest = _largest_of_rows(kernels, A, d)
+        d = d * powers(xp.sqrt(largest), xp)
+        if spread(largest, xp) <= BALANCED:
+            break
     return d
 
 

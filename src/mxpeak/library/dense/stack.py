@@ -259,6 +259,7 @@ def _info(
         n=X.shape[-2],
         rhs=X.shape[-1],
         precision=own_precision(X.dtype),
+        factorization=" and ".join(sorted({info.factorization for info in singles})) or "LU",
         iterations=max((info.iterations for info in singles), default=0),
         backward_error=float(eta.max(initial=0.0)),
         scaled=any(info.scaled for info in singles),

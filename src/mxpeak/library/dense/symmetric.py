@@ -176,7 +176,7 @@ def solve_plain(A: Any, b: Any, structure: Structure | str) -> tuple[Any, SolveI
     if not (isinstance(structure, Structure) and structure.definite and type(A) is np.ndarray is type(b)):
         return None
     n = len(A) if A.ndim == 2 else 0
-    if not (0 < n == A.shape[1] == len(b) and 1 <= b.ndim <= 2 and A.dtype == b.dtype and A.dtype in LETTERS):
+    if not (0 < n == A.shape[1] and 1 <= b.ndim <= 2 and n == len(b) and A.dtype == b.dtype and A.dtype in LETTERS):
         return None
     if not _own(n, b.size // n, A.dtype, "auto"):
         return None
@@ -273,9 +273,10 @@ def _raise_breakdown(factors: SymmetricFactors) -> NoReturn:
     """Raise the error for a matrix that is not positive definite, or singular."""
     if factors.name != CHOLESKY:
         raise_singular(factors.singular, factors.n, 1.0)
+    other = "her" if factors.matrix.is_complex else "sym"
     raise NotPositiveDefiniteError(
         f"A is not positive definite: the leading minor of order {factors.singular} of {factors.n} is not positive; "
-        'use assume_a="sym" or "her" for an indefinite matrix, or assume_a="gen"'
+        f'for an indefinite matrix, use assume_a="{other}" of solve, or LU by assume_a="gen" or lu_factor'
     )
 
 
