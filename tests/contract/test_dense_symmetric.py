@@ -17,7 +17,6 @@ from mxpeak.kernels.host.dense import dense as host_dense
 from mxpeak.kernels.host.engine import blas, lapack
 from mxpeak.kernels.reference import dense as reference_dense
 from mxpeak.precision import PRECISIONS
-from tests.contract.test_dense import narrow
 from tests.support.backends import BACKENDS, Backend, backend_named
 from tests.support.systems import TYPES, layouts, random
 from tests.support.turns import for_each
@@ -39,7 +38,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         if backend.on_torch:
             from mxpeak.kernels.torch.dense import dense, symmetric
 
-            patch.setattr(dense.TorchDense, "__init__", narrow(dense.TorchDense.__init__))
+            init: Any = dense.TorchDense.__init__
+            patch.setattr(dense.TorchDense, "__init__", lambda self, device: init(self, device, WIDTH))
             patch.setattr(dense, "STRIP", 100)
             patch.setattr(symmetric, "HEIGHT", 5)
         yield backend
