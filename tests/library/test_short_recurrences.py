@@ -138,6 +138,23 @@ def test_a_tolerance_out_of_reach_is_not_claimed(name: str) -> None:
     assert "by the recurrence" in str(info)
 
 
+def test_the_claim_is_that_of_the_last_run_for_the_worst_column() -> None:
+    """The parts of a complex b count by their norms, and runs before the last one do not count."""
+    A, rng = poisson(8, 8), np.random.default_rng(5)
+    info = checked("cg", A, np.ones(64) + 1e-13j * rng.standard_normal(64))
+    assert info.claimed == pytest.approx(info.residual, rel=1e-2, abs=1e-15)
+    B, count = np.stack([vector(64), np.ones(64)], axis=1), 0
+
+    def drifting(x: Any) -> Any:
+        nonlocal count
+        count += 1
+        return (A @ x).astype(np.float32).astype(float) if 4 < count < 20 else A @ x
+
+    _, info = mx.cg(drifting, B, rtol=1e-11)
+    assert info.converged, str(info)
+    assert info.claimed <= 1e-11
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 
@@ -219,6 +236,7 @@ def test_iterations_are_limited_and_counted(name: str) -> None:
     assert info.iterations == len(seen) == 4
     np.testing.assert_allclose(seen[-1], x, atol=1e-14)
     assert "use a larger maxiter" in info.message
+    assert ("lu" in info.message) == (name != "minres")  # minres does not accept it
     assert len(info.history) == 5
     x, info = SOLVERS[name](A, np.zeros(64))
     assert info.converged
@@ -244,6 +262,55 @@ def test_ranks_share_systems(name: str, preconditioner: str) -> None:
     done = run_ranks(3, body)
     assert all(info.converged for _, info in done), str(done[0][1])
     assert reached(A, np.concatenate([x for x, _ in done]), b, 1e-9)
+
+
+def on_two_ranks(call: Callable[[Any, Any], Any]) -> list[Any]:
+    """Return call(comm, its half of 64 rows) of two ranks; `run_ranks` fails if they wait for each other."""
+    from mxpeak.comm.transports.threads import run_ranks
+
+    return run_ranks(2, lambda comm: call(comm, slice(32 * comm.rank, 32 * comm.rank + 32)))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_callback_on_one_rank_is_enough(name: str) -> None:
+    A, b, seen = poisson(8, 8), vector(64), list[int]()
+
+    def call(comm: Any, rows: slice) -> Any:
+        callback = None if comm.rank else lambda x: seen.append(len(x))
+        return SOLVERS[name](A[rows], b[rows], comm=comm, callback=callback, preconditioner="none", threads=1)
+
+    done = on_two_ranks(call)
+    assert seen == [32] * done[0][1].iterations
+
+
+def test_ranks_must_pass_the_same_kind_of_operator_and_the_same_method() -> None:
+    def diagonal(x: Any) -> Any:
+        return 2.0 * x
+
+    real, cplx = (LinearOperator((32, 32), diagonal, dtype=dtype) for dtype in (float, complex))
+    for operators, solvers, said in (
+        ((real, diagonal), (mx.cg, mx.cg), "A=function with no dtype"),
+        ((real, cplx), (mx.cg, mx.cg), "a complex dtype"),
+        ((real, real), (mx.cg, mx.minres), "method=minres"),
+    ):
+
+        def call(comm: Any, rows: slice, operators: Any = operators, solvers: Any = solvers, said: str = said) -> None:
+            with pytest.raises(UsageError, match=said):
+                solvers[comm.rank](operators[comm.rank], np.ones(32), comm=comm)
+
+        on_two_ranks(call)
+
+
+@pytest.mark.parametrize("name", HERMITIAN)
+def test_symmetric_operators_in_fp32_are_accepted(name: str) -> None:
+    for seed in range(20):
+        X = np.random.default_rng(seed).standard_normal((10, 10))
+        A = (X @ X.T + 10 * np.eye(10)).astype(np.float32)
+        _, info = SOLVERS[name](lambda v, A=A: A @ v.astype(np.float32), np.ones(10), rtol=1e-4)
+        assert info.converged, str(info)
+        A[0, 1] += 5  # not symmetric
+        with pytest.raises(UsageError, match="A is not symmetric"):
+            SOLVERS[name](lambda v, A=A: A @ v.astype(np.float32), np.ones(10))
 
 
 # --- SciPy's cases ----------------------------------------------------------------------------------------------

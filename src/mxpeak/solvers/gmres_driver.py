@@ -88,7 +88,8 @@ class Ending(StrEnum):
 class SolveResult:
     """The solution for one right-hand side.
 
-    `note` contains advice for the user, and `finite` is True if all entries of x are finite.
+    `note` contains advice for the user, and `finite` is True if all entries of x are finite. `claimed` is the relative
+    residual at the end of the last recurrence.
     """
 
     x: Vector
@@ -98,6 +99,7 @@ class SolveResult:
     history: list[float] = field(default_factory=list)
     note: str = ""
     finite: bool = True
+    claimed: float = 0.0
 
     def add(self, solve: Solve) -> None:
         """Add the steps and the residuals of a round."""

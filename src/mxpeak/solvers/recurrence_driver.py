@@ -31,9 +31,9 @@ from mxpeak.solvers.recurrence import Recurrence
 
 #: A round has failed if it leaves more than this part of the residual.
 PROGRESS = 0.5
-#: Largest difference of uᴴ A w and (A u)ᴴ w for random u and w, relative to the norms of their factors: half of the
-#: digits of fp64. Rounding changes the products by a few n·u, and a symmetric A that is applied inexactly by more.
-SYMMETRIC = 2.0**-26
+#: Largest difference of uᴴ A w and (A u)ᴴ w for random u and w, relative to the norms of their factors, if A u and A w
+#: are in fp64 or in fp32: half of the digits. Rounding changes the products by a few n·u.
+SYMMETRIC, SYMMETRIC_FP32 = 2.0**-26, 2.0**-12
 
 
 def _cg(system: RecurrenceSystem, *, most: int, enough: float) -> Recurrence:
@@ -70,12 +70,9 @@ METHODS = {
 
 
 class RecurrenceRounds(GmresDriver):
-    """The rounds of a short recurrence, in place of those of GMRES. All methods are collective.
+    """The rounds of a short recurrence, in place of those of GMRES. All methods are collective."""
 
-    claimed    the relative residual that the last recurrence claimed, the largest over all right-hand sides
-    """
-
-    claimed, _broken, _size = 0.0, ("", 0.0), 0.0
+    _broken, _size = ("", 0.0), 0.0
 
     @property
     def title(self) -> str:  # type: ignore[override]
@@ -111,7 +108,10 @@ class RecurrenceRounds(GmresDriver):
         Au, Aw = system.multiply(u), system.multiply(w)
         difference = abs(system.dot(u + 0.0 * Aw, Aw) - system.dot(Au, w + 0.0 * Au))
         size = system.norm(u) * system.norm(Aw) + system.norm(Au) * system.norm(w)
-        if difference > SYMMETRIC * size:
+        low = xp.complex64 if self._kernels.parts == 2 else xp.float32
+        with without_warnings():
+            in_fp32 = group.all(all(xp.all(xp.asarray(v, dtype=low) == v) for v in (Au, Aw)))
+        if difference > (SYMMETRIC_FP32 if in_fp32 else SYMMETRIC) * size:
             kind = "Hermitian" if self._kernels.parts == 2 else "symmetric"
             raise UsageError(
                 f"A is not {kind}, as {self._options.method} requires: for random u and w, uᴴAw and (Au)ᴴw differ by "
@@ -126,7 +126,8 @@ class RecurrenceRounds(GmresDriver):
         """Run recurrences from the current x until the solve converges or needs another method; return the reason."""
         system, low, run = self.problem.system, self._formats.vectors != "fp64", self.method.run
         b_norm, target, best_unscaled, again = system.norm_of_b(), tol, inf, True
-        recurrence = self._recurrence(partial(self._call_back, b))
+        unwatched = self.group.all(self._options.callback is None)
+        recurrence = self._recurrence((lambda: None) if unwatched else partial(self._call_back, b))
         recurrence.size, self._broken = self._size, ("", 0.0)
         while result.steps < self._options.maxiter:
             before = system.residual() / b_norm
@@ -137,7 +138,7 @@ class RecurrenceRounds(GmresDriver):
             result.add(Solve(steps=done.steps, cycles=[done.steps], history=[before, *estimates[:-1], after]))
             if not isfinite(after):
                 return Ending.STALLED_IN_LOW_PRECISION if low else Ending.NOT_FINITE
-            self.claimed = max(self.claimed, estimates[-1] if estimates else after)
+            result.claimed = estimates[-1] if estimates else after
             unscaled = self._relative(system.residual_vector, b)
             if unscaled <= tol:
                 return Ending.CONVERGED
@@ -163,11 +164,10 @@ class RecurrenceRounds(GmresDriver):
         return formula == "AM⁻¹r" and product <= NULL
 
     def _call_back(self, b: Vector) -> None:
-        """Call the user's function with the current x, in the user's order and without scaling."""
-        if self._options.callback is not None:
-            y = self._matrix.unordered(self.problem.system.solution)
-            x = self.plan.scaling.solution(y, self._exponent)
-            self.group.collectively(partial(self._options.callback, x))
+        """Call this rank's function, if it has one, with the current x, in the user's order and without scaling."""
+        y = self._matrix.unordered(self.problem.system.solution)
+        callback, x = self._options.callback or (lambda x: None), self.plan.scaling.solution(y, self._exponent)
+        self.group.collectively(partial(callback, x))
 
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
         """Return a text that explains why the residual is not smaller, and what the user can do."""
@@ -180,7 +180,7 @@ class RecurrenceRounds(GmresDriver):
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
         if ending is Ending.STALLED:
             return (
-                f"the recurrence claims a residual of {self.claimed:.1e}, but b - A x does not become smaller; use "
+                f"the recurrence claims a residual of {result.claimed:.1e}, but b - A x does not become smaller; use "
                 f"mxpeak.gmres{self.remedy}"
             )
         return super()._advice(result, ending, y, b)
@@ -202,6 +202,11 @@ BREAKDOWNS = {
 
 class RecurrenceDriver(RecurrenceRounds):
     """A short recurrence for a sparse matrix. All methods are collective."""
+
+    @property
+    def remedy(self) -> str:  # type: ignore[override]
+        """Return the advice to use complete factors, or an empty string for MINRES, which needs a definite M."""
+        return "" if self.method.hermitian and not self.method.definite else GmresDriver.remedy
 
     def __init__(self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup):
         super().__init__(kernels, A, choice, options, group)

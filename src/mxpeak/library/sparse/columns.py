@@ -6,6 +6,7 @@ are two right-hand sides of the real matrix. Both parts share the tolerance of t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Any
@@ -73,16 +74,22 @@ class Columns:
         """Combine the results of the real and the imaginary part of a column. Collective."""
         real, imag = results
         size = norm(self._group, b, self._xp)
-        left = [part.residual * norm(self._group, side.b, self._xp) for part, side in zip(results, sides)]
+        norms = [norm(self._group, side.b, self._xp) for side in sides]
+
+        def both(parts: Iterable[float]) -> float:
+            """Return the relative residual of the column, given those of its parts."""
+            return hypot(*(part * own for part, own in zip(parts, norms))) / size if size else 0.0
+
         longer = max(results, key=lambda part: part.steps)
         return SolveResult(
             x=real.x + 1j * imag.x,
-            residual=hypot(*left) / size if size else 0.0,
+            residual=both(part.residual for part in results),
             steps=longer.steps,
             cycles=longer.cycles,
             history=longer.history,
             note=real.note or imag.note,
             finite=real.finite and imag.finite,
+            claimed=both(part.claimed for part in results),
         )
 
     def solution(self, results: list[SolveResult]) -> Any:

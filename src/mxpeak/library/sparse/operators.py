@@ -96,7 +96,7 @@ def solve_operator(
         rows = right_side.shape[0] if A.order is None and right_side.shape else A.order
         return _supported(options(), A, where), where, inputs.vectors(b, "b", rows or 0, part=ranks.size > 1)
 
-    chosen, where, right_side = validate_on_all(ranks, checked, lambda it: _must_match(it[0], it[2], x0))
+    chosen, where, right_side = validate_on_all(ranks, checked, lambda it: _must_match(A, it[0], it[2], x0))
     rows = right_side.shape[0]
     counts = ranks.bcast_object(ranks.gather_objects(rows))
     group = RankGroup(ranks, tuple(accumulate(counts, initial=0)))
@@ -140,13 +140,14 @@ def _supported(options: GmresOptions, A: GivenOperator, device: Any) -> GmresOpt
     return options
 
 
-def _must_match(options: GmresOptions, right_side: Input, x0: Any) -> str:
+def _must_match(A: GivenOperator, options: GmresOptions, right_side: Input, x0: Any) -> str:
     """Return the arguments that must be equal on all ranks, as text."""
-    names = ("precision", "rtol", "atol", "restart", "maxiter")
+    names = ("method", "precision", "rtol", "atol", "restart", "maxiter")
     values = ", ".join(f"{name}={getattr(options, name)}" for name in names)
     preconditioner = "a function" if callable(options.preconditioner) else options.preconditioner
     shape = f"columns of b {right_side.shape[1:]}, b.dtype={right_side.dtype}, x0 {'none' if x0 is None else 'given'}"
-    return f"{values}, preconditioner={preconditioner}, {shape}"
+    types = {None: "no dtype", False: "a real dtype", True: "a complex dtype"}
+    return f"{values}, preconditioner={preconditioner}, A={A.kind} with {types[A.is_complex]}, {shape}"
 
 
 def _is_complex(A: GivenOperator, B: Any, x0: Any, group: RankGroup) -> bool:

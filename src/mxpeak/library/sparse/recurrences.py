@@ -192,8 +192,6 @@ def minres(
 
     Warns
     -----
-    IllConditionedWarning
-        The matrix A is singular to working precision. `minres` can detect this only with complete LU factors.
     NotSolvedWarning
         The solution x is not finite.
 

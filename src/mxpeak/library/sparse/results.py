@@ -89,7 +89,7 @@ def _info(
         notes[ill_conditioned_note(condition, solved=outcome is Outcome.SOLVED)] = None
     recurrence: dict[str, Any] = {}
     if isinstance(driver, RecurrenceRounds):
-        recurrence = {"method": driver.method.name, "claimed": driver.claimed}
+        recurrence = {"method": driver.method.name, "claimed": max(result.claimed for result in results)}
     return (KrylovInfo if recurrence else GmresInfo)(
         outcome=outcome,
         n=driver.n,
