@@ -209,6 +209,21 @@ def test_breakdown_of_bicgstab_is_named() -> None:
     assert "use mxpeak.gmres" in info.message
 
 
+@pytest.mark.parametrize(
+    ("A", "b"),
+    [
+        ([[-1.0, -2.0, 0.0], [2.0, -1.0, 2.0], [-1.0, 2.0, -1.0]], [0.0, -1.0, -1.0]),
+        ([[1.0, -2.0, -1.0], [1.0, 2.0, -1.0], [0.0, 0.0, 2.0]], [0.0, 0.0, -1.0]),
+    ],
+)
+def test_bicgstab_starts_again_after_a_breakdown(A: Any, b: Any) -> None:
+    """The first run breaks down after one step, with more than half of the residual left."""
+    x, info = mx.bicgstab(aslinearoperator(np.array(A)), b)
+    assert info.converged, str(info)
+    assert info.cycles == 2
+    np.testing.assert_allclose(np.array(A) @ x, b, atol=1e-8)
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize(
     ("options", "said"),
