@@ -90,6 +90,30 @@ def test_a_run_that_is_too_short_for_its_counter_has_no_energy(monkeypatch: pyte
     assert f"<p>energy {why}</p>" in page
 
 
+def test_only_phases_of_the_timed_work_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans exist before the timed work, which adds calls to them or begins a computation; new ones may follow."""
+    monkeypatch.setattr(harness, "processors", lambda: [Grows(perf_counter)])
+    config = HplConfig(n=(64,), nb=(16,), threads=1)
+    with harness.open_bench(harness.Bench[HplConfig], lambda *_: None, config, Solo(), {}) as bench:
+        bench.begin(None)
+        warm, same, again = (bench.new_spans() for _ in range(3))
+        for spans in (warm, same, again):
+            spans.start("generate", 0.0)
+            with spans("generate"), spans("gemm"):
+                pass
+
+        def work() -> None:
+            with same("swap"), same("gemm"):
+                pass
+            again.start("solve", 0.0)
+            with again("ptrsv"), bench.new_spans()("bcast"):
+                pass
+
+        bench.metered(work)
+        found = bench.energies(None)["energy"]["not_attributable"]["phases"]
+    assert found == ["bcast", "gemm", "ptrsv", "swap"]
+
+
 @pytest.mark.parametrize("counters", [[], [Closed()]])
 def test_the_page_says_that_energy_was_not_measured_and_why(
     monkeypatch: pytest.MonkeyPatch, counters: list[Any]

@@ -213,13 +213,24 @@ class Bench(Generic[AnyConfig]):
     def metered(self, work: Callable[[], object], comm: Communicator | None = None, part: str = MAIN) -> float:
         """Time `work` like `slowest`, and add its energy to a part of ENERGIES. Collective over comm, or all ranks."""
         elapsed_s, meter = None, self._meters[part]
+        before = [(spans, spans.computations, _calls(spans)) for spans in self._spans]
         meter.begin()
         try:
             elapsed_s = self.slowest(work, comm)
         finally:
-            phases = () if elapsed_s is None else (name for spans in self._spans for name in spans.phases)
-            meter.end(elapsed_s, set(phases) - {DEVICE})
+            meter.end(elapsed_s, set() if elapsed_s is None else self._phases_since(before))
         return elapsed_s
+
+    def _phases_since(self, before: Sequence[tuple[Spans, int, Mapping[str, int]]]) -> set[str]:
+        """Return the phases with new calls since `before`: spans, their computations, and the calls of each phase.
+
+        A new computation starts the calls at 0.
+        """
+        phases = set[str]()
+        for spans in self._spans:
+            calls = next((old for one, count, old in before if one is spans and count == spans.computations), {})
+            phases |= {name for name, number in _calls(spans).items() if number > calls.get(name, 0)}
+        return phases - {DEVICE}
 
     def energies(self, result: Result | None) -> dict[str, Any]:
         """Return the energy of the measured work of a case, or the reason why it is unknown, on rank 0.
@@ -243,6 +254,11 @@ class Bench(Generic[AnyConfig]):
             return {part: found}
         why = next((why for *_, why in ranks if why), lone_second_die(used_by) or "no energy was measured")
         return {part: found, f"{part}_unknown": why}
+
+
+def _calls(spans: Spans) -> dict[str, int]:
+    """Return the number of calls of each phase so far."""
+    return {name: phase.calls for name, phase in spans.known_phases.items()}
 
 
 def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
