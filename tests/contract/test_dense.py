@@ -20,7 +20,7 @@ from mxpeak.kernels.reference import dense as reference_dense
 from mxpeak.kernels.reference.rounding import rounded
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import inverse_one_norm
-from tests.support.backends import BACKENDS, Backend, backend_named
+from tests.support.backends import BACKENDS, Backend, backend_named, narrow
 from tests.support.systems import TYPES, layouts, random
 from tests.support.turns import for_each
 
@@ -43,13 +43,9 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             from mxpeak.kernels.torch.lu import pivoted_lu
 
             patch.setattr(pivoted_lu, "WIDTH", WIDTH)
-            patch.setattr(dense.TorchDense, "__init__", narrow(dense.TorchDense.__init__))
+            patch.setattr(dense.TorchDense, "__init__", narrow(dense.TorchDense.__init__, WIDTH))
             patch.setattr(dense, "STRIP", 40)
         yield backend
-
-
-def narrow(init: Any) -> Any:
-    return lambda self, device: init(self, device, WIDTH)
 
 
 def rows_of(backend: Backend, F: PivotedLU) -> Any:

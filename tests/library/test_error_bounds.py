@@ -12,7 +12,7 @@ import pytest
 import mxpeak as mx
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.library.dense import ErrorBound
-from tests.library.test_500_systems import exactly, systems
+from tests.support.hard_systems import exactly, systems
 from tests.support.roundoff import U
 from tests.support.systems import random, spectrum
 

@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 import mxpeak as mx
-from tests.library.test_500_systems import exactly, row_error, systems, true_eta
+from tests.support.hard_systems import exactly, row_error, systems, true_eta
 from tests.support.systems import TYPES, random, spectrum
 
 N = 60

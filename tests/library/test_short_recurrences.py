@@ -18,7 +18,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 import mxpeak as mx
 from mxpeak.errors import Outcome, UsageError
-from tests.library.test_published_inputs import CASES, incidence, right_hand_side
+from tests.support.published_inputs import CASES, incidence, right_hand_side
 from tests.support.sparse_ranks import cut, even
 from tests.support.sparse_systems import (
     beam,

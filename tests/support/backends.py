@@ -92,3 +92,8 @@ def each(backend: Backend, monkeypatch: pytest.MonkeyPatch, choice: str, *values
 def sizes(backend: Backend, *of_all: Any, interpreted: Any = ()) -> tuple[Any, ...]:
     """The sizes to be tested; of Triton's interpreter, which takes milliseconds a tile, only the chosen ones."""
     return interpreted if backend.interpreted and interpreted else of_all
+
+
+def narrow(init: Any, width: int) -> Any:
+    """Return a constructor of dense kernels on torch with panels of this width."""
+    return lambda self, device: init(self, device, width)
