@@ -80,8 +80,8 @@ def solve(
         Structure of A, as in `scipy.linalg.solve`. "gen" uses an LU factorization. "pos" uses the Cholesky
         factorization of a symmetric or Hermitian positive definite matrix, "sym" an LDL^T factorization, and "her" an
         LDL^H factorization. With "auto", `solve` tests whether A is Hermitian with a positive diagonal. If so, it
-        tries the Cholesky factorization first, and uses LU if A is not positive definite. "auto" uses LU for a stack
-        and for a DistributedMatrix.
+        tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack or a
+        DistributedMatrix, "auto" uses LU.
     lower : bool, default False
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
         reads the other triangle.
