@@ -1,8 +1,8 @@
 """Select the engine and the precision for `solve`, `lu_factor` and the distributed solver, by the order of A.
 
 An engine factors A. `small_lu` is the compiled elimination for moderate orders, `lapack` the host's LU in fp64, `ranks`
-the LU over ranks, and `cholesky` and `ldl` the factorizations of symmetric matrices. Each crossover was measured with
-one and two threads.
+the LU over ranks, and `cholesky` and `ldl` the factorizations of symmetric matrices. The crossovers of LU were measured
+with one and two threads. Those of `cholesky`, `ldl` and QR are estimates.
 """
 
 from __future__ import annotations

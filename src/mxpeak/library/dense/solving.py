@@ -77,10 +77,10 @@ def solve(
     local : bool, default False
         If True, b and x contain only the rows of this rank. This option requires a DistributedMatrix.
     assume_a : {"gen", "pos", "sym", "her", "auto"}, default "gen"
-        Structure of A, as in `scipy.linalg.solve`. "gen" uses an LU factorization. "pos" uses the Cholesky
-        factorization of a symmetric or Hermitian positive definite matrix, "sym" an LDL^T factorization, and "her" an
-        LDL^H factorization. With "auto", `solve` tests whether A is Hermitian with a positive diagonal. If so, it
-        tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack or a
+        Structure of A, as in `scipy.linalg.solve`. The default uses an LU factorization. With "pos", `solve` uses the
+        Cholesky factorization of a symmetric or Hermitian positive definite matrix. With "sym" or "her", it uses an
+        LDL^T or LDL^H factorization. With "auto", `solve` tests whether A is Hermitian with a positive diagonal. If so,
+        it tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack or a
         DistributedMatrix, "auto" uses LU.
     lower : bool, default False
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
