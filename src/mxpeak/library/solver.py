@@ -50,8 +50,8 @@ class Solver:
     ...     x, info = solver.solve(b)
     ...     solver.update(A + 0.01 * np.eye(3))
     ...     x, info = solver.solve(b)
-    >>> info.solved, info.lagged
-    (True, True)
+    >>> info.solved
+    True
     """
 
     def __init__(self, A: Any, *, device: str = "auto", **options: Any):
