@@ -306,7 +306,8 @@ def test_a_person_can_read_the_info() -> None:
     _, info = mx.solve(A, random((60, 3)), precision="bf16")
     lines, emulated = str(info).splitlines(), " (emulated)" if info.emulated else ""
     assert lines[0].startswith(f"solved: n = 60, 3 right-hand sides, LU in bf16{emulated}, ")
-    assert [line.split()[0] for line in lines[1:6]] == ["backward", "row-wise", "condition", "growth", "time"]
+    names = [line.split()[0] for line in lines[1:7]]
+    assert names == ["backward", "row-wise", "forward", "condition", "growth", "time"]
     assert repr(info).startswith("SolveInfo(outcome=")
     assert info.outcome is Outcome.SOLVED
     with pytest.raises(AttributeError):

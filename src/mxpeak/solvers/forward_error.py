@@ -67,7 +67,7 @@ def condition_number(factors: ArrayFactors) -> float:
 
 def condition_if_unchanged(factors: ArrayFactors, X: Block, B: Block, eta: float) -> float:
     """Return the condition number, or NaN if it depends on A and A, X or B changed since eta was computed."""
-    if factors.condition_of_A is None and _refines(factors) and eta < inf:
+    if X.shape[1] and factors.condition_of_A is None and _refines(factors) and eta < inf:
         with factors.computing():
             if residual_if_unchanged(factors.kernels, factors.matrix.A, X, B, eta) is None:
                 return nan

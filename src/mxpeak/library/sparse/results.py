@@ -27,15 +27,17 @@ def solved(
     vectors: tuple[Any, Any],
     options: GmresOptions,
     group: RankGroup,
+    nnz: int = 0,
 ) -> tuple[Any, GmresInfo]:
     """Solve for all right-hand sides, and return x in the layout of b and the diagnostics. Collective.
 
-    `set_up` returns the driver. `vectors` are b and x0 in fp64 in the memory of the kernels.
+    `set_up` returns the driver. `vectors` are b and x0 in fp64 in the memory of the kernels. `nnz` is the number of
+    entries of this rank's rows, which an empty solve reports.
     """
     B, X0 = vectors
     n = int(group.sum(B.shape[0]))
     if not (n and all(right_side.shape[1:])):
-        return right_side.result(B + X0), _empty(kernels, right_side, options, n, group)
+        return right_side.result(B + X0), _empty(kernels, right_side, options, n, int(group.sum(nnz)), group)
     try:
         begin = perf_counter()
         driver = set_up()
@@ -48,13 +50,15 @@ def solved(
     return right_side.result(columns.solution(results)), _info(driver, results, columns.tols, condition, setup_s)
 
 
-def _empty(kernels: SparseKernels, right_side: Input, options: GmresOptions, n: int, group: RankGroup) -> GmresInfo:
+def _empty(
+    kernels: SparseKernels, right_side: Input, options: GmresOptions, n: int, nnz: int, group: RankGroup
+) -> GmresInfo:
     """Return the diagnostics for an empty matrix or no right-hand side."""
     recurrence: dict[str, Any] = {} if options.method == "gmres" else {"method": options.method}
     return (KrylovInfo if recurrence else GmresInfo)(
         outcome=Outcome.SOLVED,
         n=n,
-        nnz=0,
+        nnz=nnz,
         rhs=int(np.prod(right_side.shape[1:], dtype=int)),
         tol=float(options.rtol),
         reason="there is nothing to solve",

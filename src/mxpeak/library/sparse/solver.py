@@ -102,7 +102,7 @@ class SparseSolver:
         with TURN, self._kernels.computing():
             B = inputs.on_kernels(right_side, self._kernels)
             X0 = inputs.start(None, right_side, self._kernels)
-            x, info = solved(self._kernels, self._set_up, right_side, (B, X0), self._options, SERIAL)
+            x, info = solved(self._kernels, self._set_up, right_side, (B, X0), self._options, SERIAL, self._A.nnz)
         return x, replace(info, lagged=self._lagged)
 
     def _set_up(self) -> GmresDriver:

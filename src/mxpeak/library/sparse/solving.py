@@ -213,7 +213,8 @@ def solve_on(device: Any, A: Any, b: Any, x0: Any, options: GmresOptions) -> tup
     with TURN, kernels.computing():
         B = inputs.on_kernels(right_side, kernels)
         X0 = inputs.start(x0, right_side, kernels)
-        return solved(kernels, driver_for(kernels, whole, options, SERIAL), right_side, (B, X0), options, SERIAL)
+        set_up = driver_for(kernels, whole, options, SERIAL)
+        return solved(kernels, set_up, right_side, (B, X0), options, SERIAL, whole.nnz)
 
 
 def kernels_for(device: Any, A: Csr, options: GmresOptions) -> SparseKernels:
@@ -241,7 +242,7 @@ def solve_rows(
         share = group.collectively(lambda: read(A, b, x0, kernels))
         group, rows = joined(comm, share, _must_match(share, x0, options))
         set_up = driver_for(kernels, rows, options, group)
-        return solved(kernels, set_up, share.right_side, (share.b, share.x0), options, group)
+        return solved(kernels, set_up, share.right_side, (share.b, share.x0), options, group, rows.nnz)
 
 
 def driver_for(kernels: SparseKernels, A: Csr, options: GmresOptions, group: RankGroup) -> Callable[[], GmresDriver]:
