@@ -9,36 +9,20 @@ each solver, after a pause and a call that is not counted. A measurement repeats
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import statistics
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.linalg
+from solve import Solver, backward_error, timed, write_runs
 
 import mxpeak as mx
-from mxpeak.kernels.host.engine.blas import blas_facts
-from mxpeak.perf.host import host_facts, software_facts
-
-PAUSE_S, COUNTED_S = 0.1, 0.005
-Solver = Callable[[Any, Any], Any]
 
 
 def by_scipy(A: Any, b: Any) -> Any:
     """Solve with SciPy's Cholesky factorization."""
     return scipy.linalg.cho_solve(scipy.linalg.cho_factor(A), b)
-
-
-def backward_error(A: Any, x: Any, b: Any) -> float:
-    """Return ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm."""
-    A_inf = max(float(np.abs(A[i : i + 256]).sum(axis=1).max()) for i in range(0, len(A), 256))
-    size = A_inf * np.abs(x).max() + np.abs(b).max()
-    return float(np.abs(b - A @ x).max() / size / (len(A) * np.finfo(A.dtype).eps / 2))
 
 
 def system(n: int, args: argparse.Namespace) -> tuple[Any, Any]:
@@ -49,18 +33,6 @@ def system(n: int, args: argparse.Namespace) -> tuple[Any, Any]:
         X = X + 1j * rng.standard_normal((n, n))
     A = X @ X.conj().T / n + np.eye(n)
     return A.astype(args.dtype), rng.standard_normal(n).astype(args.dtype)
-
-
-def timed(solver: Solver, A: Any, b: Any) -> float:
-    """Return the seconds per call, after a pause and a call that is not counted."""
-    time.sleep(PAUSE_S)
-    begin = time.perf_counter()
-    solver(A, b)
-    calls = max(1, int(COUNTED_S / (time.perf_counter() - begin)))
-    begin = time.perf_counter()
-    for _ in range(calls):
-        solver(A, b)
-    return (time.perf_counter() - begin) / calls
 
 
 def compare(n: int, repeat: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -115,13 +87,7 @@ def main() -> None:
             flush=True,
         )
     if args.out:
-        facts = {
-            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
-            "machine": host_facts(),
-            "software": software_facts(),
-            "scipy_blas": blas_facts(),
-        }
-        args.out.write_text(json.dumps({**facts, "runs": rows}, indent=1) + "\n")
+        write_runs(args.out, rows)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,17 @@ def compare(n: int, sides: int, repeat: int, args: argparse.Namespace) -> dict[s
     }
 
 
+def write_runs(file: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the results with the command, the machine and the software."""
+    facts = {
+        "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
+        "machine": host_facts(),
+        "software": software_facts(),
+        "scipy_blas": blas_facts(),
+    }
+    file.write_text(json.dumps({**facts, "runs": rows}, indent=1) + "\n")
+
+
 def main() -> None:
     warnings.simplefilter("ignore", mx.IllConditionedWarning)
     warnings.simplefilter("ignore", scipy.linalg.LinAlgWarning)
@@ -129,13 +140,7 @@ def main() -> None:
             flush=True,
         )
     if args.out:
-        facts = {
-            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
-            "machine": host_facts(),
-            "software": software_facts(),
-            "scipy_blas": blas_facts(),
-        }
-        args.out.write_text(json.dumps({**facts, "runs": rows}, indent=1) + "\n")
+        write_runs(args.out, rows)
 
 
 if __name__ == "__main__":

@@ -10,20 +10,16 @@ same systems. The solvers are interleaved, and one call of each is not counted.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from solve import write_runs
 
 import mxpeak as mx
-from mxpeak.kernels.host.engine.blas import blas_facts
-from mxpeak.perf.host import host_facts, software_facts
 
 PAUSE_S = 0.2
 System = tuple[Any, Any]
@@ -126,13 +122,7 @@ def main() -> None:
             flush=True,
         )
     if args.out:
-        facts = {
-            "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
-            "machine": host_facts(),
-            "software": software_facts(),
-            "scipy_blas": blas_facts(),
-        }
-        args.out.write_text(json.dumps({**facts, "runs": rows}, indent=1) + "\n")
+        write_runs(args.out, rows)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from mxpeak.library.outcomes import warned
@@ -100,22 +101,8 @@ def cg(
     (True, True)
     """
 
-    def options() -> GmresOptions:
-        return checked_options(
-            GmresOptions(
-                precision,
-                rtol,
-                atol,
-                None,
-                maxiter,
-                preconditioner_of(M, preconditioner),
-                threads=threads,
-                callback=callback,
-                method="cg",
-            )
-        )
-
-    return warned(*_solved(A, b, x0, options, device, comm))
+    options = partial(GmresOptions, precision, rtol, atol, None, maxiter, threads=threads, callback=callback)
+    return warned(*_solved("cg", options, (M, preconditioner), (A, b, x0), device, comm))
 
 
 def minres(
@@ -204,22 +191,8 @@ def minres(
     (True, True)
     """
 
-    def options() -> GmresOptions:
-        return checked_options(
-            GmresOptions(
-                precision,
-                rtol,
-                atol,
-                None,
-                maxiter,
-                preconditioner_of(M, preconditioner),
-                threads=threads,
-                callback=callback,
-                method="minres",
-            )
-        )
-
-    return warned(*_solved(A, b, x0, options, device, comm))
+    options = partial(GmresOptions, precision, rtol, atol, None, maxiter, threads=threads, callback=callback)
+    return warned(*_solved("minres", options, (M, preconditioner), (A, b, x0), device, comm))
 
 
 def bicgstab(
@@ -309,28 +282,26 @@ def bicgstab(
     (True, True)
     """
 
-    def options() -> GmresOptions:
-        return checked_options(
-            GmresOptions(
-                precision,
-                rtol,
-                atol,
-                None,
-                maxiter,
-                preconditioner_of(M, preconditioner),
-                threads=threads,
-                callback=callback,
-                method="bicgstab",
-            )
-        )
-
-    return warned(*_solved(A, b, x0, options, device, comm))
+    options = partial(GmresOptions, precision, rtol, atol, None, maxiter, threads=threads, callback=callback)
+    return warned(*_solved("bicgstab", options, (M, preconditioner), (A, b, x0), device, comm))
 
 
 def _solved(
-    A: Any, b: Any, x0: Any, options: Callable[[], GmresOptions], device: str, comm: Any
+    method: str,
+    options: Callable[..., GmresOptions],
+    preconditioners: tuple[Any, Any],
+    system: tuple[Any, Any, Any],
+    device: str,
+    comm: Any,
 ) -> tuple[Any, KrylovInfo]:
-    """Return x and the diagnostics of a short recurrence. Collective."""
-    x, info = solve_any(A, b, x0, options, device, comm)
+    """Return x and the diagnostics of a short recurrence. Collective.
+
+    `preconditioners` are the arguments M and preconditioner, and `system` is A, b and x0.
+    """
+
+    def checked() -> GmresOptions:
+        return checked_options(options(preconditioner=preconditioner_of(*preconditioners), method=method))
+
+    x, info = solve_any(*system, checked, device, comm)
     assert isinstance(info, KrylovInfo)
     return x, info
