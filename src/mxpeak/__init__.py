@@ -51,9 +51,8 @@ __all__ = [
 ]
 #: Module of each public name, except for the names in the module of the norms.
 _HOMES = {
-    **dict.fromkeys(
-        ("DistributedMatrix", "solve", "lu_factor", "cho_factor", "lstsq", "refine"), "mxpeak.library.dense"
-    ),
+    **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor", "refine"), "mxpeak.library.dense"),
+    "lstsq": "mxpeak.library.dense.least_squares",
     **dict.fromkeys(("bicgstab", "cg", "gmres", "minres", "rows_from_file"), "mxpeak.library.sparse"),
     "Solver": "mxpeak.library.solver",
     **dict.fromkeys(

@@ -6,7 +6,6 @@
     x, info = mxpeak.solve(A, b, assume_a="pos")
     F = mxpeak.cho_factor(A)
     x, info = mxpeak.refine(A, b, x)
-    x, info = mxpeak.lstsq(A, b)
 
 P A = L U is computed in the precision in which the hardware is fast (Carson, Higham 2018). Classical refinement,
 x = x + U^-1 L^-1 (b - A x), then removes the errors of the factors as long as each step gains digits. GMRES,
@@ -25,7 +24,6 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_solving import DistributedFactors
 from mxpeak.library.dense.factors import LUFactors
 from mxpeak.library.dense.info import SolveInfo
-from mxpeak.library.dense.least_squares import LeastSquaresInfo, lstsq
 from mxpeak.library.dense.refining import refine
 from mxpeak.library.dense.solving import cho_factor, lu_factor, solve
 from mxpeak.library.dense.symmetric import CholeskyFactors
@@ -37,10 +35,8 @@ __all__ = [
     "DistributedMatrix",
     "ErrorBound",
     "LUFactors",
-    "LeastSquaresInfo",
     "SolveInfo",
     "cho_factor",
-    "lstsq",
     "lu_factor",
     "refine",
     "solve",
