@@ -332,8 +332,7 @@ def test_wrong_arguments_are_refused(case: str) -> None:
 #
 # Inputs and expected values of the 11 tests of scipy.linalg.lstsq. All pass, except for `test_check_finite`, which does
 # not apply: mxpeak has no argument `check_finite`, because it always checks its arguments. The parameters
-# `lapack_driver`, `overwrite_a` and `overwrite_b` do not apply
-# either.
+# `lapack_driver`, `overwrite_a` and `overwrite_b` do not apply either.
 
 CASES = {
     "overdetermined": ([[1, 2], [4, 5], [3, 4]], [1, 2, 3], [-0.428571428571429, 0.85714285714285]),
@@ -346,12 +345,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in CASES for dtype in TYPES if np.can_cast(np.array(CASES[name][0]), dtype, "same_kind")],
+)
 def test_scipy_simple_cases(name: str, dtype: Any) -> None:
     A, b, expected = (np.array(V) for V in CASES[name])
-    if np.dtype(dtype).kind != "c" and A.dtype.kind == "c":
-        pytest.skip("complex numbers")
     x, info = mx.lstsq(A.astype(dtype), b.astype(dtype))
     assert info.rank == 2
     assert np.allclose(x, expected, rtol=25 * np.finfo(dtype).eps, atol=25 * np.finfo(dtype).eps)
