@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import SERIAL
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.library.inputs import device_for, device_of
@@ -45,11 +46,11 @@ class SparseSolver:
         self._driver: GmresDriver | None = None  # of the current matrix, or with an earlier preconditioner
         self._first = 0  # iterations of the first solve with this preconditioner
         self._lagged = self._refresh = False
-        self._read(A)
+        self._A, self._device_of_A = self._read(A)
 
-    def _read(self, A: Any) -> None:
-        self._device_of_A = device_for(self._device, device_of(A) or "cpu")
-        self._A = inputs.matrix(A)
+    def _read(self, A: Any) -> tuple[Csr, Any]:
+        """Return the validated matrix and its device."""
+        return inputs.matrix(A), device_for(self._device, device_of(A) or "cpu")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,14 +66,13 @@ class SparseSolver:
 
     def update(self, A: Any) -> None:
         """Replace the matrix. The preconditioner is kept unless the last solve needed too many iterations."""
-        before = self._A
-        self._read(A)
-        if self._A.shape != before.shape or self._A.dtype != before.dtype:
-            new, self._A = self._A, before
+        before, (new, device) = self._A, self._read(A)
+        if new.shape != before.shape or new.dtype != before.dtype:
             raise UsageError(
                 f"the new A has shape {new.shape} and dtype {new.dtype}, but the earlier one has shape {before.shape} "
                 f"and dtype {before.dtype}; use a new Solver"
             )
+        self._A, self._device_of_A = new, device
         if self._driver is None or self._refresh:
             self.close()
             return
