@@ -147,6 +147,16 @@ def test_a_slow_node_is_named() -> None:
     assert decide_links(invented(HOSTS, both), positions(HOSTS), 0.3).hosts == ["c"]
 
 
+@pytest.mark.parametrize("direction", ["sends", "receives"])
+def test_a_node_that_is_slow_in_one_direction_is_named(direction: str) -> None:
+    """The other hosts have two slow links of six in the other direction."""
+    ends = {(source, dest) for source in (4, 5) for dest in range(8) if dest % 2 == source % 2 and dest != source}
+    slow = dict.fromkeys(ends if direction == "sends" else {(dest, source) for source, dest in ends}, 0.4)
+    verdict = decide_links(invented(HOSTS, slow), positions(HOSTS), 0.3)
+    assert {(link.source, link.dest) for link in verdict.slow} == set(slow)
+    assert verdict.hosts == ["c"]
+
+
 def test_a_slow_link_within_a_node_names_the_node() -> None:
     verdict = decide_links(invented(HOSTS, {(2, 3): 0.5}), positions(HOSTS), 0.3)
     assert {(link.source, link.dest) for link in verdict.slow} == {(2, 3)}

@@ -40,7 +40,7 @@ SEED = 700
 #: The kinds of links, and the measures of a link.
 WITHIN, BETWEEN = "within a node", "between nodes"
 BANDWIDTH, LATENCY = "bandwidth", "latency"
-#: Minimum number of nodes for naming a slow node, and the share of its links that must be slow.
+#: Minimum number of nodes for naming a slow node, and the share of its links in one direction that must be slow.
 FEWEST_NODES, MAJORITY = 3, 0.5
 
 
@@ -96,7 +96,8 @@ class SlowLink:
 class LinkVerdict:
     """The spread of each measure by kind of link, the slow and wrong links, and the hosts that explain them.
 
-    hosts    hosts with a slow or wrong link within the host, or with more than half of their links to other hosts
+    hosts    hosts with a slow or wrong link within the host, or with more than half of their links to other hosts or
+             from other hosts
     """
 
     spreads: dict[str, dict[str, Spread]]
@@ -295,18 +296,18 @@ def _hosts(
     """Return the hosts that explain the slow and wrong links: see `LinkVerdict`."""
     defective = _defective(slow, wrong)
     named: set[str] = set()
-    counts: dict[str, list[int]] = {}
+    counts: dict[tuple[str, str], list[int]] = {}  # by host and direction: a slow sender slows only one direction
     for link in links:
         bad = (link.source, link.dest) in defective
-        hosts = {places[link.source].host, places[link.dest].host}
-        if len(hosts) == 1:
-            named |= hosts if bad else set()
+        source, dest = places[link.source].host, places[link.dest].host
+        if source == dest:
+            named |= {source} if bad else set()
             continue
-        for host in hosts:
-            defects, total = counts.setdefault(host, [0, 0])
-            counts[host] = [defects + bad, total + 1]
-    if len(counts) >= FEWEST_NODES:
-        named |= {host for host, (defects, total) in counts.items() if defects > MAJORITY * total}
+        for end in ((source, "sends"), (dest, "receives")):
+            defects, total = counts.setdefault(end, [0, 0])
+            counts[end] = [defects + bad, total + 1]
+    if len({host for host, _ in counts}) >= FEWEST_NODES:
+        named |= {host for (host, _), (defects, total) in counts.items() if defects > MAJORITY * total}
     return sorted(named)
 
 
