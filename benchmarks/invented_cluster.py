@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,8 @@ from typing import Any
 NODES, RANKS_PER_NODE = 4, 2
 RANKS = NODES * RANKS_PER_NODE
 BRIDGE, NETWORK = "mxbridge", "10.77.0"
+#: Keeps UCX from the shared memory of the machine, through which it would pass by the interfaces of the nodes.
+ONLY_NETWORK = {"UCX_TLS": "tcp,self"}
 GROUPS = Path("/sys/fs/cgroup/cpu/mxpeak-invented")
 #: Starts the processes of a node in its control group and its namespace. mpiexec passes the address and a command.
 LAUNCHER = """#!/bin/bash
@@ -127,7 +130,7 @@ def scan(folder: Path, words: Sequence[str], variables: Mapping[str, str]) -> di
         ["mpiexec", "-iface", BRIDGE, "-launcher", "ssh", "-launcher-exec", str(launcher), "-hosts", hosts,
          "-n", str(RANKS), sys.executable, "-m", "mxpeak", "scan", *words, "--progress", "never", "--json", str(file),
          "--out", str(folder / f"scan-{time.time_ns()}")],
-        capture_output=True, text=True, env=os.environ | variables, check=False,
+        capture_output=True, text=True, env=os.environ | ONLY_NETWORK | variables, check=False,
     )  # fmt: skip
     if not file.exists():
         raise SystemExit(f"the scan ended with {ended.returncode}: {ended.stdout[-500:]}{ended.stderr[-500:]}")
@@ -151,6 +154,7 @@ def main() -> int:
     )
     parser.add_argument("--out", help="file for the results")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # otherwise loops and namespaces would remain
     cases = [(name, (k + at) % NODES) for k in range(args.rounds) for at, name in enumerate(("busy", "link", "bit"))]
     cases += [("clean", -1)] * args.clean
     lines: list[dict[str, Any]] = []
