@@ -18,7 +18,7 @@ import scipy.sparse
 import mxpeak as mx
 from mxpeak.kernels.host.dense import small_lu, stacked_lu
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.lu import operands, solves
+from mxpeak.kernels.host.lu import emulation, operands, solves
 from mxpeak.kernels.host.lu.row_sums import add_rounded_sums, add_stored_sums
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import compile as first_uses
@@ -73,6 +73,12 @@ def units() -> None:
         entry.compiled()
 
 
+def emulated() -> None:
+    """Products of fp64 matrices by residues."""
+    for entry in (*emulation.BY_SGEMM, *emulation.BY_TILES):
+        entry.compiled()
+
+
 #: Dealt out in turn to as many processes as there are cores; on two of them each takes about as long.  What is alike
 #: stays together, for what parts share each process compiles once, and what Numba needs each loads.
 PARTS: dict[str, Callable[[], None]] = {
@@ -83,6 +89,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "eliminations": partial(eliminations, np.complex128, np.complex64, np.float64, np.float32),
     "stacks": partial(stacks, np.float64, np.float32),
     "products of 16-bit operands": units,
+    "emulated fp64": emulated,
 }
 
 

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from mxpeak.kernels.contract.backend import Backend, Indices, Matrix, Vector
+from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.panel_plan import PanelOp
 
@@ -234,6 +235,15 @@ class LuKernels(Backend, Protocol):
         The error is at most (k+1)·u·|A||B| + u·|C|, and the operation takes 2·m·n·k flops. If A and B are operands
         with a precision below fp32, C is row-major. For matrix engines that add products of fp8 numbers in about 14
         bits, u is that of 14 bits.
+        """
+
+    def subtract_emulated_product(self, C: Matrix, A: Matrix, B: Matrix) -> Emulation:
+        """Compute C -= A B in place for fp64 matrices or panels by INT8 products, and count the blocks by method.
+
+        The error is at most 9·u·|A||B| + ⌈k/2^14⌉·u·|C| componentwise, for any spans of exponents. A block with NaN or
+        infinity, or with spans that need too many moduli, is computed in native fp64 and has the error of
+        `subtract_product`. The operation counts as 2·m·n·k flops. Raises ResourceError if the device has no INT8
+        products.
         """
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:

@@ -6,6 +6,7 @@ from time import perf_counter
 
 import numpy as np
 
+from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.contract.lu import (
     HAS_TOP,
     HEAD,
@@ -18,6 +19,7 @@ from mxpeak.kernels.contract.lu import (
     PanelSolve,
     by_substitution,
 )
+from mxpeak.kernels.reference import emulation
 from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.kernels.synchronous import Synchronous
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -132,6 +134,9 @@ class ReferenceLu(Synchronous):
     def subtract_product(self, C: Array, A: Array, B: Array) -> None:
         with quiet():
             C -= A @ B
+
+    def subtract_emulated_product(self, C: Array, A: Array, B: Array) -> Emulation:
+        return emulation.subtract_emulated_product(C, A, B)
 
     def solve_upper(self, U: Array, x: Array) -> None:
         with quiet():

@@ -1,9 +1,9 @@
-"""Detect the processor's matrix instructions for 16-bit numbers, and compute tiles of products with them.
+"""Detect the processor's matrix instructions for 16-bit and 8-bit numbers, and compute tiles of products with them.
 
 A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, and AVX-512 computes C -= A
 B. A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both
 instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B. AVX-512 reads one pair of
-A, repeated, and 16 pairs of B.
+A, repeated, and 16 pairs of B. For 8-bit numbers, four entries of B along k replace a pair, and sums are in INT32.
 
 llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. All other parts of a
 product are ordinary compiled code (`operands`).
@@ -26,18 +26,20 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import inner
+from mxpeak.kernels.host.engine.vector_ir import vector_at
 
 #: The largest number of rows of a tile, the number of columns of a tile, and the multiple to which k is padded with
 #: zeros.
 ROWS, COLUMNS, DEPTH = 32, 32, 32
 
-#: The number by which compiled code selects each matrix engine.
-AMX_FP16, AMX_BF16, AVX512_BF16 = range(3)
+#: The number by which compiled code selects each matrix engine. SOFTWARE_INT8 selects compiled loops, which compute the
+#: same tiles as AMX_INT8 and test its layouts on other processors.
+AMX_FP16, AMX_BF16, AVX512_BF16, AMX_INT8, SOFTWARE_INT8 = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixEngine:
-    """A type of instruction that multiplies 16-bit numbers.
+    """A type of instruction that multiplies 16-bit or 8-bit numbers.
 
     rows        the rows of A in one tile
     features    the required processor features, by LLVM's names
@@ -59,19 +61,24 @@ UNITS = (
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
     MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
 )
+#: The engine that multiplies residues of emulated fp64 products, with sums in INT32.
+INT8_UNIT = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "avx512f"))
 
 
 @cache
 def present() -> tuple[MatrixEngine, ...]:
-    """Return the matrix engines that this process may use, or none if Numba compiles for another processor."""
+    """Return the matrix engines for 16-bit numbers that this process may use."""
+    return tuple(filter(is_present, UNITS))
+
+
+@cache
+def is_present(unit: MatrixEngine) -> bool:
+    """Return whether this process may use a matrix engine. Numba must compile for this processor."""
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
-        return ()
+        return False
     features = llvmlite.binding.get_host_cpu_features()
-    return tuple(
-        unit
-        for unit in UNITS
-        if all(features.get(name, False) for name in unit.features) and ("amx-tile" not in unit.features or _may_tile())
-    )
+    has_all = all(features.get(name, False) for name in unit.features)
+    return has_all and ("amx-tile" not in unit.features or _may_tile())
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
@@ -190,6 +197,7 @@ def _overwritten(*names):
 
 
 _VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
+_TILE_REGISTERS = _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
 
 
 def _assembled(unit, assembly, arguments, used, moved=()):
@@ -202,7 +210,7 @@ def _assembled(unit, assembly, arguments, used, moved=()):
     """
 
     def codegen(context, builder, signature, args):
-        if UNITS[unit] in present():
+        if is_present(unit):
             constraints = [f"=&{{{name}}}" for name in moved] + ["r"] * (arguments - len(moved))
             constraints += [*map(str, range(len(moved))), *used, *_MEMORY]
             result = ir.LiteralStructType([_I64] * len(moved)) if moved else ir.VoidType()
@@ -215,12 +223,21 @@ def _assembled(unit, assembly, arguments, used, moved=()):
 
 @intrinsic
 def _tile_amx_fp16(typingctx, T, A, lda, B, depths):
-    return _assembled(AMX_FP16, _amx("tdpfp16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9"))
+    return _assembled(
+        UNITS[AMX_FP16], _amx("tdpfp16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
+    )
 
 
 @intrinsic
 def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
-    return _assembled(AMX_BF16, _amx("tdpbf16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9"))
+    return _assembled(
+        UNITS[AMX_BF16], _amx("tdpbf16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
+    )
+
+
+@intrinsic
+def _tile_amx_int8(typingctx, T, A, lda, B, depths):
+    return _assembled(INT8_UNIT, _amx("tdpbssd"), 5, _TILE_REGISTERS)
 
 
 @intrinsic
@@ -231,17 +248,17 @@ def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
     bytes.
     """
     used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
-    return _assembled(AVX512_BF16, _avx512(), 6, used, moved=("rax", "r8", "r9"))
+    return _assembled(UNITS[AVX512_BF16], _avx512(), 6, used, moved=("rax", "r8", "r9"))
 
 
 @intrinsic
 def _load_config(typingctx, address):
-    return _assembled(AMX_BF16, "ldtilecfg ($0)", 1, [])
+    return _assembled(UNITS[AMX_BF16], "ldtilecfg ($0)", 1, [])
 
 
 @intrinsic
 def _release(typingctx):
-    return _assembled(AMX_BF16, "tilerelease", 0, [])
+    return _assembled(UNITS[AMX_BF16], "tilerelease", 0, [])
 
 
 @inner(inline=True)
@@ -271,6 +288,25 @@ def tile(unit, T, A, lda, B, depths):
         _tile_amx_bf16(T, A, lda, B, depths)
     else:
         _tile_amx_fp16(T, A, lda, B, depths)
+
+
+@inner()
+def tile_int8(unit, T, A, lda, B, depths):
+    """Compute T = A B for INT8 numbers: 32 rows, 32 columns and 64·depths entries along k, with sums in INT32.
+
+    The arguments are those of `tile`. The layout of A and B is that of pairs, with four entries along k instead of two.
+    """
+    if unit == AMX_INT8:
+        _tile_amx_int8(T, A, lda, B, depths)
+        return
+    for i in range(ROWS):
+        sums, a = vector_at(T + i * COLUMNS * 4, COLUMNS, np.int32), vector_at(A + i * lda, depths * 64, np.int8)
+        sums[:] = 0
+        for group in range(depths * 16):
+            b = vector_at(B + group * COLUMNS * 4, COLUMNS * 4, np.int8)
+            for j in range(COLUMNS):
+                for byte in range(4):
+                    sums[j] += np.int32(a[4 * group + byte]) * np.int32(b[4 * j + byte])
 
 
 @intrinsic

@@ -313,6 +313,18 @@ def float_of(typingctx, bits):
     return real(bits), codegen
 
 
+@intrinsic
+def nearest(typingctx, x):
+    """Return the integer nearest to a float64, ties to even, as a float64."""
+
+    def codegen(context, builder, signature, args):
+        function_type = ir.FunctionType(ir.DoubleType(), [ir.DoubleType()])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.rint.f64")
+        return builder.call(function, args)
+
+    return types.float64(types.float64), codegen
+
+
 #: Whether the target processor has instructions that convert fp16 to fp32. False if Numba compiles for a different
 #: processor.
 HAS_FP16 = not numba.config.CPU_NAME and (

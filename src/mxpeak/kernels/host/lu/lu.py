@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, BlockSolver, PanelSolve, by_substitution
 from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.engine.team import Team
-from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, triangle
+from mxpeak.kernels.host.lu import block, cast, emulation, operands, row_moves, row_sums, solves, triangle
 from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.lu.panel import HostPanels
 from mxpeak.kernels.synchronous import Synchronous
@@ -59,6 +60,9 @@ class HostLu(HostPanels, Synchronous):
         super().__init__(team)
         self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
+        int8 = matrix_engines.INT8_UNIT
+        #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
+        self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
         #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
         #: (`inverse`).
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
@@ -215,6 +219,13 @@ class HostLu(HostPanels, Synchronous):
         rows = slice(m * i // down, m * (i + 1) // down)
         columns = slice(n * j // across, n * (j + 1) // across)
         blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
+
+    def subtract_emulated_product(self, C: Array, A: Array, B: Array) -> Emulation:
+        if C.strides[1] != C.itemsize:
+            C, A, B = C.T, B.T, A.T  # compiled loops need C by rows
+        counts = [Emulation()] * self.threads
+        self._team.run(emulation.subtract_part, self.threads, C, A, B, self.int8_engine, counts)
+        return sum(counts, Emulation())
 
     def solve_upper(self, U: Array, x: Array) -> None:
         triangle.solve_upper(U, x, False)

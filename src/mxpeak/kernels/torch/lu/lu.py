@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome, PanelSolve, by_substitution, digest
 from mxpeak.kernels.torch.engine.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.kernels.torch.engine.tensors import array_of
-from mxpeak.kernels.torch.lu import blas, cast, panel, solves
+from mxpeak.kernels.torch.lu import blas, cast, emulation, panel, solves
 from mxpeak.kernels.torch.lu.triangle import TorchProducts
 from mxpeak.layout.leading_dimension import leading_dimension
 
@@ -157,6 +158,9 @@ class TorchLu(TorchProducts):
 
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         blas.subtract_product(self.device, C, A, B, self.gemm)
+
+    def subtract_emulated_product(self, C: Tensor, A: Tensor, B: Tensor) -> Emulation:
+        return emulation.subtract_emulated_product(self.device, C, A, B)
 
     def add_operand_sums(self, sums: Tensor, A: Tensor, precision: str, vectors: Tensor, part: str = "all") -> None:
         m, n = A.shape

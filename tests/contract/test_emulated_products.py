@@ -1,0 +1,297 @@
+"""Products of fp64 matrices by INT8 residues: componentwise errors for any spans of exponents, and the counts."""
+
+from __future__ import annotations
+
+import platform
+import re
+from itertools import combinations
+from math import gcd, log2, prod
+from types import SimpleNamespace
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+import pytest
+
+from mxpeak.errors import ResourceError
+from mxpeak.kernels.contract.emulation import (
+    DEPTH,
+    MODULI,
+    MOST,
+    USUAL,
+    WORD,
+    Emulation,
+    moduli_for,
+    part_residues,
+    residues,
+)
+from mxpeak.kernels.host.engine import matrix_engines
+from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.lu import emulation as host
+from mxpeak.kernels.reference import emulation as reference
+from tests.support.backends import Backend, sizes
+from tests.support.blocks import WIDE, matrix, numbers, panel
+from tests.support.roundoff import U
+
+#: Half the distance of subnormal numbers: the rounding error of results below the normal range.
+HALF_TINIEST = WIDE(2.0) ** -1075
+
+
+def in_bounds(found: Any, C: Any, A: Any, B: Any) -> bool:
+    """|C - A B - found| <= 9 u |A||B| + u |C|, the contract's bound; terms of k·2^-64 are those of longdouble."""
+    A, B, C = (M.astype(WIDE) for M in (A, B, C))
+    unit = 9 * U + (A.shape[1] + 1) * WIDE(2.0) ** -64
+    bound = unit * (np.abs(A) @ np.abs(B)) + U * -(-A.shape[1] // DEPTH) * np.abs(C) + HALF_TINIEST
+    return bool(np.all(np.abs(found.astype(WIDE) - (C - A @ B)) <= bound))
+
+
+def subtracted(backend: Backend, C: Any, A: Any, B: Any) -> tuple[Any, Emulation]:
+    """C - A B as the backend emulates it, and the counts."""
+    found = matrix(backend, C)
+    counts = backend.kernels.subtract_emulated_product(found, matrix(backend, A), matrix(backend, B))
+    return numbers(backend, found), counts
+
+
+def as_native(backend: Backend, found: Any, C: Any, A: Any, B: Any) -> bool:
+    """Whether the same entries are NaN or infinite as in native fp64, and the others have its error bound."""
+    native = matrix(backend, C)
+    backend.kernels.subtract_product(native, matrix(backend, A), matrix(backend, B))
+    native = numbers(backend, native)
+    finite = np.isfinite(native)
+    with np.errstate(all="ignore"):
+        bound = 2 * U * ((A.shape[1] + 1) * (np.abs(A) @ np.abs(B)) + np.abs(C))
+    same = np.array_equal(found[~finite], native[~finite], equal_nan=True)
+    return same and bool(np.all(np.abs(found[finite] - native[finite]) <= bound[finite]))
+
+
+def graded(rng: Any, k: int, span: float, m: int = 23, n: int = 19) -> tuple[Any, Any]:
+    """Factors whose columns and rows are scaled by up to 2^span in opposite directions: all terms have one size."""
+    scale = np.exp2(np.round(np.linspace(0, span, k)))
+    return rng.standard_normal((m, k)) / scale, scale[:, None] * rng.standard_normal((k, n))
+
+
+# --- constants
+
+
+def test_moduli_are_coprime_and_sums_with_words_are_exact() -> None:
+    assert all(gcd(a, b) == 1 for a, b in combinations(MODULI, 2))
+    assert max(MODULI) == 256
+    assert MOST * 128 * 2**WORD <= 2**53
+    for count in (1, 2, USUAL, MOST):
+        constants = residues(count)
+        assert constants.product == prod(MODULI[:count])
+        for m, words in zip(constants.moduli, zip(*constants.words)):
+            fraction = sum(word << WORD * (len(words) - 1 - w) for w, word in enumerate(words))
+            inverse = pow(constants.product // m, -1, m)
+            assert fraction == (inverse << WORD * len(words)) // m
+
+
+def test_the_number_of_moduli_is_the_smallest_that_holds_the_integers() -> None:
+    for count in (1, 15, MOST):
+        bits = log2(prod(MODULI[:count])) - 1.15
+        assert moduli_for(bits - 1e-9) == count
+        assert moduli_for(bits + 1e-9) == (count + 1 if count < MOST else 0)
+    assert moduli_for(float("inf")) == 0
+
+
+def test_counts_add_up() -> None:
+    assert Emulation(1, 0, 2, 15) + Emulation(3, 1, 0, 17) == Emulation(4, 1, 2, 17)
+
+
+def test_the_reference_restores_integers_exactly(rng: Any) -> None:
+    for count in (2, USUAL, MOST):
+        bits = int((log2(prod(MODULI[:count])) - 5) / 2)
+        A, B = (
+            [[int(x) << max(bits - 50, 0) | 1 for x in row] for row in rng.integers(-(2**49), 2**49, (4, 4))]
+            for _ in "AB"
+        )
+        A, B = (np.array([[x >> max(0, 50 - bits) for x in row] for row in M], object) for M in (A, B))
+        assert np.array_equal(reference.integer_product(A, B, count), A.dot(B)), count
+
+
+def test_residues_of_large_integers_are_exact(rng: Any) -> None:
+    """Of up to 110 bits, the most that spans of 57 bits need."""
+    x = np.rint(np.ldexp(rng.random((3, 400)) - 0.5, rng.integers(1, 111, (3, 400))))
+    x[0, :4] = 128, -128, 0, 2.0**109
+    found = np.empty(x.shape, np.float32)
+    for m in MODULI:
+        host.to_residues(x, np.array([m, *part_residues(m)], np.float64), found)
+        assert np.all(np.abs(found) <= m / 2), m
+        assert all((int(a) - int(r)) % m == 0 for a, r in zip(x.flat, found.flat)), m
+
+
+def test_the_largest_residues_are_multiplied_exactly() -> None:
+    """Sums of 1024 products of ±128 are the largest integers of SGEMM; two chunks are added in INT32."""
+    for k in (host.EXACT, host.EXACT + 1):
+        A, B = np.full((2, k), 128.0), np.full((3, k), -128.0)
+        for R, m in zip(host.products_by_sgemm(A, B, MODULI), MODULI):
+            assert np.all((R.astype(int) + k * 128 * 128) % m == 0), (k, m)
+
+
+# --- accuracy
+
+
+def test_errors_are_below_the_bound_on_ragged_shapes(backend: Backend, rng: Any) -> None:
+    shapes = ((0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (31, 17, 5), (37, 97, 61))
+    for m, n, k in (*shapes, *sizes(backend, (5, 7, 1100))):
+        A, B, C = (rng.standard_normal(shape) for shape in ((m, k), (k, n), (m, n)))
+        found, counts = subtracted(backend, C, A, B)
+        assert in_bounds(found, C, A, B), (m, n, k)
+        assert counts.native == counts.widened == 0
+        assert counts.emulated == (1 if m * n * k else 0)
+        assert counts.moduli <= USUAL
+
+
+def test_operands_may_be_panels_and_parts_of_matrices(backend: Backend, rng: Any) -> None:
+    A, B, C = (rng.standard_normal(shape) for shape in ((37, 19), (19, 41), (37, 41)))
+    found = matrix(backend, C)
+    backend.kernels.subtract_emulated_product(found[5:, 7:], panel(backend, A)[5:], matrix(backend, B)[:, 7:])
+    found = numbers(backend, found)
+    assert in_bounds(found[5:, 7:], C[5:, 7:], A[5:], B[:, 7:])
+    assert np.array_equal(found[:5], C[:5])
+    assert np.array_equal(found[:, :7], C[:, :7])
+    by_columns = panel(backend, C)
+    backend.kernels.subtract_emulated_product(by_columns, matrix(backend, A), panel(backend, B))
+    assert in_bounds(numbers(backend, by_columns), C, A, B)
+
+
+def test_graded_factors_get_more_moduli_and_lose_no_accuracy(backend: Backend, rng: Any) -> None:
+    """Rows of A fall by 2^span while columns of B rise: rounded to 53 bits of their lines, all digits would be lost."""
+    used = []
+    for span in (0, 10, 20, 30, 40, 50):
+        A, B = graded(rng, 64, span)
+        C = rng.standard_normal((23, 19))
+        found, counts = subtracted(backend, C, A, B)
+        assert in_bounds(found, C, A, B), span
+        assert (counts.emulated, counts.native) == (1, 0), span
+        assert counts.widened == (counts.moduli > USUAL)
+        used.append(counts.moduli)
+    assert used == sorted(used)
+    assert used[0] <= USUAL < used[-1] <= MOST
+
+
+def test_spans_beyond_all_moduli_are_computed_natively(backend: Backend, rng: Any) -> None:
+    A, B = graded(rng, 64, 120)
+    C = np.zeros((23, 19))
+    found, counts = subtracted(backend, C, A, B)
+    assert counts == Emulation(native=1)
+    assert as_native(backend, found, C, A, B)
+
+
+def test_rows_and_columns_of_very_different_sizes(backend: Backend, rng: Any) -> None:
+    """Sizes from 2^-1000 to 2^1000 do not matter between rows or columns."""
+    A, B, C = rng.standard_normal((9, 30)), rng.standard_normal((30, 8)), np.zeros((9, 8))
+    by_row, by_column = np.exp2(np.linspace(-1000, 900, 9).round()), np.exp2(np.linspace(-1000, 100, 8).round())
+    found, counts = subtracted(backend, C, by_row[:, None] * A, B * by_column)
+    assert in_bounds(found, C, by_row[:, None] * A, B * by_column)
+    assert (counts.emulated, counts.widened) == (1, 0)
+    sizes_within = np.exp2(rng.integers(-1000, 900, (9, 30)))
+    found, counts = subtracted(backend, C, A * sizes_within, B)
+    assert in_bounds(found, C, A * sizes_within, B)
+    assert counts.emulated + counts.native == 1
+
+
+def test_subnormal_numbers_and_zeros(backend: Backend, rng: Any) -> None:
+    A, B, C = rng.standard_normal((6, 11)), rng.standard_normal((11, 7)) * 2.0**500, rng.standard_normal((6, 7))
+    A[1], A[2], B[:, 3] = A[1] * 2.0**-1060, 0.0, 0.0
+    A[3, 1:], A[4, :] = 0.0, 2.0**-1074
+    found, counts = subtracted(backend, C, A, B)
+    assert in_bounds(found, C, A, B)
+    assert np.array_equal(found[2], C[2])
+    assert np.array_equal(found[:, 3], C[:, 3])
+    assert counts.emulated == 1
+    tiny, small = A * 2.0**-1000, np.full((11, 7), 2.0**-30)
+    found, _ = subtracted(backend, np.zeros((6, 7)), tiny, small)
+    assert in_bounds(found, np.zeros((6, 7)), tiny, small)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_spread_as_in_native_products(backend: Backend, rng: Any, value: float) -> None:
+    for spoiled in (0, 1):
+        factors, C = [rng.standard_normal((19, 7)), rng.standard_normal((7, 11))], rng.standard_normal((19, 11))
+        factors[spoiled][3, 5] = value
+        found, counts = subtracted(backend, C, *factors)
+        assert as_native(backend, found, C, *factors)
+        assert counts == Emulation(native=1)
+
+
+def test_results_beyond_the_range_are_infinite(backend: Backend) -> None:
+    A, B = np.full((2, 3), 2.0**1000), np.full((3, 2), -(2.0**1000))
+    found, counts = subtracted(backend, np.zeros((2, 2)), A, B)
+    assert np.all(found == np.inf)
+    assert counts.emulated == 1
+
+
+def test_a_long_product_is_split(backend: Backend, rng: Any) -> None:
+    A, B, C = rng.standard_normal((3, DEPTH + 5)), rng.standard_normal((DEPTH + 5, 4)), rng.standard_normal((3, 4))
+    found, counts = subtracted(backend, C, A, B)
+    assert in_bounds(found, C, A, B)
+    assert counts.emulated == (1 if backend.name == "reference" else 2)
+
+
+@pytest.mark.parametrize("module", ["mxpeak.kernels.host.lu.emulation", "mxpeak.kernels.torch.lu.emulation"])
+def test_blocks_are_independent(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """A NaN and a large span in one block leave the others emulated."""
+    if backend.name == "reference" or backend.on_torch != ("torch" in module):
+        pytest.skip("this file does not compute for this backend")
+    monkeypatch.setattr(f"{module}.BLOCK", 16)
+    A, B, C = rng.standard_normal((40, 9)), rng.standard_normal((9, 33)), rng.standard_normal((40, 33))
+    A[20, 3] = np.nan
+    found, counts = subtracted(backend, C, A, B)
+    rows = [i for i in range(40) if i != 20]
+    assert np.isnan(found[20]).all()
+    assert in_bounds(found[rows], C[rows], A[rows], B)
+    assert (counts.emulated, counts.native) == (6, 3)
+
+
+def test_a_gpu_without_int8_products_is_named() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from mxpeak.kernels.torch.lu.emulation import require_int8
+
+    device: Any = SimpleNamespace(is_gpu=True, chip=SimpleNamespace(name="Tesla P100", major=6, minor=0))
+    with pytest.raises(ResourceError, match=r"needs INT8 products .*7\.5.* but Tesla P100 has .* 6\.0; use native"):
+        require_int8(device)
+
+
+# --- INT8 tiles of AMX, computed by loops with the same layouts
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (32, 32, 64), (33, 70, 65), (70, 31, 300), (5, 64, 129)])
+def test_tiles_give_the_residues_of_sgemm(rng: Any, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    A, B = (np.rint(np.ldexp(rng.random((lines, k)) - 0.5, 56)) for lines in (m, n))
+    engines = [matrix_engines.SOFTWARE_INT8]
+    if matrix_engines.is_present(matrix_engines.INT8_UNIT):
+        engines.append(matrix_engines.AMX_INT8)
+    by_sgemm = host.products_by_sgemm(A, B, MODULI)
+    for engine in engines:
+        assert np.array_equal(host.products_by_tiles(engine, A, B, MODULI), by_sgemm), engine
+
+
+def test_a_product_by_tiles_is_that_by_sgemm(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, found = HostKernels(1, units=()), []
+    A, B, C = rng.standard_normal((45, 70)), rng.standard_normal((70, 37)), rng.standard_normal((45, 37))
+    for engine in (None, matrix_engines.SOFTWARE_INT8):
+        monkeypatch.setattr(kernels, "int8_engine", engine)
+        found.append(C.copy())
+        assert kernels.subtract_emulated_product(found[-1], A, B).emulated == 1
+    assert np.array_equal(*found)
+    assert in_bounds(found[0], C, A, B)
+
+
+def test_the_int8_tile_is_four_instructions_of_amx() -> None:
+    """The assembly of the tile, assembled for a processor that need not be there."""
+    if platform.machine() != "x86_64":
+        pytest.skip("this processor's compiler does not assemble x86 instructions")
+    inputs = ",".join("r" * 5)
+    text = matrix_engines._amx("tdpbssd").replace("\n", "\\0A")
+    code = (
+        "define void @tile(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e) {\n"
+        f'call void asm sideeffect "{text}", "{inputs},~{{rax}},~{{rcx}},~{{rdx}},~{{rsi}},~{{rdi}},~{{r8}},~{{r9}}"'
+        "(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e)\nret void\n}\n"
+    )
+    target = llvmlite.binding.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(cpu="sapphirerapids")
+    binary = machine.emit_object(llvmlite.binding.parse_assembly(code))
+    # VEX.128.F2.0F38.W0 5E: TDPBSSD with the second source in tmm6 or tmm7
+    assert len(re.findall(rb"\xc4\xe2[\x43\x4b]\x5e", binary)) == 4
