@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import posixpath
 import re
 import sys
@@ -21,12 +22,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 import module_table
 from mkdocs.structure.files import File
 
+from mxpeak import __version__
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.main import parser
 from mxpeak.options import as_text, options
 
-HOST = "https://github.com/mxpeak/mxpeak/blob/main/"
+#: The commit or tag of the site. A site of the main branch has links for editing, and names no version.
+REF = os.environ.get("DOCS_REF", "main")
+HOST = f"https://github.com/mxpeak/mxpeak/blob/{REF}/"
 LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]*)")
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    """Show the version in the title of a site that is not built from the main branch."""
+    if REF != "main":
+        config.site_name, config.edit_uri = f"mxpeak {__version__}", ""
+    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
