@@ -198,7 +198,35 @@ def norm_stages() -> None:
     drawing.save("norm-stages")
 
 
+def emulated_product() -> None:
+    """Draw the steps of an emulated fp64 product, from the digits of a row to the matrix C."""
+    drawing = Drawing(720, 290, "Entries of a graded row as fixed-point integers, their residues, and INT8 products")
+    drawing.text(20, 24, "One row of A, scaled: the digits of four entries", "title")
+    for entry, shift in enumerate((0, 34, 68, 136)):
+        y = 38 + 22 * entry
+        drawing.box(20, y, 330, 18, "frame")
+        drawing.box(20 + shift, y, 160, 18, "a", "53 bits", True)
+    drawing.box(230, 34, 120, 92, "none")
+    drawing.text(236, 142, "additional bits for graded rows", "small")
+    drawing.text(20, 142, "p bits from the largest entry on", "small")
+    drawing.text(400, 24, "n residues of each integer", "title")
+    for index, modulus in enumerate(("256", "255", "253", "…", "m_n")):
+        drawing.box(400 + 60 * index, 56, 54, 36, "b", modulus if index == 3 else f"mod {modulus}", True)
+    drawing.arrow((352, 74), (396, 74))
+    drawing.text(400, 110, "15 or 16 moduli for usual rows, 24 at most", "small")
+    drawing.box(20, 190, 190, 44, "c", "n exact INT8 products")
+    drawing.box(260, 190, 200, 44, "d", "Chinese remainder theorem")
+    drawing.box(510, 190, 190, 44, "frame", "C − (A B), fp64")
+    drawing.arrow((668, 96), (668, 166), (115, 166), (115, 186))
+    drawing.arrow((212, 212), (256, 212))
+    drawing.arrow((462, 212), (506, 212))
+    drawing.text(
+        20, 262, "Residues and sums are exact. Rounding to p bits and the last two steps have errors.", "small"
+    )
+    drawing.save("emulated-product")
+
+
 if __name__ == "__main__":
     IMAGES.mkdir(parents=True, exist_ok=True)
-    for draw in (block_cyclic, split_update, refinement, multigrid, norm_stages):
+    for draw in (block_cyclic, split_update, refinement, multigrid, norm_stages, emulated_product):
         draw()

@@ -34,6 +34,7 @@ __all__ = [
     "cho_factor",
     "column_norms",
     "dask",
+    "emulation_error",
     "from_band",
     "from_scalapack",
     "from_tiles",
@@ -53,6 +54,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("DistributedMatrix", "solve", "lu_factor", "cho_factor", "refine"), "mxpeak.library.dense"),
     "lstsq": "mxpeak.library.dense.least_squares",
+    "emulation_error": "mxpeak.library.dense.emulation",
     **dict.fromkeys(("bicgstab", "cg", "gmres", "minres", "rows_from_file"), "mxpeak.library.sparse"),
     "Solver": "mxpeak.library.solver",
     **dict.fromkeys(

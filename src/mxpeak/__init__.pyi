@@ -11,6 +11,7 @@ from mxpeak.library.dense import cho_factor as cho_factor
 from mxpeak.library.dense import lu_factor as lu_factor
 from mxpeak.library.dense import refine as refine
 from mxpeak.library.dense import solve as solve
+from mxpeak.library.dense.emulation import emulation_error as emulation_error
 from mxpeak.library.dense.least_squares import lstsq as lstsq
 from mxpeak.library.norms import column_norms as column_norms
 from mxpeak.library.norms import from_band as from_band

@@ -1,0 +1,110 @@
+"""`mx.emulation_error`: errors of products against exact ones, and requests that cannot be met."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mxpeak as mx
+from mxpeak.kernels.contract.emulation import Emulation
+from mxpeak.kernels.reference.kernels import ReferenceKernels
+from mxpeak.solvers.emulation_error import emulation_error
+from tests.support.roundoff import U
+
+
+def exact_errors(C: Any, A: Any, B: Any) -> Any:
+    """|C + A B| / |A||B| entry by entry, in rational numbers."""
+    found = np.zeros(C.shape)
+    for i in range(C.shape[0]):
+        for j in range(C.shape[1]):
+            terms = [Fraction(a) * Fraction(b) for a, b in zip(A[i].tolist(), B[:, j].tolist())]
+            size = sum(map(abs, terms))
+            found[i, j] = float(abs(Fraction(float(C[i, j])) + sum(terms)) / size) if size else 0.0
+    return found
+
+
+def test_errors_are_those_of_rational_arithmetic(rng: Any) -> None:
+    kernels = ReferenceKernels()
+    A, B = rng.standard_normal((7, 13)), np.ldexp(rng.standard_normal((13, 5)), rng.integers(-30, 30, (13, 5)))
+    error = emulation_error(kernels, A, B, 35)
+    products = [np.zeros((7, 5)), np.zeros((7, 5))]
+    kernels.subtract_emulated_product(products[0], A, B)
+    kernels.subtract_product(products[1], A, B)
+    assert error.emulated == exact_errors(products[0], A, B).max()
+    assert error.native == exact_errors(products[1], A, B).max()
+    assert error.bound == 14 * U
+    assert error.blocks.emulated == 1
+
+
+def test_the_worst_entries_are_found_among_many(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulation that spoils one of 120 entries is caught by one comparison."""
+    kernels = ReferenceKernels()
+    A, B = rng.standard_normal((10, 8)), rng.standard_normal((8, 12))
+
+    def spoiling(C: Any, A: Any, B: Any) -> Emulation:
+        C -= A @ B
+        C[7, 3] += 1e-9
+        return Emulation(emulated=1)
+
+    monkeypatch.setattr(kernels, "subtract_emulated_product", spoiling)
+    error = emulation_error(kernels, A, B, 1)
+    assert error.emulated == pytest.approx(1e-9 / (np.abs(A[7]) @ np.abs(B[:, 3])), rel=1e-4)
+    assert error.emulated > error.bound > error.native
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products_of_ordinary_and_graded_matrices_are_within_the_bound(rng: Any, order: Any) -> None:
+    A, B = (np.asarray(rng.standard_normal(shape), order=order) for shape in ((40, 150), (150, 30)))
+    error = mx.emulation_error(A, B)
+    assert 0.0 < error.emulated <= 9 * U < error.bound
+    assert error.native <= error.bound
+    assert error.blocks.native == error.blocks.widened == 0
+    steps = np.exp2(np.rint(np.linspace(0, 40, 150)))
+    error = mx.emulation_error(A / steps, steps[:, None] * B)
+    assert error.emulated <= 9 * U
+    assert (error.blocks.widened, error.blocks.native) == (1, 0)
+    far = np.exp2(np.rint(np.linspace(0, 400, 150)))
+    error = mx.emulation_error(A / far, far[:, None] * B)
+    assert error.emulated == error.native <= error.bound
+    assert error.blocks == Emulation(native=1)
+
+
+def test_other_arrays_are_accepted() -> None:
+    assert mx.emulation_error([[1, 2]], [[3], [4]]).emulated <= 9 * U
+    assert mx.emulation_error(np.zeros((3, 2)), np.ones((2, 4))).emulated == 0.0
+    assert mx.emulation_error(np.zeros((0, 2)), np.ones((2, 4))).blocks == Emulation()
+    A = np.arange(24.0).reshape(4, 6)[::2, ::2]
+    assert mx.emulation_error(A, A.T).emulated <= 9 * U
+    assert A.tolist() == [[0.0, 2.0, 4.0], [12.0, 14.0, 16.0]]
+
+
+def test_overflow_is_an_infinite_error() -> None:
+    error = mx.emulation_error(np.full((1, 2), 1e200), np.full((2, 1), 1e200))
+    assert (error.emulated, error.native) == (np.inf, np.inf)
+
+
+def test_blas_has_its_threads_afterwards() -> None:
+    from mxpeak.kernels.host.engine.blas import own_threads
+
+    before = own_threads()
+    mx.emulation_error(np.ones((2, 2)), np.ones((2, 2)))
+    assert own_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("A", "B", "options", "message"),
+    [
+        (np.ones((2, 3)), np.ones((2, 3)), {}, r"A has 3 columns, but B has 2 rows; use a B with 3 rows"),
+        (np.ones(3), np.ones((3, 1)), {}, r"A has shape \(3,\); use a matrix"),
+        (np.ones((2, 2)), np.ones((2, 2)) * 1j, {}, r"B is complex; use B\.real and B\.imag"),
+        (np.array([[1.0, np.nan]]), np.ones((2, 1)), {}, r"A\[0, 1\] is nan: 1 of 2 entries of A are not finite"),
+        (np.ones((2, 2)), np.ones((2, 2)), {"entries": 0}, r"entries = 0 is not valid; use an integer of at least 1"),
+        (np.ones((2, 2)), np.ones((2, 2)), {"device": "tpu"}, r"unknown device \"tpu\""),
+    ],
+)
+def test_requests_that_cannot_be_met(A: Any, B: Any, options: Any, message: str) -> None:
+    with pytest.raises(mx.UsageError, match=message):
+        mx.emulation_error(A, B, **options)
