@@ -97,3 +97,62 @@ def test_a_rank_killed_in_a_solve_ends_all_within_ten_seconds(name: str, tmp_pat
         out, _ = run.communicate(timeout=10)
     assert run.returncode != 0
     assert "went on" not in out
+
+
+#: A function that raises on rank 1: inside of a message with rank 0, without messages, and outside of mxpeak.
+RAISED = {
+    "communicates": """
+def multiply(x):
+    calls.append(1)
+    if len(calls) == 4 and world.rank == 1:
+        raise OSError("the table is gone")
+    y = np.concatenate(world.allgather(x))
+    return (2.0 * y + np.roll(y, 1))[100 * world.rank :][:100]
+mx.gmres(multiply, np.arange(100.0), comm=world)
+""",
+    "preconditions": """
+import scipy.sparse as sp
+def before(r):
+    calls.append(1)
+    if len(calls) == 2 and world.rank == 1:
+        raise OSError("the table is gone")
+    return r / (1.0 + world.allreduce(0.0))
+A = sp.eye_array(200, format="csr") + sp.diags_array(np.ones(199) / 2, offsets=1)
+mx.gmres(sp.csr_array(A)[100 * world.rank :][:100], np.arange(100.0), M=before, comm=world)
+""",
+    "outside": """
+mx.solve(mx.DistributedMatrix.from_function(lambda i, j: 2.0 * (i == j), 20, comm=world), np.ones(20))
+if world.rank == 1:
+    raise OSError("the table is gone")
+world.allreduce(1.0)
+""",
+    "alone": """
+def multiply(x):
+    if world.rank == 1:
+        raise OSError("the table is gone")
+    return 2.0 * x
+mx.gmres(multiply, np.arange(100.0), comm=world)
+""",
+}
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_an_error_that_one_rank_raises_ends_all_ranks(name: str, tmp_path: Path) -> None:
+    """The limit for ranks that wait inside of the function is shortened; the other one is that of an uncaught error."""
+    (tmp_path / "raised.py").write_text(
+        "import numpy as np\nfrom mpi4py import MPI\nimport mxpeak as mx\n"
+        "from mxpeak.distributed import rank_group\nrank_group.PATIENCE_S = 2.0\n"
+        f"world = MPI.COMM_WORLD\ncalls = []\n{RAISED[name]}\nprint('went on', flush=True)\n"
+    )
+    with started([str(MPIEXEC), "-n", "2", sys.executable, "raised.py"], cwd=tmp_path) as run:
+        out, err = run.communicate(timeout=40)
+    assert run.returncode != 0
+    assert "went on" not in out
+    assert "the table is gone" in err
+    if name in ("communicates", "preconditions"):
+        assert "rank 1: " in err
+        assert "other ranks did not join this rank within 2 s" in err
+        assert "use one that raises on all ranks" in err
+    if name == "alone":
+        assert err.count("rank 1: OSError: the table is gone") == 2
+        assert "did not join" not in err

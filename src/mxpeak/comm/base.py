@@ -223,6 +223,13 @@ class Communicator(Protocol):
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks."""
 
+    def agree_within(self, ok: bool, limit_s: float) -> bool | None:
+        """Return whether `ok` is true on all ranks, or None if not all of them call this method within the limit.
+
+        Libraries without this limit wait longer. After None, the communicator must not be used again.
+        """
+        return self.agree(ok)
+
     def abort(self, code: int) -> None:
         """End all ranks of the program immediately with exit code `code`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from math import inf
 from typing import Any, TypeVar, cast
 from zlib import crc32
 
@@ -82,23 +83,34 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
     return answer
 
 
-def raise_first_error(comm: Communicator, error: MxpeakError | None) -> None:
+def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s: float = inf) -> None:
     """Raise the error of the lowest rank with an error on all ranks, prefixed by its rank number. Collective.
 
-    Return if `error` is None on all ranks.
+    Return if `error` is None on all ranks. If other ranks do not join this rank within the limit, raise its error on
+    this rank only.
     """
-    if comm.agree(error is None):
+    waits = error is None or limit_s == inf
+    agreed = comm.agree(error is None) if waits else comm.agree_within(False, limit_s)
+    if error is not None and agreed is None:
+        raise type(error)(
+            f"rank {comm.rank}: {error}; other ranks did not join this rank within {limit_s:.0f} s, so only this rank "
+            "raises the error; if the function communicates, use one that raises on all ranks"
+        )
+    if agreed:
         return
     for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
         if wrong is not None:
             raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
 
 
-def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Callable[[T], Any] | None = None) -> T:
+def validate_on_all(
+    comm: Communicator, work: Callable[[], T], must_match: Callable[[T], Any] | None = None, *, limit_s: float = inf
+) -> T:
     """Run `work` on each rank and return its result; if it fails on a rank, raise the same error on all ranks.
 
-    The error is that of the lowest rank on which `work` failed. `work` must not communicate. `must_match` returns the
-    part of a result that must be equal on all ranks. Collective.
+    The error is that of the lowest rank on which `work` failed. `work` must not communicate, unless it fails on all
+    ranks or a limit in seconds ends the wait of a failing rank for the others. `must_match` returns the part of a
+    result that must be equal on all ranks. Collective.
     """
     if comm.size == 1:
         return work()
@@ -112,7 +124,7 @@ def validate_on_all(comm: Communicator, work: Callable[[], T], must_match: Calla
     except Exception as error:  # a defect, or a user's function: the other ranks would wait forever
         mistake, cause = MxpeakError(f"{type(error).__name__}: {error}"), error
     try:
-        raise_first_error(comm, mistake)
+        raise_first_error(comm, mistake, limit_s=limit_s)
     except MxpeakError as raised:
         raise raised from cause
     if must_match is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,9 @@ from mxpeak.distributed.rows import Array
 from mxpeak.kernels.contract.sparse import Order, SparseKernels
 
 T = TypeVar("T")
+
+#: Seconds that a rank waits for the others after a function of the user has raised an error.
+PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,24 @@ class RankGroup:
         `work` must not communicate.
         """
         return validate_on_all(self.comm, work)
+
+    def shared(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
+        """Return a collective function that calls the function of a user, and raises the error of a rank on all ranks.
+
+        The function may communicate if it raises on all ranks. If it raises on one rank only, other ranks may wait for
+        this rank inside of the function. Therefore, after PATIENCE_S and twice the time of the slowest earlier call,
+        the error is raised on this rank only.
+        """
+        slowest_s = 0.0
+
+        def call(x: Any) -> T:
+            nonlocal slowest_s
+            begin_s = perf_counter()
+            result = validate_on_all(self.comm, lambda: function(x), limit_s=PATIENCE_S + 2.0 * slowest_s)
+            slowest_s = max(slowest_s, perf_counter() - begin_s)
+            return result
+
+        return call
 
     def on_root(self, work: Callable[[], T]) -> T:
         """Run `work` on rank 0 and return its result on all ranks."""

@@ -44,7 +44,12 @@ def _world() -> Communicator:
 
     It is created once, because MPI limits the number of communicators.
     """
-    return launch.start()
+    comm = launch.start()
+    if comm.name == "mpi":
+        from mxpeak.comm.transports.mpi import end_all_after_uncaught_errors
+
+        end_all_after_uncaught_errors(comm)  # type: ignore[arg-type]
+    return comm
 
 
 _grids: WeakKeyDictionary[Any, dict[ProcessGrid, Grid]] = WeakKeyDictionary()

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
+from math import inf
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import mpi4py
@@ -23,6 +26,7 @@ from mpi4py import MPI  # noqa: E402
 
 from mxpeak.comm.base import (  # noqa: E402
     ARRAYS,
+    LOOK_S,
     WAITED_FOR,
     Buffer,
     Communicator,
@@ -56,6 +60,9 @@ def _op(name: str) -> MPI.Op:
     raise ValueError(f"unknown reduction {name!r}; use sum or max")
 
 
+#: Reductions that not all ranks joined in time, with the buffers that MPI may still write.
+_abandoned: list[Any] = []
+
 #: Messages of all groups that are posted but not started, because a device still uses their buffers.
 _posts = Posts()
 
@@ -71,6 +78,17 @@ def _wait_for(request: Request) -> None:
         _posts.drive()
         idle()
     WAITED_FOR.pop()
+
+
+def _completed_within(request: MPI.Request, limit_s: float) -> bool:
+    """Test a request until it is complete or the time limit has passed, and return whether it is complete."""
+    idle, end_s = Idling(), monotonic() + limit_s
+    while not request.Test():
+        if monotonic() > end_s:
+            return False
+        _posts.drive()
+        idle()
+    return True
 
 
 class _Awaited:
@@ -253,11 +271,35 @@ class Mpi(Communicator):
 
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks, by MPI_Iallreduce."""
+        return bool(self.agree_within(ok, inf))
+
+    def agree_within(self, ok: bool, limit_s: float) -> bool | None:
+        """Return whether `ok` is true on all ranks, or None if not all of them call this method within the limit."""
         _posts.flush()
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
+        if limit_s < inf and not _completed_within(request, limit_s):
+            _abandoned.append((request, flag))
+            return None
         _pending(request, f"the word of {self._all}").wait()
         return flag[0] == 0
+
+    def all_fail_within(self, limit_s: float) -> bool:
+        """Return whether all ranks call this method within the limit. Rank 0 counts them, and answers if all do."""
+        others, end_s = self.size - 1, monotonic() + limit_s
+        if self.rank:
+            self._comm.isend(None, 0, tag=FAILED)
+        missing, tag = (1, LEAVE) if self.rank else (others, FAILED)
+        while missing and monotonic() < end_s:
+            if self._comm.iprobe(tag=tag):
+                self._comm.recv(tag=tag)
+                missing -= 1
+            else:
+                sleep(LOOK_S)
+        if self.rank == 0 and not missing:
+            for rank in range(1, self.size):
+                self._comm.send(None, rank, tag=LEAVE)
+        return not missing
 
     def abort(self, code: int) -> None:
         """Call MPI_Abort, which ends every rank of the program with exit code `code`.
@@ -328,7 +370,35 @@ def of_user(comm: Any) -> Mpi:
     if duplicate is None:
         duplicate = Mpi(comm.Dup())
         comm.Set_attr(_attribute(), duplicate)
+        end_all_after_uncaught_errors(duplicate)
     return duplicate  # type: ignore[no-any-return]
+
+
+#: Tags of the messages by which ranks with an uncaught error find out whether all ranks have one.
+FAILED, LEAVE = 7901, 7902
+#: Seconds in which all ranks must fail to leave without MPI_Abort.
+LEAVE_S = 5.0
+
+
+def end_all_after_uncaught_errors(comm: Mpi) -> None:
+    """Make an uncaught exception on one rank of MPI_COMM_WORLD end all ranks, unless this process is interactive.
+
+    Otherwise, the other ranks would wait for this rank, which waits for them in MPI_Finalize.
+    """
+    if comm.size < MPI.COMM_WORLD.Get_size() or comm.size == 1 or hasattr(sys, "ps1") or sys.flags.interactive:
+        return
+    if getattr(sys.excepthook, "ends_all_ranks", False):
+        return
+    show = sys.excepthook
+
+    def end_all(*error: Any) -> None:
+        show(*error)
+        sys.stderr.flush()
+        if not (MPI.Is_finalized() or comm.all_fail_within(LEAVE_S)):
+            comm.abort(1)
+
+    end_all.ends_all_ranks = True  # type: ignore[attr-defined]
+    sys.excepthook = end_all
 
 
 def world() -> Mpi:

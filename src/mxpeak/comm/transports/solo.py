@@ -77,6 +77,10 @@ class Solo:
         """Return `ok`, because there is no other rank."""
         return ok
 
+    def agree_within(self, ok: bool, limit_s: float) -> bool | None:
+        """Return `ok`, because there is no other rank."""
+        return ok
+
     def abort(self, code: int) -> None:
         """Flush stderr and end the process immediately with exit code `code`."""
         if sys.stderr is not None:

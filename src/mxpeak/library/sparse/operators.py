@@ -162,7 +162,7 @@ def _is_complex(A: GivenOperator, B: Any, x0: Any, group: RankGroup) -> bool:
     if not (group.sum(B.shape[0]) and all(B.shape[1:])):
         return False
     first = B if B.ndim == 1 else B[:, 0]
-    return group.largest(float(_kind(group.collectively(lambda: A.multiply(first + 0.0))) == "complex")) > 0
+    return group.largest(float(_kind(group.shared(A.multiply)(first + 0.0)) == "complex")) > 0
 
 
 def _kind(values: Any) -> str:
@@ -180,7 +180,7 @@ def _refuse_device(device: Any) -> None:
 def _product(kernels: SparseKernels, A: GivenOperator, rows: int, group: RankGroup) -> Callable[[Any], Any]:
     """Return the function x -> A x with checks of its results. The function is collective."""
     function = UserFunction(kernels, A.multiply, rows, f"the {A.kind} A", "A x")
-    return lambda x: group.collectively(lambda: function(x))
+    return group.shared(function)
 
 
 def _choice(options: GmresOptions) -> Choice:

@@ -120,6 +120,7 @@ class UserPreconditioner:
     ):
         self._kernels, self._A, self._scaling, self._spans = kernels, A, scaling, spans
         self._function = UserFunction(kernels, function, A.n, "the preconditioner", "M^-1 r")
+        self._apply_on_all = scaling.group.shared(self._apply)
         self._x = A.halo_vector()
         self.bytes = int(self._x.nbytes)
 
@@ -130,7 +131,7 @@ class UserPreconditioner:
             x[:] = nan  # not passed to the user's function: the solver detects it and continues in fp64
             return self._x
         with self._spans("preconditioner"):
-            z = group.collectively(lambda: self._apply(r))
+            z = self._apply_on_all(r)
             with np.errstate(over="ignore"):
                 x[:] = z
         return self._x
