@@ -368,18 +368,6 @@ def test_scipys_long_names_are_accepted() -> None:
         assert mx.solve(A, b, assume_a=name)[1].factorization == factorization
 
 
-def test_a_distributed_matrix_is_factored_only_by_lu() -> None:
-    A = mx.DistributedMatrix.from_rows(definite(12))
-    for name in ("pos", "sym", "her"):
-        with pytest.raises(UsageError, match=r'only by LU; use assume_a="gen" or mxpeak.lu_factor\(A\)'):
-            mx.solve(A, np.ones(12), assume_a=name)
-    with pytest.raises(UsageError, match="only by LU"):
-        mx.cho_factor(A)  # type: ignore[arg-type]
-    for name in ("gen", "auto"):
-        _, info = mx.solve(A, np.ones(12), assume_a=name)
-        assert info.factorization == "LU"
-
-
 def test_integers_lists_empty_systems_and_tensors() -> None:
     x, info = mx.solve([[2, 1], [1, 2]], [3, 3], assume_a="pos")
     np.testing.assert_allclose(x, [1.0, 1.0], rtol=1e-15)

@@ -21,7 +21,7 @@ def check_page() -> None:
     love = (ROOT / "examples" / "distributed" / "love.py").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "howto" / "distributed-dense.md").read_text(encoding="utf-8")
     fragments = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert len(fragments) == 3
+    assert len(fragments) == 4
     names: dict[str, Any] = {"__name__": "love"}
     for script in (love, *fragments):
         exec(compile(script.replace("20_000", "500"), "love.py", "exec"), names)
@@ -68,6 +68,37 @@ def check_complex_rows() -> None:
             assert info.solved
             assert x.dtype == np.complex128
             assert np.abs(b - C @ x).max() <= 3 * n * U * np.abs(C).sum(axis=1).max() * np.abs(x).max()
+
+
+def check_cholesky() -> None:
+    """One triangle of a definite matrix, in both types; the same error on all ranks if it is not definite."""
+    from mpi4py import MPI
+
+    comm, n = MPI.COMM_WORLD, 67
+    for is_complex in (False, True):
+        rng = np.random.default_rng(9)
+        X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0.0)
+        A, B = X @ np.conj(X.T) + n * np.eye(n), rng.standard_normal((n, 3))
+        for lower, precision in ((True, "fp64"), (False, "fp32"), (True, "bf16")):
+            read = np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T
+            half = np.where(read, A, np.nan)
+            for shape in {(1, comm.size), (comm.size, 1), (2, comm.size // 2)}:
+                M = mx.DistributedMatrix.from_function(lambda i, j, A=half: A[i, j], n, nb=5, comm=comm, grid=shape)
+                x, info = mx.cho_factor(M, lower=lower, precision=precision).solve(B)
+                assert (info.solved, info.factorization, info.precision) == (True, "Cholesky", precision)
+                assert np.abs(B - A @ x).max() <= 4 * n * U * np.abs(A).sum(axis=1).max() * np.abs(x).max()
+                assert all(np.array_equal(x, other) for other in comm.allgather(x))
+        M = mx.DistributedMatrix.from_function(lambda i, j, A=A: A[i, j] - (i == j) * (i == 31) * 9.0 * n, n, comm=comm)
+        with pytest.raises(mx.NotPositiveDefiniteError, match=rf"^A is not .*minor of order 32 of {n} ") as error:
+            mx.cho_factor(M, lower=True)
+        assert len(set(comm.allgather(str(error.value)))) == 1
+        x, info = mx.solve(M, B, assume_a="auto")
+        assert (info.solved, info.factorization) == (True, "LU")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_triangle_is_factored_on_all_ranks(standing: dict[int, StandingRanks], ranks: int) -> None:
+    standing[ranks].call(__name__, "check_cholesky")
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

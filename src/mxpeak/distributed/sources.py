@@ -122,7 +122,7 @@ class UserMatrix:
         """
         y = self._kernels.xp.zeros((self.rows.local_size, *x.shape[1:]))
         for local in self._parts():
-            self._add_product(y[local], self._strips(self.rows, self.cols, local), x)
+            add_product(self._kernels, y[local], self._strips(self.rows, self.cols, local), x)
         self.grid.row.allreduce(y, "sum")
         return y
 
@@ -133,19 +133,20 @@ class UserMatrix:
         """
         y = self._kernels.xp.zeros((self.cols.local_size, *x.shape[1:]))
         for local in self._parts():
-            self._add_product(y, self._strips(self.rows, self.cols, local), x[local], transposed=True)
+            add_product(self._kernels, y, self._strips(self.rows, self.cols, local), x[local], transposed=True)
         self.grid.column.allreduce(y, "sum")
         return y
 
-    def _add_product(self, y: Vector, strip: Matrix, x: Vector, *, transposed: bool = False) -> None:
-        """Compute y += S x or y += S^T x for a strip S; a column-major S is treated as a row-major S^T."""
-        down, right = strip.strides
-        if down < right:
-            strip, transposed = strip.T, not transposed
-        self._kernels.add_matvec(y, strip, x, transposed=transposed)
-
     def _parts(self) -> Iterator[slice]:
         return whole_blocks(self.rows, self.cols)
+
+
+def add_product(kernels: Kernels, y: Vector, S: Matrix, x: Vector, *, transposed: bool = False) -> None:
+    """Compute y += S x or y += S^T x for a part S of a matrix; a column-major S is treated as a row-major S^T."""
+    down, right = S.strides
+    if down < right:
+        S, transposed = S.T, not transposed
+    kernels.add_matvec(y, S, x, transposed=transposed)
 
 
 class OwnRowsProduct:

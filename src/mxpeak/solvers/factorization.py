@@ -3,7 +3,7 @@
     A_s = R A C,    P A_s = L U,    A^-1 = C A_s^-1 R
 
 R and C are powers of two. `ArrayFactors` are the factors on one process, from LAPACK, a device or the compiled
-elimination of small systems. `SymmetricFactors` are Cholesky or L D L^T factors. `GridFactors` are the factors on a
+elimination of small systems. `SymmetricFactors` are Cholesky or L D L^T factors. `GridFactors` are those on a
 process grid. `DeflatedFactors` wrap `ArrayFactors` if one singular value of A is small.
 """
 

@@ -1,4 +1,4 @@
-"""LU factors of a user's matrix on a process grid, and the systems A X = B and A^T X = B.
+"""Factors of a user's matrix on a process grid, those of an LU, and the systems A X = B and A^T X = B.
 
     P (R A C) = L U,    M^-1 = C U^-1 L^-1 P R
 
@@ -7,17 +7,18 @@ R and C are powers of two. A is scaled only if the range or the spread of its ro
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
-from mxpeak.distributed.dense import DistMatrix
+from mxpeak.distributed.dense import DistMatrix, gathered
 from mxpeak.distributed.sources import UserMatrix
 from mxpeak.distributed.spaces import DistSpace, max_abs
+from mxpeak.distributed.symmetric import SymmetricMatrix
 from mxpeak.kernels.arrays import PROBE_SEED
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
-from mxpeak.layout.lu_schedule import lu_steps
 from mxpeak.layout.row_moves import RowOrder
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import row_errors
@@ -27,7 +28,7 @@ from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.refine import Columns, Equations, U, columns_of
 from mxpeak.solvers.scaling import Balance, balance, balanced
-from mxpeak.solvers.transformations import Pivoting, gathered
+from mxpeak.solvers.transformations import Pivoting
 from mxpeak.spans import Spans
 
 #: Matrices with a smaller norm lose digits in fp32, whose smallest normal number is 2^-126.
@@ -44,58 +45,56 @@ class GridMatrix(NamedTuple):
     moduli      maps a vector of the real form to the absolute values of the corresponding user's vector
     """
 
-    A: UserMatrix
-    sizes: UserMatrix
+    A: UserMatrix | SymmetricMatrix
+    sizes: UserMatrix | SymmetricMatrix
     moduli: Callable[[Matrix], Matrix]
 
 
 class GridFactors(Factorization):
-    """The factors of a matrix on a grid. The constructor and all methods are collective over the grid.
+    """The factors of a matrix on a grid, either LU or Cholesky. All methods are collective over the grid.
 
     LU          contains a copy of A, which is overwritten with its factors
     norms       ||A||_inf and ||A||_1 of the unscaled A
     """
 
     dtype: Any
+    _growth: float
 
-    def __init__(
-        self,
-        matrix: GridMatrix,
-        LU: DistMatrix,
-        options: PivotedLuOptions,
-        kernels: Kernels,
-        spans: Spans,
-        *,
-        scale: bool = True,
-    ):
-        """Factor the copy of A in LU, scaled if necessary and if `scale` is True."""
-        A, grid, xp = matrix.A, matrix.A.grid, kernels.xp
-        self.matrix, self.LU, self.kernels, self.n = matrix, LU, kernels, A.n
-        self.precision, self.dtype = options.operands or LU.precision, xp.float64
+    def __init__(self, matrix: GridMatrix, LU: DistMatrix, precision: str, kernels: Kernels):
+        A, grid = matrix.A, matrix.A.grid
+        self.matrix, self.LU, self.precision, self.kernels, self.n = matrix, LU, precision, kernels, A.n
+        self.dtype = kernels.xp.float64
         self.over_columns = DistSpace(kernels, grid.all, A.cols.local_size, counts=grid.p == 0)
         self.over_rows = DistSpace(kernels, grid.all, A.rows.local_size, counts=grid.q == 0)
         self.balance: Balance | None = None
+
+    def _scale(self, spans: Spans, *, scale: bool) -> None:
+        """Compute the norms of A. If `scale`, scale the copy of A if necessary."""
         with spans("equilibrate"):
             sums = self._abs_sums()
             self.norms = self.A_inf, self.A_one = self._largest(*sums)
             if scale and (PRECISIONS[self.precision].bytes < 4 or not self._well_balanced(*sums)):
-                self.balance = balance(LU, kernels)
+                self.balance = self._balanced()
                 self.A_inf, self.A_one = self._largest(*self._abs_sums())
         self.scaled = self.balance is not None
-        by_row = xp.zeros(A.rows.local_size)
-        kernels.row_max(LU.local, by_row)
-        A_max = allreduce_scalar(grid.all, max_abs(kernels, by_row), "max", xp)
-        order = RowOrder(A.n)
-        with spans("factor"):
-            self.singular = factorize(LU, options, kernels, spans, order=order)
-        self._pivoting = Pivoting(order, A.rows, grid.column, xp)
-        self._solver = Factored(LU, kernels)
-        largest = allreduce_scalar(grid.all, kernels.max_abs_upper(LU.local, A.rows, A.cols), "max", xp)
-        self._growth = largest / A_max if A_max else 1.0
+
+    @abstractmethod
+    def _balanced(self) -> Balance:
+        """Scale the copy of A by powers of two, and return them."""
+
+    @abstractmethod
+    def _abs_sums(self) -> tuple[Vector, Vector]:
+        """Return Σ_j |a_ij| over the rows and Σ_i |a_ij| over the columns of the copy of A."""
+
+    def _max_abs(self) -> float:
+        """Return the largest absolute entry of the copy of A."""
+        by_row = self.xp.zeros(self.matrix.A.rows.local_size)
+        self.kernels.row_max(self.LU.local, by_row)
+        return allreduce_scalar(self.matrix.A.grid.all, max_abs(self.kernels, by_row), "max", self.xp)
 
     @property
     def growth(self) -> float:
-        """Return max |u_ij| / max |a_ij| of the scaled matrix."""
+        """Return the largest entry of U, or the largest pivot, relative to the largest entry of A_s."""
         return self._growth
 
     @property
@@ -131,15 +130,6 @@ class GridFactors(Factorization):
         """Return True, because trying GMRES costs less than estimating the condition number."""
         return True
 
-    def _abs_sums(self) -> tuple[Vector, Vector]:
-        """Return Σ_j |a_ij| over the rows and Σ_i |a_ij| over the columns."""
-        xp, A = self.xp, self.matrix.A
-        by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
-        self.kernels.abs_sums(self.LU.local, by_row, by_column)
-        A.grid.row.allreduce(by_row, "sum")
-        A.grid.column.allreduce(by_column, "sum")
-        return by_row, by_column
-
     def _largest(self, *sums: Vector) -> list[float]:
         """Return the largest absolute entry of each vector over all ranks."""
         return allreduce_scalars(self.matrix.A.grid.all, [max_abs(self.kernels, v) for v in sums], "max", self.xp)
@@ -152,15 +142,6 @@ class GridFactors(Factorization):
         of_rows_low, of_rows_high, low, high = allreduce_scalars(self.matrix.A.grid.all, negated, "max", self.xp)
         return bool(balanced((-of_rows_low, of_rows_high), (-low, high)))
 
-    def least_size(self) -> float:
-        """Return the smallest nonzero |lu_ij| over all ranks, but at most 1."""
-        xp, least = self.xp, 1.0
-        for row in self.LU.local:
-            sizes = xp.abs(row)
-            if len(sizes):
-                least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, 1.0))))
-        return -allreduce_scalar(self.matrix.A.grid.all, -least, "max", xp)
-
     def random(self) -> Vector:
         """Return ±(1 + frac(i·φ)) for the rows i of this rank, with random signs and the golden ratio φ."""
         xp, rows = self.xp, self.matrix.A.rows
@@ -171,14 +152,18 @@ class GridFactors(Factorization):
 
     @property
     def pivots_balanced(self) -> bool:
-        """Return whether the smallest entry on U's diagonal is not much smaller than the largest."""
-        A, xp, ends = self.matrix.A, self.xp, [-inf, 0.0]
-        for step in lu_steps(A.n, A.nb, A.grid.P, A.grid.Q):
-            if (A.grid.p, A.grid.q) == (step.p, step.q):
-                size = xp.abs(xp.linalg.diagonal(self.LU[step.j0 : step.j1, step.j0 : step.j1]))
-                ends = [max(ends[0], -float(xp.min(size))), max(ends[1], float(xp.max(size)))]
-        minus_least, largest = allreduce_scalars(A.grid.all, ends, "max", xp)
+        """Return whether the smallest pivot is not much smaller than the largest."""
+        A, (least, largest) = self.matrix.A, self._pivot_sizes()
+        minus_least, largest = allreduce_scalars(A.grid.all, [-least, largest], "max", self.xp)
         return -minus_least >= DOUBT * largest
+
+    def _pivot_sizes(self) -> tuple[float, float]:
+        """Return the smallest and the largest |u_kk| on this rank; inf and 0 if it has none."""
+        xp, least, largest = self.xp, inf, 0.0
+        for _, block in self.LU.diagonal_blocks():
+            size = xp.abs(xp.linalg.diagonal(block))
+            least, largest = min(least, float(xp.min(size))), max(largest, float(xp.max(size)))
+        return least, largest
 
     def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
         """Return whether A may be singular to working precision after refinement."""
@@ -195,6 +180,50 @@ class GridFactors(Factorization):
             return None
         return self.gathered(self.balance.C if transposed else self.balance.R, over_rows=not transposed)
 
+    def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
+        """Return the global vector for a vector distributed over the columns, or over the rows if `over_rows`."""
+        A = self.matrix.A
+        return gathered(x, *((A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)), self.xp)
+
+
+class GridLU(GridFactors):
+    """The LU factors of a matrix on a grid, with partial pivoting. The constructor is collective over the grid."""
+
+    def __init__(
+        self, matrix: GridMatrix, LU: DistMatrix, precision: str, kernels: Kernels, spans: Spans, *, scale: bool = True
+    ):
+        """Factor the copy of A in LU, scaled if necessary and if `scale` is True."""
+        super().__init__(matrix, LU, precision, kernels)
+        A, grid, xp = matrix.A, matrix.A.grid, kernels.xp
+        self._scale(spans, scale=scale)
+        A_max, order = self._max_abs(), RowOrder(A.n)
+        with spans("factor"):
+            self.singular = factorize(LU, PivotedLuOptions(operands=precision), kernels, spans, order=order)
+        self._pivoting = Pivoting(order, A.rows, grid.column, xp)
+        self._solver = Factored(LU, kernels)
+        largest = allreduce_scalar(grid.all, kernels.max_abs_upper(LU.local, A.rows, A.cols), "max", xp)
+        self._growth = largest / A_max if A_max else 1.0
+
+    def _balanced(self) -> Balance:
+        return balance(self.LU, self.kernels)
+
+    def _abs_sums(self) -> tuple[Vector, Vector]:
+        xp, A = self.xp, self.matrix.A
+        by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
+        self.kernels.abs_sums(self.LU.local, by_row, by_column)
+        A.grid.row.allreduce(by_row, "sum")
+        A.grid.column.allreduce(by_column, "sum")
+        return by_row, by_column
+
+    def least_size(self) -> float:
+        """Return the smallest nonzero |lu_ij| over all ranks, but at most 1."""
+        xp, least = self.xp, 1.0
+        for row in self.LU.local:
+            sizes = xp.abs(row)
+            if len(sizes):
+                least = min(least, float(xp.min(xp.where(sizes > 0.0, sizes, 1.0))))
+        return -allreduce_scalar(self.matrix.A.grid.all, -least, "max", xp)
+
     def solve(self, B: Matrix) -> Matrix:
         """Return A_s^-1 B = U^-1 L^-1 P B; B is distributed like the rows of A, and the result like the columns."""
         return self._solver.solve(self._pivoting.left(B))
@@ -202,11 +231,6 @@ class GridFactors(Factorization):
     def solve_transposed(self, B: Matrix) -> Matrix:
         """Return A_s^-T B = P^T L^-T U^-T B; B is distributed like the columns of A, and the result like the rows."""
         return self._pivoting.left_transposed(self._solver.solve_transposed(B))
-
-    def gathered(self, x: Matrix, *, over_rows: bool = False) -> Matrix:
-        """Return the global vector for a vector distributed over the columns, or over the rows if `over_rows`."""
-        A = self.matrix.A
-        return gathered(x, *((A.rows, A.grid.column) if over_rows else (A.cols, A.grid.row)), self.xp)
 
 
 class GridEquations(Equations):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from mxpeak.comm.base import Communicator
+from mxpeak.distributed.dense import gathered
 from mxpeak.kernels.contract import Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.row_moves import RowOrder
@@ -61,15 +62,6 @@ class Pivoting(Transformation):
     def right_transposed(self, c: Vector) -> Vector:
         """Return c."""
         return c
-
-
-def gathered(x: Vector, along: BlockCyclic, ranks: Communicator, xp: Any) -> Vector:
-    """Return the global vector, or block of vectors, whose entries are distributed over `ranks`. Collective."""
-    whole = xp.zeros((along.n, *x.shape[1:]))
-    for local, everywhere in along.blocks():
-        whole[everywhere] = x[local]
-    ranks.allreduce(whole, "sum")
-    return whole
 
 
 def preconditioned(solve: Callable[[Vector], Any], r: Vector, transformations: Sequence[Transformation]) -> Any:

@@ -21,6 +21,7 @@ have Cholesky or L D L^T factors instead of L and U, with the same refinement.
 """
 
 from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_cholesky import DistributedCholeskyFactors
 from mxpeak.library.dense.distributed_solving import DistributedFactors
 from mxpeak.library.dense.factors import LUFactors
 from mxpeak.library.dense.info import SolveInfo
@@ -31,6 +32,7 @@ from mxpeak.solvers.forward_error import ErrorBound
 
 __all__ = [
     "CholeskyFactors",
+    "DistributedCholeskyFactors",
     "DistributedFactors",
     "DistributedMatrix",
     "ErrorBound",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import inf, isfinite
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy as np
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar, raise_first_error, validate_on_all
 from mxpeak.configs.run import PlaceConfig
-from mxpeak.distributed.dense import dist_matrix
+from mxpeak.distributed.dense import DistMatrix, dist_matrix
 from mxpeak.distributed.sources import UserMatrix
+from mxpeak.distributed.symmetric import SymmetricMatrix
 from mxpeak.errors import MxpeakError, Outcome, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.host.engine import blas
@@ -28,7 +29,7 @@ from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.factors import DenseFactors, raise_singular
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_breakdown, note_of_doubt
 from mxpeak.library.dense.inputs import form_of
-from mxpeak.library.dense.matrix_source import owned
+from mxpeak.library.dense.matrix_source import Source, owned
 from mxpeak.library.dense.memory import check_memory, check_rhs_memory
 from mxpeak.library.dense.real_form import moduli, real_columns, real_form, real_rhs, solutions
 from mxpeak.library.dense.right_hand_sides import right_hand_sides
@@ -39,8 +40,7 @@ from mxpeak.library.types import Array
 from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.runtime.placement import bind_to_cores, load_kernels
 from mxpeak.solvers.accuracy import PLAIN_LU, Accuracy, plain_lu_by_rows, worst
-from mxpeak.solvers.grid_factors import GridFactors, GridMatrix
-from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
+from mxpeak.solvers.grid_factors import GridFactors, GridLU, GridMatrix
 from mxpeak.solvers.refine import Solution, solve_equations, solve_in_range
 from mxpeak.spans import Spans
 
@@ -50,67 +50,68 @@ REFINED = 2.0**-10
 #: Phases in `info.times`.
 PHASES = ("make", "equilibrate", "factor", "refine")
 
+AnyFactors = TypeVar("AnyFactors", bound="DistributedFactors")
+
 
 def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto", b: Any = None) -> DistributedFactors:
-    """Factor a distributed matrix in the requested precision, or in the fastest precision for `b` if it is "auto".
+    """Factor a distributed matrix by LU in the requested precision, or in the fastest one for `b` if it is "auto".
 
     If the LU breaks down, factor A again in fp64. Collective.
     """
-    chosen = _chosen_precision(A, precision, device, b)
-    held, in_use, spans = A.source.holds, A.source.held, Spans()
+    return factored_as(DistributedFactors, A, A.source, precision, device, b)
+
+
+def factored_as(
+    kind: type[AnyFactors], A: DistributedMatrix, source: Source, precision: str, device: str, b: Any
+) -> AnyFactors:
+    """Factor a matrix, whose entries are those of `source`, in the same way as `factored` by the method of `kind`."""
+    chosen = _chosen_precision(A, precision, device, b, kind._engine)
+    held, in_use, spans = source.holds, source.held, Spans()
     size_bytes = check_memory(A.comm, A.n, A.nb, (A.grid.P, A.grid.Q), held=held, in_use=in_use, parts=A.parts)
     notes: tuple[str, ...] = ()
-    factors = _factors_in(chosen, A, spans)
+    factors = kind._factors_in(chosen, A, source, spans)
     if chosen != "fp64" and not factors.usable:
         reason = f"||A||_inf is {factors.norms[0]:.1e}"
-        if factors.singular:
-            reason = f"pivot {_pivot(factors, A)} is zero"
-        notes = (note_of_breakdown(chosen, reason),)
+        if factors.singular and isfinite(factors.norms[0]):
+            reason = kind._why_singular(factors, A)
+        notes = (note_of_breakdown(chosen, reason, factors.name),)
         del factors  # free this memory before the next factorization
-        factors = _factors_in("fp64", A, spans)
+        factors = kind._factors_in("fp64", A, source, spans)
     steps = max(1, max_gmres_steps(A.parts * A.n, precision))
-    return DistributedFactors(A, factors, spans, size_bytes, notes, steps)
+    return kind(A, source, factors, spans, size_bytes, notes, steps)
 
 
-def _factors_in(precision: str, A: DistributedMatrix, spans: Spans) -> GridFactors:
-    """Factor A with partial pivoting in a precision; raise an error if the fp64 factors are singular. Collective.
-
-    If the fp64 factors of the scaled matrix are singular, factor A again without scaling, because scaling can make
-    pivots underflow.
-    """
-    factors = _factor_once(precision, A, spans, scale=True)
-    if precision != "fp64":
-        return factors
-    if factors.singular and factors.scaled:
-        plain = _factor_once(precision, A, spans, scale=False)
-        factors = plain if not plain.singular else factors
-    if factors.singular:
-        with computing(A.comm):
-            least = factors.least_size()
-        raise_singular(_pivot(factors, A), A.n, least, on_grid=True)
+def check_norms(factors: GridFactors) -> None:
+    """Raise a UsageError if the norms of A overflow."""
     if not all(map(isfinite, factors.norms)):
         raise UsageError(
             "row or column sums of A exceed 1.8e308, the largest fp64 number, so mxpeak cannot compute the "
             "error; divide A and b by a power of two, such as 2.0**64"
         )
-    return factors
 
 
-def _factor_once(precision: str, A: DistributedMatrix, spans: Spans, *, scale: bool) -> GridFactors:
+def _factor_once(precision: str, A: DistributedMatrix, source: Source, spans: Spans, *, scale: bool) -> GridLU:
     """Generate A in the storage type of `precision`, and factor A. If `scale`, scale A if necessary. Collective."""
     with computing(A.comm) as kernels:
-        strips = real_form(A.source) if A.parts == 2 else A.source
+        strips = real_form(source) if A.parts == 2 else source
         real = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
-        sizes = UserMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(A.source(*part)), kernels)
-        LU = dist_matrix(A.grid, real.n, real.n, real.nb, kernels, stored_as(precision))
-        with (
-            spans("make"),
-            np.errstate(over="ignore"),
-        ):  # numbers beyond the range of fp32 become inf, which the norms show
-            real.store(LU)
-        raise_first_error(A.comm, A.source.mistake())
+        sizes = UserMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(source(*part)), kernels)
+        LU = stored(real, A.comm, source, precision, spans)
         matrix = GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
-        return GridFactors(matrix, LU, PivotedLuOptions(operands=precision), kernels, spans, scale=scale)
+        return GridLU(matrix, LU, precision, kernels, spans, scale=scale)
+
+
+def stored(
+    real: UserMatrix | SymmetricMatrix, comm: Communicator, source: Source, precision: str, spans: Spans
+) -> DistMatrix:
+    """Return a copy of a real matrix in the storage type of `precision`; raise the errors of its source. Collective."""
+    with computing(comm) as kernels:
+        copy = dist_matrix(real.grid, real.n, real.n, real.nb, kernels, stored_as(precision))
+    # Numbers beyond the range of fp32 become inf, which the norms show.
+    with spans("make"), np.errstate(over="ignore"):
+        real.store(copy)
+    raise_first_error(comm, source.mistake())
+    return copy
 
 
 class DistributedFactors(DenseFactors):
@@ -128,26 +129,53 @@ class DistributedFactors(DenseFactors):
         Estimated one-norm condition number of A, without any scaling.
     """
 
+    _engine: ClassVar = "ranks"
     _why = ""
 
     def __init__(
         self,
         A: DistributedMatrix,
+        source: Source,
         factors: GridFactors,
         spans: Spans,
         size_bytes: int,
         notes: tuple[str, ...],
         gmres_steps: int,
     ):
-        self.A = A
+        self.A, self._source = A, source
         self.precision = factors.precision
         self._gmres_steps, self._error = gmres_steps, None
         self._factors, self._spans, self._bytes, self._notes = factors, spans, size_bytes, notes
 
     _error: MxpeakError | None  # the error that left this object without factors
 
+    @staticmethod
+    def _factors_in(precision: str, A: DistributedMatrix, source: Source, spans: Spans) -> GridFactors:
+        """Factor A with partial pivoting in a precision; raise an error if fp64 factors are singular. Collective.
+
+        If the fp64 factors of the scaled matrix are singular, factor A again without scaling, because scaling can make
+        pivots underflow.
+        """
+        factors = _factor_once(precision, A, source, spans, scale=True)
+        if precision != "fp64":
+            return factors
+        if factors.singular and factors.scaled:
+            plain = _factor_once(precision, A, source, spans, scale=False)
+            factors = plain if not plain.singular else factors
+        if factors.singular:
+            with computing(A.comm):
+                least = factors.least_size()
+            raise_singular(first_breakdown(factors, A), A.n, least, on_grid=True)
+        check_norms(factors)
+        return factors
+
+    @staticmethod
+    def _why_singular(factors: GridFactors, A: DistributedMatrix) -> str:
+        """Return the reason for a breakdown of the factorization."""
+        return f"pivot {first_breakdown(factors, A)} is zero"
+
     def __repr__(self) -> str:
-        return f"DistributedFactors({self.A!r}, precision={self.precision!r})"
+        return f"{type(self).__name__}({self.A!r}, precision={self.precision!r})"
 
     @property
     def condition(self) -> float:
@@ -282,7 +310,7 @@ class DistributedFactors(DenseFactors):
             R = factors.scales(transposed=transposed)
             solution, lower = solve_in_range(equations, B, R, lambda V, _: solve(V), lower=lower)
             solution.X = factors.gathered(solution.X, over_rows=transposed)
-        raise_first_error(A.comm, A.source.mistake())
+        raise_first_error(A.comm, self._source.mistake())
         return solution, lower
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
@@ -291,14 +319,14 @@ class DistributedFactors(DenseFactors):
         Only fp64 factors can then show whether A is singular.
         """
         if solution.doubtful and self._factors.condition * PRECISIONS["fp32"].u >= 1.0:
-            return note_of_doubt(self._factors.condition, self.precision)
+            return note_of_doubt(self._factors.condition, self.precision, self._factors.name)
         return ""
 
     def _factor_in_fp64(self, spans: Spans) -> None:
         """Replace the factors with fp64 factors; if this fails, every later call raises the same error."""
         del self._factors  # free this memory before the next factorization
         try:
-            self._factors = _factors_in("fp64", self.A, spans)
+            self._factors = self._factors_in("fp64", self.A, self._source, spans)
         except MxpeakError as error:
             self._error = error
             raise
@@ -331,8 +359,8 @@ class DistributedFactors(DenseFactors):
             )
 
 
-def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any) -> str:
-    """Return the precision of the factors. "auto" selects fp32 if its LU saves more time than refinement costs.
+def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any, engine: str) -> str:
+    """Return the precision of the factors. "auto" selects fp32 if it saves more time than refinement costs.
 
     Collective, because b may be real on one rank and complex on another.
     """
@@ -340,7 +368,7 @@ def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any)
     if precision != "auto":
         return precision
     n, rhs = A.parts * A.n, int(allreduce_scalar(A.comm, float(local), "max"))
-    return choose_precision(n, np.dtype(np.float64), "auto", rhs, engine="ranks").name
+    return choose_precision(n, np.dtype(np.float64), "auto", rhs, engine=engine).name
 
 
 def _rhs_count(A: DistributedMatrix, precision: str, device: str, b: Any) -> int:
@@ -361,8 +389,8 @@ def _rhs_count(A: DistributedMatrix, precision: str, device: str, b: Any) -> int
     return real_columns(values.shape[1] if len(values.shape) == 2 else 1, A.dtype, values.dtype)
 
 
-def _pivot(factors: GridFactors, A: DistributedMatrix) -> int:
-    """Return the number, counted from 1, of the first column of A without a nonzero pivot."""
+def first_breakdown(factors: GridFactors, A: DistributedMatrix) -> int:
+    """Return the column of A, counted from 1, in which the factorization broke down."""
     return -(-factors.singular // A.parts)
 
 

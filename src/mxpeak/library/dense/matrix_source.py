@@ -7,6 +7,7 @@ other ranks continue to compute, and all ranks raise the error together afterwar
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ class Source:
     dtype   data type of the returned entries: float64 or complex128
     holds   whether every rank stores its part of A in memory
     held    size of the stored part on this rank, in bytes
+    lower   whether only the lower triangle is read, or only the upper one; None if all entries are read
     """
 
     holds, held = False, 0
+    lower: bool | None = None
 
     def __init__(self, what: str, dtype: np.dtype[Any]):
         self.what, self.dtype = what, dtype
@@ -52,6 +55,15 @@ class Source:
         except Exception as error:
             self._mistake = self._mistake or UsageError(f"{self.what} raised {type(error).__name__}: {error}")
         return np.full((len(i), len(j)), np.nan, self.dtype)
+
+    def triangle(self, *, lower: bool) -> Source:
+        """Return a source that reads one triangle of the same matrix; the other one may contain anything.
+
+        The imaginary parts of the diagonal are returned as zero.
+        """
+        half = copy(self)
+        half.lower, half._mistake = lower, None
+        return half
 
     def mistake(self) -> MxpeakError | None:
         """Return and clear the first error since the previous call, or return None if no error occurred."""
@@ -77,10 +89,25 @@ class Source:
                 f"and j of shape (1, {shape[1]}); use operations on whole arrays, for example 1.0 / (1.0 + "
                 "abs(i - j))"
             )
-        A = np.ascontiguousarray(A, self.dtype)  # matrix products read rows
-        if not np.isfinite(A).all():
-            r, c = np.argwhere(~np.isfinite(A))[0]
+        A = self._with_real_diagonal(np.ascontiguousarray(A, self.dtype), i, j)  # matrix products read rows
+        if not np.isfinite(A).all() and (wrong := np.argwhere(~np.isfinite(A) & self._read(i, j))).size:
+            r, c = wrong[0]
             raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}, which is not finite; use only finite entries")
+        return A
+
+    def _read(self, i: Array, j: Array) -> Any:
+        """Return whether the entries a_ij are read."""
+        if self.lower is None:
+            return True
+        return i[:, None] >= j if self.lower else i[:, None] <= j
+
+    def _with_real_diagonal(self, A: Array, i: Array, j: Array) -> Array:
+        """Return A, or a copy with a real diagonal if only one triangle of a complex matrix is read."""
+        if self.lower is None or self.dtype.kind != "c":
+            return A
+        _, r, c = np.intersect1d(i, j, assume_unique=True, return_indices=True)
+        A = A.astype(self.dtype)
+        A[r, c] = A[r, c].real
         return A
 
 
@@ -152,7 +179,7 @@ class InMemory(Source):
         """Return this rank's rows with the local indices `local`. Copy the rows only if products cannot read them."""
         strip = self.part[local]
         if self.dtype.kind == "c":
-            return strip
+            return self._with_real_diagonal(strip, owned(rows)[local], owned(cols))
         # Compiled products accept only writable arrays, although they do not write to this one.
         as_it_lies = strip.dtype == np.float64 and strip.flags.writeable and min(strip.shape) > 1 and lies_well(strip)
         return strip if as_it_lies else np.array(strip, np.float64, order="C")

@@ -14,6 +14,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_cholesky import DistributedCholeskyFactors, cho_factored, solve_by_structure
 from mxpeak.library.dense.distributed_solving import DistributedFactors, factored
 from mxpeak.library.dense.factors import DECAYED, EmptyFactors, LUFactors, backend_of, factors_of, low_precision_factors
 from mxpeak.library.dense.gradients import DenseSystem, solve_differentiably
@@ -26,7 +27,6 @@ from mxpeak.library.dense.symmetric import (
     CholeskyFactors,
     EmptyCholesky,
     Structure,
-    check_lu_only,
     detected,
     factors_of_triangle,
     mirrored,
@@ -80,8 +80,8 @@ def solve(
         Structure of A, as in `scipy.linalg.solve`. The default uses an LU factorization. With "pos", `solve` uses the
         Cholesky factorization of a symmetric or Hermitian positive definite matrix. With "sym" or "her", it uses an
         LDL^T or LDL^H factorization. With "auto", `solve` tests whether A is Hermitian with a positive diagonal. If so,
-        it tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack or a
-        DistributedMatrix, "auto" uses LU.
+        it tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack,
+        "auto" uses LU. A DistributedMatrix supports "gen", "pos" and "auto".
     lower : bool, default False
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
         reads the other triangle.
@@ -130,8 +130,7 @@ def solve(
         if structure != "gen" and form == "N" and (found := solve_plain(A, b, structure)):
             return warned(*found)
     if isinstance(A, DistributedMatrix):
-        check_lu_only(structure)
-        return warned(*factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local))
+        return warned(*solve_by_structure(A, b, structure, precision, device, form=form, local=local))
     if local:
         raise UsageError(
             "local=True applies only to a DistributedMatrix, whose rows are distributed over the ranks; "
@@ -240,12 +239,14 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
     return lu_factor_by(kernels_for(device, of_A), of_A, precision)
 
 
-def cho_factor(A: Any, *, lower: bool = False, precision: str = "auto", device: str = "auto") -> CholeskyFactors:
+def cho_factor(
+    A: Any, *, lower: bool = False, precision: str = "auto", device: str = "auto"
+) -> CholeskyFactors | DistributedCholeskyFactors:
     """Factor a symmetric or Hermitian positive definite matrix once, so that you can solve for many right-hand sides.
 
     Parameters
     ----------
-    A : array_like or tensor
+    A : array_like, tensor or DistributedMatrix
         Positive definite matrix to factor. Do not change A while you use the factor, because it refers to A.
     lower : bool, default False
         Triangle of A to read: the lower one if True, otherwise the upper one. The other triangle is never read.
@@ -258,7 +259,7 @@ def cho_factor(A: Any, *, lower: bool = False, precision: str = "auto", device: 
 
     Returns
     -------
-    CholeskyFactors
+    CholeskyFactors or DistributedCholeskyFactors
         Cholesky factor with the method `solve(b, transposed=False)` and the attribute `condition`.
 
     Raises
@@ -282,7 +283,7 @@ def cho_factor(A: Any, *, lower: bool = False, precision: str = "auto", device: 
     structure = structure_of("pos", lower=lower)
     assert isinstance(structure, Structure)
     if isinstance(A, DistributedMatrix):
-        check_lu_only(structure)
+        return cho_factored(A, structure, precision, device)
     of_A = matrix(A)
     kernels = kernels_for(device, of_A)
     factors = _triangle_factors(kernels, of_A, precision, structure)

@@ -75,6 +75,14 @@ def structure_of(assume_a: Any, *, lower: Any) -> Structure | str:
     return name if name in ("gen", "auto") else Structure(bool(lower), name != "sym", name == "pos")
 
 
+def text_of(structure: Structure | str) -> str:
+    """Return the arguments `assume_a` and `lower` that name a structure."""
+    if isinstance(structure, str):
+        return f"assume_a={structure!r}"
+    name = "pos" if structure.definite else "her" if structure.hermitian else "sym"
+    return f"assume_a={name!r}, lower={structure.lower}"
+
+
 class TriangleFactors(LUFactors):
     """The Cholesky or L D L^T factors of a matrix on a single process, of which one triangle is read."""
 
@@ -181,15 +189,6 @@ def solve_plain(A: Any, b: Any, structure: Structure | str) -> tuple[Any, SolveI
     if not _own(n, b.size // n, A.dtype, "auto"):
         return None
     return solve_in_own_precision(A, b, lower=structure.lower)
-
-
-def check_lu_only(structure: Structure | str) -> None:
-    """Raise a UsageError if a distributed matrix is to be factored by another factorization than LU."""
-    if isinstance(structure, Structure):
-        raise UsageError(
-            'A is a DistributedMatrix, whose ranks factor it only by LU; use assume_a="gen" or mxpeak.lu_factor(A), '
-            "with both triangles of A"
-        )
 
 
 def note_of_indefiniteness(error: NotPositiveDefiniteError) -> str:

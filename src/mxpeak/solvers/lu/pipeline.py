@@ -100,11 +100,16 @@ class Pipeline(ABC):
         """Return the overlapping operations of an event that are in flight."""
         return [self.in_flight[other.key] for other in event.overlaps if other.key in self.in_flight]
 
+    def flops_done(self, columns: int) -> float:
+        """Return the flops of the factorization of the first columns and of their updates."""
+        n = self.A.rows.n
+        return lu_flops_done(n, n - columns)
+
     def end_step(self, event: LuEvent) -> None:
         """Report the end of a step; if the run is stopped, first complete the pending operations."""
-        step, n = self.steps[event.k], self.A.rows.n
+        step = self.steps[event.k]
         try:
-            self.spans.step(step.k + 1, len(self.steps), lu_flops_done(n, n - step.j1))
+            self.spans.step(step.k + 1, len(self.steps), self.flops_done(step.j1))
         except StoppedError:
             for operation in self.in_flight.values():
                 while not operation.progress():

@@ -60,7 +60,7 @@ class Factored:
         Each right-hand side takes 2·N² flops in fp64. Collective over the grid.
         """
         A, kernels = self._A, self._kernels
-        s, x = self._zeros(A.rows, r), self._zeros(A.cols, r)
+        s, x = _zeros(A.rows, r, kernels), _zeros(A.cols, r, kernels)
         if A.grid.q == 0:
             kernels.add_scaled(s, -1.0, r)
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True)
@@ -71,17 +71,13 @@ class Factored:
     def solve_transposed(self, c: Vector) -> Any:
         """Return L^-T U^-T c over the rows, for c over the columns (the same along every process column)."""
         A, kernels = self._A, self._kernels
-        s, x = self._zeros(A.cols, c), self._zeros(A.rows, c)
+        s, x = _zeros(A.cols, c, kernels), _zeros(A.rows, c, kernels)
         if A.grid.p == 0:
             kernels.add_scaled(s, -1.0, c)
         _solve(A, s, x, kernels, self._diagonal("upper"), lower=False, transposed=True)
         s[...] = 0.0
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True, transposed=True)
         return x
-
-    def _zeros(self, along: BlockCyclic, like: Vector) -> Vector:
-        """Return zeros for the local part of one dimension of the matrix, with as many columns as `like`."""
-        return self._kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
     def _diagonal(self, part: str) -> Diagonal:
         def solve(step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
@@ -91,6 +87,41 @@ class Factored:
             self._ready[key](x, transposed=transposed)
 
         return solve
+
+
+class FactoredCholesky:
+    """The factor L of `cholesky.factorize` on a grid; the first solve prepares the diagonal blocks for later solves."""
+
+    def __init__(self, A: DistMatrix, kernels: Kernels):
+        self._A, self._kernels = A, kernels
+        self._ready: dict[int, BlockSolver] = {}
+
+    def solve(self, r: Vector) -> Any:
+        """Return L^-T L^-1 r over the rows, for r over the rows (the same along every process row).
+
+        Each right-hand side takes 2·N² flops in fp64. Collective over the grid.
+        """
+        A, kernels = self._A, self._kernels
+        s, y = _zeros(A.rows, r, kernels), _zeros(A.cols, r, kernels)
+        if A.grid.q == 0:
+            kernels.add_scaled(s, -1.0, r)
+        _solve(A, s, y, kernels, self._solve_diagonal, lower=True)
+        s, x = _zeros(A.cols, r, kernels), _zeros(A.rows, r, kernels)
+        if A.grid.p == 0:
+            kernels.add_scaled(s, -1.0, y)
+        _solve(A, s, x, kernels, self._solve_diagonal, lower=True, transposed=True)
+        return x
+
+    def _solve_diagonal(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
+        """Overwrite x with L_kk^-1 x, or L_kk^-T x if `transposed`; the upper triangle of T is that of L_kk^T."""
+        if step.k not in self._ready:
+            self._ready[step.k] = self._kernels.block_solver(T, "upper")
+        self._ready[step.k](x, transposed=not transposed)
+
+
+def _zeros(along: BlockCyclic, like: Vector, kernels: Kernels) -> Vector:
+    """Return zeros for the local part of one dimension of the matrix, with as many columns as `like`."""
+    return kernels.xp.zeros((along.local_size, *like.shape[1:]))
 
 
 def _solve(

@@ -1,0 +1,141 @@
+"""Factor and solve Hermitian positive definite distributed matrices from one triangle, and test whether they are it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from mxpeak.comm.collectives import raise_first_error, validate_on_all
+from mxpeak.distributed.symmetric import SymmetricMatrix, is_hermitian
+from mxpeak.errors import UsageError
+from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_solving import (
+    DistributedFactors,
+    check_norms,
+    computing,
+    factored,
+    factored_as,
+    first_breakdown,
+    stored,
+)
+from mxpeak.library.dense.info import SolveInfo
+from mxpeak.library.dense.matrix_source import Source
+from mxpeak.library.dense.real_form import moduli, real_form
+from mxpeak.library.dense.symmetric import Structure, note_of_indefiniteness, text_of
+from mxpeak.library.outcomes import NotPositiveDefiniteError
+from mxpeak.library.types import Array
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.factorization import coarser_than_fp32
+from mxpeak.solvers.grid_cholesky import GridCholesky
+from mxpeak.solvers.grid_factors import GridFactors, GridMatrix
+from mxpeak.solvers.symmetric_factors import SHIFTS
+from mxpeak.spans import Spans
+
+
+def solve_by_structure(
+    A: DistributedMatrix, b: Any, structure: Structure | str, precision: str, device: str, *, form: str, local: bool
+) -> tuple[Array, SolveInfo]:
+    """Solve a distributed system by the factorization that suits the structure of A, without warnings. Collective."""
+    validate_on_all(A.comm, lambda: structure, text_of)
+    note, times = "", dict[str, float]()
+    if structure == "auto" and _looks_definite(A):
+        begin = time.perf_counter()
+        try:
+            factors = _factored(A, precision, device, b, lower=True)
+            return factors.solve_quietly(b, transposed=form, local=local)
+        except NotPositiveDefiniteError as error:
+            note, times = note_of_indefiniteness(error), {"cholesky": time.perf_counter() - begin}
+    elif isinstance(structure, Structure):
+        factors = cho_factored(A, structure, precision, device, b)
+        return factors.solve_quietly(b, transposed=form, local=local)
+    x, info = factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local)
+    if note:
+        info = replace(info, message="\n".join(filter(None, (note, info.message))), times={**times, **info.times})
+    return x, info
+
+
+def cho_factored(
+    A: DistributedMatrix, structure: Structure, precision: str, device: str, b: Any = None
+) -> DistributedCholeskyFactors:
+    """Factor one triangle of A by Cholesky in the requested precision, or in the fastest one for `b`. Collective."""
+    validate_on_all(A.comm, lambda: structure, text_of)
+    if not structure.definite:
+        raise UsageError(
+            "A is a DistributedMatrix, whose ranks have no LDL^T factorization, because its pivots can be anywhere on "
+            'the diagonal; use assume_a="pos" if A is positive definite, otherwise assume_a="gen" with both triangles'
+        )
+    return _factored(A, precision, device, b, lower=structure.lower)
+
+
+def _factored(A: DistributedMatrix, precision: str, device: str, b: Any, *, lower: bool) -> DistributedCholeskyFactors:
+    return factored_as(DistributedCholeskyFactors, A, A.source.triangle(lower=lower), precision, device, b)
+
+
+def _looks_definite(A: DistributedMatrix) -> bool:
+    """Return whether A is Hermitian and has a positive diagonal. Collective."""
+    cut = BlockCyclic(A.n, A.nb, A.grid.p, A.grid.P), BlockCyclic(A.n, A.nb, A.grid.q, A.grid.Q)
+    found = is_hermitian(A.grid, cut, A.source, np)
+    raise_first_error(A.comm, A.source.mistake())
+    return found
+
+
+class DistributedCholeskyFactors(DistributedFactors):
+    """The Cholesky factor of a positive definite distributed matrix, returned by `cho_factor`.
+
+    All ranks must call the methods, and read `condition`, at the same point in the program.
+
+    Attributes
+    ----------
+    A : DistributedMatrix
+        Distributed matrix from which mxpeak computed the factor; only one triangle is read.
+    precision : str
+        Precision of the factor. The value changes to "fp64" if `solve` factors A again.
+    condition : float
+        Estimated one-norm condition number of A, without any scaling.
+    """
+
+    _engine: ClassVar = "cholesky"
+
+    @staticmethod
+    def _factors_in(precision: str, A: DistributedMatrix, source: Source, spans: Spans) -> GridFactors:
+        """Factor one triangle of A in a precision; raise an error if A is not positive definite in fp64. Collective.
+
+        In 16-bit formats, a larger shift is tried if the first one is not sufficient.
+        """
+        first, *larger = SHIFTS if coarser_than_fp32(precision) else (0.0,)
+        u = PRECISIONS[precision].u
+        factors = _factor_once(precision, A, source, spans, first * u)
+        for shift in larger:
+            if factors.singular:
+                del factors  # free this memory before the next factorization
+                factors = _factor_once(precision, A, source, spans, shift * u)
+        if precision == "fp64":
+            check_norms(factors)
+            if factors.singular:
+                raise NotPositiveDefiniteError(
+                    f"A is not positive definite: the leading minor of order {first_breakdown(factors, A)} of {A.n} "
+                    'is not positive; for an indefinite matrix, use LU by assume_a="gen" or mxpeak.lu_factor(A), '
+                    "with both triangles of A"
+                )
+        return factors
+
+    @staticmethod
+    def _why_singular(factors: GridFactors, A: DistributedMatrix) -> str:
+        return f"leading minor {first_breakdown(factors, A)} is not positive"
+
+
+def _factor_once(precision: str, A: DistributedMatrix, source: Source, spans: Spans, shift: float) -> GridCholesky:
+    """Generate one triangle of A in the storage type of `precision`, and factor it. Collective."""
+    lower = bool(source.lower)
+    with computing(A.comm) as kernels:
+        strips = real_form(source) if A.parts == 2 else source
+        real = SymmetricMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels, lower=lower)
+        sizes = SymmetricMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(source(*part)), kernels, lower=lower)
+        L = stored(real, A.comm, source, precision, spans)
+        matrix = GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
+        with np.errstate(all="ignore"):  # numbers beyond the range of fp32 are visible in the norms
+            return GridCholesky(matrix, L, precision, kernels, spans, shift=shift)
