@@ -21,7 +21,7 @@ def emulation_error(A: Any, B: Any, *, entries: int = 100, device: str = "auto")
     """Measure the error of the product A B in emulated fp64 and in native fp64.
 
     mxpeak computes A B from products of 8-bit integers and with the native instructions of the device. It compares both
-    results with exact values, at the entries where the results differ most. Errors are relative to |A||B|.
+    results with exact values, at the entries with the largest differences. Errors are relative to |A||B|.
 
     Parameters
     ----------
