@@ -133,7 +133,7 @@ def test_the_largest_residues_are_multiplied_exactly() -> None:
 
 def test_errors_are_below_the_bound_on_ragged_shapes(backend: Backend, rng: Any) -> None:
     shapes = ((0, 3, 2), (3, 0, 2), (3, 2, 0), (1, 1, 1), (31, 17, 5), (37, 97, 61))
-    for m, n, k in (*shapes, *sizes(backend, (5, 7, 1100))):
+    for m, n, k in (*shapes, *sizes(backend, (5, 7, 1100), interpreted=((33, 40, 70),))):
         A, B, C = (rng.standard_normal(shape) for shape in ((m, k), (k, n), (m, n)))
         found, counts = subtracted(backend, C, A, B)
         assert in_bounds(found, C, A, B), (m, n, k)
@@ -158,7 +158,7 @@ def test_operands_may_be_panels_and_parts_of_matrices(backend: Backend, rng: Any
 def test_graded_factors_get_more_moduli_and_lose_no_accuracy(backend: Backend, rng: Any) -> None:
     """Rows of A fall by 2^span while columns of B rise: rounded to 53 bits of their lines, all digits would be lost."""
     used = []
-    for span in (0, 10, 20, 30, 40, 50):
+    for span in sizes(backend, 0, 10, 20, 30, 40, 50, interpreted=(0, 50)):
         A, B = graded(rng, 64, span)
         C = rng.standard_normal((23, 19))
         found, counts = subtracted(backend, C, A, B)
@@ -217,12 +217,15 @@ def test_values_that_are_not_finite_spread_as_in_native_products(backend: Backen
 
 def test_results_beyond_the_range_are_infinite(backend: Backend) -> None:
     A, B = np.full((2, 3), 2.0**1000), np.full((3, 2), -(2.0**1000))
-    found, counts = subtracted(backend, np.zeros((2, 2)), A, B)
+    with np.errstate(over="ignore"):  # Triton's interpreter computes with NumPy
+        found, counts = subtracted(backend, np.zeros((2, 2)), A, B)
     assert np.all(found == np.inf)
     assert counts.emulated == 1
 
 
 def test_a_long_product_is_split(backend: Backend, rng: Any) -> None:
+    if backend.interpreted:
+        pytest.skip("the same code as in smaller products, which would take a minute")
     A, B, C = rng.standard_normal((3, DEPTH + 5)), rng.standard_normal((DEPTH + 5, 4)), rng.standard_normal((3, 4))
     found, counts = subtracted(backend, C, A, B)
     assert in_bounds(found, C, A, B)

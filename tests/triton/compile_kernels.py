@@ -15,10 +15,11 @@ from typing import Any
 
 import mxpeak.kernels.torch.triton as backend
 
-#: The GPUs: NVIDIA A100, H100 and H200; AMD MI250 and MI300.
+#: The GPUs: NVIDIA A100, H100 and H200, B200; AMD MI250 and MI300. B200 compiles only the forms that are for it alone.
 TARGETS = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
     "gfx90a": ("hip", "gfx90a", 64),
     "gfx942": ("hip", "gfx942", 64),
 }

@@ -68,10 +68,15 @@ def _subtract_block(device: Device, C: Tensor, A: Tensor, B: Tensor) -> Emulatio
         p, q, moduli = _significant_bits(device, a, b)
         if moduli:
             shift = _exponent(by_row) - p, _exponent(by_column) - q
-            a, b = torch.round(a * _power(p)[:, None]), torch.round(b * _power(q)[:, None])
-            e = shift[0][:, None] + shift[1]
-            half, M = e >> 1, float(residues(moduli).product)
-            C -= _fraction(device, a, b, moduli).mul_(M).mul_(_power(half)).mul_(_power(e - half))
+            if device.triton:
+                from mxpeak.kernels.torch.triton.emulation import launch_subtract
+
+                launch_subtract(C, a, b, (p, q), shift, moduli)
+            else:
+                a, b = torch.round(a * _power(p)[:, None]), torch.round(b * _power(q)[:, None])
+                e = shift[0][:, None] + shift[1]
+                half, M = e >> 1, float(residues(moduli).product)
+                C -= _fraction(device, a, b, moduli).mul_(M).mul_(_power(half)).mul_(_power(e - half))
             return emulated_with(moduli)
     blas.subtract_product(device, C, A, B, "library")
     return NATIVE
