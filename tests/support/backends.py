@@ -96,4 +96,4 @@ def sizes(backend: Backend, *of_all: Any, interpreted: Any = ()) -> tuple[Any, .
 
 def narrow(init: Any, width: int) -> Any:
     """Return a constructor of dense kernels on torch with panels of this width."""
-    return lambda self, device: init(self, device, width)
+    return lambda self, device, **options: init(self, device, width, **options)

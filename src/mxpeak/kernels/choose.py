@@ -115,6 +115,7 @@ def choose(
     *,
     alone: bool = False,
     panels: bool = False,
+    emulated: bool = False,
 ) -> Kernels:
     """Create the backend `name` on `device`. Both are names that `resolve` returned.
 
@@ -123,7 +124,10 @@ def choose(
     number    index of the GPU if there are several
     native    precisions that use the processor's matrix instructions; None: all precisions that these support
     panels    whether to compile the host's panel kernels now, because the host factors the panels of a device
+    emulated  whether products of fp64 matrices are emulated
     """
+    if emulated and name != "torch":
+        raise UsageError(f"--kernels {name} has no emulated fp64 products; use --device cuda, or --fp64 native")
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
 
@@ -137,22 +141,27 @@ def choose(
     where = open_device(device, number)
     from mxpeak.kernels.host.lu.cpu_assist import HostPanelService
     from mxpeak.kernels.torch.kernels import TorchKernels
+    from mxpeak.kernels.torch.lu.cublas import cublas_emulation
 
-    return TorchKernels(where, HostPanelService(threads, cores, alone=alone, panels=panels))
+    host = HostPanelService(threads, cores, alone=alone, panels=panels)
+    return TorchKernels(where, host, cublas_emulation(where) if emulated else None)
 
 
-def dense(device: Any) -> DenseKernels:
+def dense(device: Any, *, emulated: bool = False) -> DenseKernels:
     """Return the dense kernels of a `kernels.torch.engine.device.Device`, or those of the host if `device` is None.
 
-    The dense kernels of the host use BLAS's threads.
+    The dense kernels of the host use BLAS's threads. If `emulated`, products of fp64 matrices in an LU are emulated.
     """
     if device is None:
+        if emulated:
+            raise UsageError('the CPU has no emulated fp64 products; use device="cuda", or fp64="native"')
         from mxpeak.kernels.host.dense.dense import HostDense
 
         return HostDense()
     from mxpeak.kernels.torch.dense.dense import TorchDense
+    from mxpeak.kernels.torch.lu.cublas import cublas_emulation
 
-    return TorchDense(device)
+    return TorchDense(device, emulation=cublas_emulation(device) if emulated else None)
 
 
 def sparse(device: Any, threads: int, *, own: bool = False, parts: int = 1) -> SparseKernels:
@@ -215,3 +224,14 @@ def device_failure(error: BaseException) -> str | None:
     if isinstance(error, RuntimeError) and re.search(r"\b(CUDA|HIP|NCCL|RCCL|CUBLAS|cuBLAS|CUSOLVER|cusolver)\b", text):
         return f"the device failed: {text}; see the system's log (dmesg) and nvidia-smi or rocm-smi, and run again"
     return None
+
+
+def can_emulate_fp64(device: Any) -> bool:
+    """Return whether products of fp64 matrices can be emulated on a `kernels.torch.engine.device.Device`."""
+    from mxpeak.kernels.torch.lu.cublas import cublas_emulation
+
+    try:
+        cublas_emulation(device)
+    except ResourceError:
+        return False
+    return True

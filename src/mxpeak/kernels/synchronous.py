@@ -10,7 +10,7 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract import Matrix, Vector
-from mxpeak.kernels.contract.lu import Panel, digest
+from mxpeak.kernels.contract.lu import Fp64Emulation, Panel, digest
 from mxpeak.spans import HOST
 
 
@@ -57,6 +57,9 @@ class Synchronous:
 
     def device_facts(self) -> dict[str, Any]:
         return {}
+
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        return None
 
     def bring_panel(self, panel: Panel) -> Panel:
         return panel

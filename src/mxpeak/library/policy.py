@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mxpeak.errors import UsageError
+from mxpeak.kernels.choose import can_emulate_fp64
 from mxpeak.library.types import own_precision, roundoff
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.refine import MOST_STEPS
@@ -170,3 +171,10 @@ def max_gmres_steps(n: int, requested: str) -> int:
 
 def _kind(dtype: np.dtype[Any]) -> str:
     return "complex" if dtype.kind == "c" else "real"
+
+
+def emulates_fp64(requested: str, device: Any) -> bool:
+    """Return whether to emulate fp64 products; "auto" emulates on devices with slow fp64 that support it."""
+    if requested != "auto":
+        return requested == "emulated"
+    return device is not None and not device.has_fast_fp64 and can_emulate_fp64(device)

@@ -211,13 +211,17 @@ class ArrayFactors(Factorization):
     """The factors of W, which is A_s or A_s^T.
 
     emulated    whether the operands of products were rounded in software
+    fp64        arithmetic of the products of fp64 factors: native or emulated
     may_lag     whether the factors can precondition systems with other matrices
     """
 
     may_lag = True
+    fp64 = "native"
 
-    def __init__(self, matrix: ScaledMatrix, lu: PivotedLU, precision: str, *, emulated: bool = False):
-        self.matrix, self.lu, self.precision, self.emulated = matrix, lu, precision, emulated
+    def __init__(
+        self, matrix: ScaledMatrix, lu: PivotedLU, precision: str, *, emulated: bool = False, fp64: str = "native"
+    ):
+        self.matrix, self.lu, self.precision, self.emulated, self.fp64 = matrix, lu, precision, emulated, fp64
         self.kernels, self.n, self.dtype = matrix.kernels, len(matrix.A), lu.LU.dtype
         self.A_inf, self.A_one, _ = matrix.norms
         self.singular, self.scaled = lu.singular, matrix.balance is not None
@@ -256,7 +260,7 @@ class ArrayFactors(Factorization):
 
     def transposed(self) -> ArrayFactors | None:
         """Return the factors of A^T, which use the same arrays, or None if they are less accurate than plain LU."""
-        twin = ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated)
+        twin = ArrayFactors(self.matrix.transposed(), self.lu, self.precision, emulated=self.emulated, fp64=self.fp64)
         twin.lagged = self.lagged
         return twin
 
@@ -351,12 +355,14 @@ def factor(
                 lu = kernels.factor_with_early_exit(_pivots_decay(_largest_of_first_rows(W, xp), xp), W)
             else:
                 lu = kernels.factor(W, precision)
+    record = kernels.fp64_emulation()
+    fp64 = "emulated" if record is not None and record.products > record.native else "native"
     if lu is None:
         return None
     sums = (row_sums, column_sums) if rows else (column_sums, row_sums)
     norms = MatrixNorms(float(sums[0].max()), float(sums[1].max()), largest)
     matrix = ScaledMatrix(kernels, A, rows, balance, norms.inf if A_inf is None else A_inf, norms, sums)
-    return ArrayFactors(matrix, lu, precision, emulated=emulated)
+    return ArrayFactors(matrix, lu, precision, emulated=emulated, fp64=fp64)
 
 
 def factor_in_fp64(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFactors:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mxpeak.kernels.contract.backend import Indices, Matrix, Vector
+from mxpeak.kernels.contract.lu import Fp64Emulation
 from mxpeak.spans import Stopwatch
 
 #: A small number of vectors, as the columns of a matrix.
@@ -105,6 +106,9 @@ class DenseKernels(Protocol):
 
     def emulates(self, precision: str, dtype: DType) -> bool:
         """Return whether the LU of a matrix of this type rounds its operands to this precision in software."""
+
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        """Return a record of the emulated fp64 products since the last call, or None if products are not emulated."""
 
     def check_memory(self, n: int, dtype: DType, precision: str, *, copied: bool) -> None:
         """Raise a ResourceError if the device has too little memory for n×n factors and, if `copied`, a copy of A."""

@@ -72,6 +72,22 @@ def by_substitution(B: Matrix) -> PanelSolve:
     return PanelSolve("fp64" if B.dtype.itemsize == 8 else "fp32", LIBRARY)
 
 
+@dataclass(frozen=True, slots=True)
+class Fp64Emulation:
+    """Emulated products of fp64 matrices.
+
+    scheme     the scheme and the library, such as "Ozaki I of cuBLAS"
+    bits       the fewest bits of an emulated product; None if there was none, or if the bits are unknown
+    products   the number of products
+    native     the number of products that the library did not emulate
+    """
+
+    scheme: str
+    bits: int | None
+    products: int
+    native: int
+
+
 class BlockSolver(Protocol):
     """A solver for many systems with the same triangular matrix T."""
 
@@ -135,6 +151,12 @@ class LuKernels(Backend, Protocol):
 
     def emulates(self, precision: str) -> bool:
         """Return whether operands are rounded to this precision but multiplied in a wider one."""
+
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        """Return a record of the emulated fp64 products since the last call, after waiting for them.
+
+        The result is None if `subtract_product` uses the product of the library, which may itself be an emulation.
+        """
 
     def cuts_show(self, precision: str) -> bool:
         """Return whether the last bits of a column of `subtract_product` may depend on the adjacent columns.

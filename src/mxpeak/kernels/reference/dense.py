@@ -10,6 +10,7 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.contract.lu import Fp64Emulation
 from mxpeak.kernels.reference import symmetric
 from mxpeak.kernels.reference.rounding import Array, quiet, rounded
 from mxpeak.spans import HOST
@@ -30,6 +31,9 @@ class ReferenceDense:
 
     def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
         return precision not in ("fp64", "fp32")
+
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        return None
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
         """Do nothing, because there is no device."""

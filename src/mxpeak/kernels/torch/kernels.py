@@ -17,6 +17,7 @@ from mxpeak.kernels.torch.dense.generated import TorchGenerated
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
 from mxpeak.kernels.torch.engine.device import Device
+from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 from mxpeak.kernels.torch.lu.lu import TorchLu
 from mxpeak.kernels.torch.lu.panel import Host
 
@@ -27,8 +28,8 @@ class TorchKernels(TorchLu, TorchGenerated):
     name = "torch"
     background = True
 
-    def __init__(self, device: Device, host: Host):
-        super().__init__(device, host)
+    def __init__(self, device: Device, host: Host, emulation: CublasEmulation | None = None):
+        super().__init__(device, host, emulation)
         self.xp = Namespace(device.where)
         if not device.is_gpu:
             torch.set_num_threads(host.threads)
@@ -37,7 +38,7 @@ class TorchKernels(TorchLu, TorchGenerated):
     def dense(self) -> DenseKernels:
         from mxpeak.kernels.torch.dense.dense import TorchDense
 
-        return TorchDense(self.device)
+        return TorchDense(self.device, emulation=self.emulation)
 
     @cached_property
     def norms(self) -> NormKernels:

@@ -267,6 +267,7 @@ class LUFactors(DenseFactors):
             n=n,
             rhs=k,
             emulated=factors.emulated,
+            fp64=factors.fp64,
             backward_error=solution.eta,
             times=spans.times,
             history=tuple(solution.history),

@@ -158,6 +158,9 @@ class SolveInfo(Info):
     lagged : bool
         Whether the factors are those of an earlier matrix, used as a preconditioner (`Solver.update`). The growth
         factor is then None.
+    fp64 : {"native", "emulated"}
+        Arithmetic of the matrix products in fp64 factors. It is "emulated" if a product of the factorization was
+        computed with integers, as requested by `fp64="emulated"`.
     why : str
         Reason for the choice of this precision, such as "fastest at this order", or an empty string.
     emulated : bool
@@ -232,6 +235,7 @@ class SolveInfo(Info):
     precision: str
     lagged: bool = False
     emulated: bool = False
+    fp64: str = "native"
     iterations: int
     backward_error: float
     scaled: bool = False
@@ -350,7 +354,7 @@ class SolveInfo(Info):
             return f"{self.systems} systems, n = {self.n}{rhs}"
         rhs = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
-        emulated = " (emulated)" if self.emulated else ""
+        emulated = " (emulated)" if self.emulated or self.fp64 == "emulated" else ""
         again = ", after a coarser one failed" if self.fallback else ""
         again = " of an earlier matrix" if self.lagged else again
         ranks = ""

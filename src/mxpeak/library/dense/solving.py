@@ -38,7 +38,7 @@ from mxpeak.library.dense.symmetric import (
 from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, conjugate, device_for, read
 from mxpeak.library.outcomes import NotPositiveDefiniteError, warned
-from mxpeak.library.policy import choose_precision, own_precision_is_fastest
+from mxpeak.library.policy import choose_precision, emulates_fp64, own_precision_is_fastest
 from mxpeak.library.types import with_precision_of, working_type
 from mxpeak.spans import Spans
 
@@ -53,6 +53,7 @@ def solve(
     local: bool = False,
     assume_a: str = "gen",
     lower: bool = False,
+    fp64: str = "native",
 ) -> tuple[Any, SolveInfo]:
     """Solve A x = b to the accuracy of the input's data type.
 
@@ -85,6 +86,11 @@ def solve(
     lower : bool, default False
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
         reads the other triangle.
+    fp64 : {"native", "emulated", "auto"}, default "native"
+        Arithmetic of the matrix products in fp64 LU factors. "emulated" computes them from products of integers (Ozaki
+        scheme), which is faster on devices with slow fp64. "auto" emulates on such devices if possible. The argument
+        does not change the precision of the factors; use `precision="fp64"` to select fp64 factors. Complex matrices,
+        stacks, and factorizations other than LU require "native".
 
     Returns
     -------
@@ -124,7 +130,9 @@ def solve(
     """
     form = "N" if transposed is False else form_of(transposed)
     structure = "gen" if assume_a == "gen" else structure_of(assume_a, lower=lower)
-    if form != "H" and precision == device == "auto" and not local:
+    if fp64 != "native":
+        check_fp64(fp64, A, structure)
+    elif form != "H" and precision == device == "auto" and not local:
         if structure == "gen" and _is_plain(A, b):
             return warned(*_solve_in_own_precision(A if form == "N" else A.T, b))
         if structure != "gen" and form == "N" and (found := solve_plain(A, b, structure)):
@@ -137,8 +145,8 @@ def solve(
             "remove local, or use mxpeak.DistributedMatrix.from_rows(A)"
         )
     if is_differentiated(A, b):
-        solve_again = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower)
-        factor = _factor_for(structure, precision, device)
+        solve_again = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower, fp64=fp64)
+        factor = _factor_for(structure, precision, device, fp64)
         return solve_differentiably(A, b, form, DenseSystem(solve_again, factor), structure)
     solve_single = partial(_solve_by_structure, structure, precision)
     if stack := stack_of(A):
@@ -155,15 +163,15 @@ def solve(
         return warned(*_conjugated(form, stack, read(b, "b"), solve_all))
     of_A = matrix(A)
     of_b = right_hand_side(b, of_A.shape[0])
-    return warned(*solve_single(form, kernels_for(device, of_A, of_b), of_A, of_b))
+    return warned(*solve_single(form, kernels_for(device, of_A, of_b, fp64=fp64), of_A, of_b))
 
 
-def _factor_for(structure: Structure | str, precision: str, device: str) -> Callable[[Any], Any] | None:
+def _factor_for(structure: Structure | str, precision: str, device: str, fp64: str) -> Callable[[Any], Any] | None:
     """Return the function whose factors the gradient of a solve uses again, or None to solve again."""
     if isinstance(structure, Structure):
         lower = structure.lower
         return partial(cho_factor, lower=lower, precision=precision, device=device) if structure.definite else None
-    return partial(lu_factor, precision=precision, device=device) if structure == "gen" else None
+    return partial(lu_factor, precision=precision, device=device, fp64=fp64) if structure == "gen" else None
 
 
 def _solve_by_structure(
@@ -198,7 +206,9 @@ def _conjugated(
     return conjugate(x) if conj else x, info
 
 
-def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFactors | DistributedFactors:
+def lu_factor(
+    A: Any, *, precision: str = "auto", device: str = "auto", fp64: str = "native"
+) -> LUFactors | DistributedFactors:
     """Factor A once, so that you can solve for many right-hand sides.
 
     Parameters
@@ -210,6 +220,8 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
     device : str, default "auto"
         Use "auto" to factor on the device of a tensor (the CPU for other arrays), or specify a device such as "cpu",
         "cuda" or "cuda:0".
+    fp64 : {"native", "emulated", "auto"}, default "native"
+        Arithmetic of the matrix products in fp64 factors, as in `solve`.
 
     Returns
     -------
@@ -233,10 +245,12 @@ def lu_factor(A: Any, *, precision: str = "auto", device: str = "auto") -> LUFac
     >>> x
     array([1., 1.])
     """
+    if fp64 != "native":
+        check_fp64(fp64, A)
     if isinstance(A, DistributedMatrix):
         return factored(A, precision, device)
     of_A = matrix(A)
-    return lu_factor_by(kernels_for(device, of_A), of_A, precision)
+    return lu_factor_by(kernels_for(device, of_A, fp64=fp64), of_A, precision)
 
 
 def cho_factor(
@@ -320,6 +334,23 @@ def lu_factor_by(kernels: DenseKernels, A: Input, precision: str) -> LUFactors:
     return factors_of(kernels, A, precision, dtype, 1, Spans(stopwatch=kernels.stopwatch), decayed=False)
 
 
+def check_fp64(fp64: Any, A: Any, structure: Structure | str = "gen") -> None:
+    """Raise a UsageError if `fp64` is not the name of an arithmetic, or if A is not one real matrix for an LU."""
+    if fp64 not in ("native", "emulated", "auto"):
+        raise UsageError(f"unknown fp64 {fp64!r}; use one of native, emulated, auto")
+    if fp64 != "emulated":
+        return
+    if structure != "gen":
+        raise UsageError('fp64="emulated" supports only LU; use assume_a="gen", or fp64="native"')
+    if isinstance(A, DistributedMatrix):
+        raise UsageError('fp64="emulated" does not support a DistributedMatrix; use fp64="native"')
+    dtype, shape = (of := read(A, "A")).dtype, of.shape
+    if len(shape) > 2:
+        raise UsageError(f'fp64="emulated" supports one matrix, not a stack of shape {shape}; use fp64="native"')
+    if dtype.kind == "c":
+        raise UsageError(f'fp64="emulated" supports only real matrices, not {dtype}; use fp64="native"')
+
+
 def _is_plain(A: Any, b: Any) -> bool:
     """Return whether A and b are NumPy arrays of one type and small order, which can be solved without conversion."""
     if not (type(A) is np.ndarray is type(b) and A.ndim == 2 and 1 <= b.ndim <= 2 and A.dtype == b.dtype):
@@ -330,9 +361,10 @@ def _is_plain(A: Any, b: Any) -> bool:
     return own_precision_is_fastest(n, b.size // n, A.dtype)
 
 
-def kernels_for(device: str, *inputs: Input) -> DenseKernels:
+def kernels_for(device: str, *inputs: Input, fp64: str = "native") -> DenseKernels:
     """Return the kernels for `device`: the host, the named GPU or, with "auto", the device that stores the inputs."""
-    return choose.dense(device_for(device, *(values.device for values in inputs)))
+    where = device_for(device, *(values.device for values in inputs))
+    return choose.dense(where, emulated=emulates_fp64(fp64, where))
 
 
 def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple[Any, SolveInfo]:
@@ -343,6 +375,7 @@ def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     if not n:
         return EmptyFactors(A, precision, dtype, kernels).solve_empty(b)
     on_host = precision == "auto" and kernels.device is None and of_A.kind == of_b.kind
+    on_host = on_host and kernels.fp64_emulation() is None
     if on_host and own_precision_is_fastest(n, rhs, dtype):
         x, info = _solve_in_own_precision(A.on(None, dtype), b.on(None, dtype))
         return b.result(x), info

@@ -12,6 +12,7 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.contract.lu import Fp64Emulation
 from mxpeak.kernels.host.dense import symmetric
 from mxpeak.kernels.host.engine import blas, lapack
 from mxpeak.spans import HOST
@@ -41,6 +42,9 @@ class HostDense:
 
     def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
         return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
+
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        return None
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
         """Do nothing, because the operating system reports exhausted host memory."""

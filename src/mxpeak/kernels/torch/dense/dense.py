@@ -12,12 +12,14 @@ import torch
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.contract.lu import Fp64Emulation
 from mxpeak.kernels.torch.dense import symmetric
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.engine.tensors import strips, torch_type
 from mxpeak.kernels.torch.lu import pivoted_lu
 from mxpeak.kernels.torch.lu.blas import fp32_products
+from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 
 Tensor = Any
 
@@ -30,11 +32,12 @@ COPIES, LIBRARY = 32, 1 << 26
 class TorchDense:
     """Dense kernels on one torch device, with row-major matrices.
 
-    `width` is the number of columns per panel of the LU with rounded operands.
+    `width` is the number of columns per panel of the blocked LU. `emulation` multiplies fp64 matrices in the updates of
+    an LU; None selects the LU of the library.
     """
 
-    def __init__(self, device: Device, width: int = pivoted_lu.WIDTH):
-        self.device, self._width = device, width
+    def __init__(self, device: Device, width: int = pivoted_lu.WIDTH, emulation: CublasEmulation | None = None):
+        self.device, self._width, self._emulation = device, width, emulation
         self.xp = Namespace(device.where)
 
     @property
@@ -54,6 +57,9 @@ class TorchDense:
         if precision in ("fp64", "fp32"):
             return False
         return dtype.kind == "c" or not self.device.multiplies(precision)
+
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        return None if self._emulation is None else self._emulation.record()
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
         is_complex, copy = dtype.kind == "c", dtype.itemsize if copied else 0
@@ -103,10 +109,13 @@ class TorchDense:
             by_column += size.sum(dim=0, dtype=torch.float64)
 
     def factor(self, W: Tensor, precision: str) -> PivotedLU:
-        """Factor W in place: row i of L U is row `rows[i]` of W, or of W^T if W is in fp64 or fp32.
+        """Factor W in place: row i of L U is row `rows[i]` of W, or of W^T if the library factors it.
 
-        The library is column-major and factors W^T. The LU with rounded operands is row-major, because it moves rows.
+        The library is column-major and factors W^T. The blocked LU is row-major, because it moves rows.
         """
+        if precision == "fp64" and self._emulation is not None and not W.is_complex():
+            rows, singular = pivoted_lu.factor_emulated(self.device, W, self._emulation, self._width)
+            return PivotedLU(W, rows, transposed=False, singular=int(singular))
         if precision in ("fp64", "fp32"):
             rows, singular = pivoted_lu.factor_whole(W.T)
             return PivotedLU(W.T, rows, transposed=True, singular=int(singular))

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.contract.emulation import Emulation
-from mxpeak.kernels.contract.lu import Exchange, Panel, PanelOutcome, PanelSolve, by_substitution, digest
+from mxpeak.kernels.contract.lu import Exchange, Fp64Emulation, Panel, PanelOutcome, PanelSolve, by_substitution, digest
 from mxpeak.kernels.torch.engine.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.kernels.torch.engine.tensors import array_of
 from mxpeak.kernels.torch.lu import blas, cast, emulation, panel, solves
+from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 from mxpeak.kernels.torch.lu.triangle import TorchProducts
 from mxpeak.layout.leading_dimension import leading_dimension
 
@@ -30,10 +31,12 @@ class TorchLu(TorchProducts):
     trsm        solve in fp32 with the `library`, or by products with inverted diagonal blocks (`inverse`)
     gemm        multiply 16-bit operands with the `library` or with `triton`
     panel_on    factor a panel that is on one rank on the `device` or on the `host`
+
+    `emulation` multiplies fp64 matrices; None selects the product of the library.
     """
 
-    def __init__(self, device: Device, host: panel.Host):
-        self.device, self.host, self.threads = device, host, host.threads
+    def __init__(self, device: Device, host: panel.Host, emulation: CublasEmulation | None = None):
+        self.device, self.host, self.threads, self.emulation = device, host, host.threads, emulation
         self.trsm = "inverse" if device.is_gpu and not torch.version.hip else "library"
         self.panel_on = "device"
         self.gemm = "triton" if torch.version.hip else "library"
@@ -156,7 +159,13 @@ class TorchLu(TorchProducts):
     def _by_blocks(self, B: Tensor) -> bool:
         return self.trsm == "inverse" and bool(B.dtype == torch.float32)
 
+    def fp64_emulation(self) -> Fp64Emulation | None:
+        return None if self.emulation is None else self.emulation.record()
+
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
+        if self.emulation is not None and A.dtype == torch.float64:
+            self.emulation.subtract_product(C, A, B)
+            return
         blas.subtract_product(self.device, C, A, B, self.gemm)
 
     def subtract_emulated_product(self, C: Tensor, A: Tensor, B: Tensor) -> Emulation:

@@ -1,4 +1,4 @@
-"""LU with partial pivoting on one device: by the library, or blocked with rounded operands in the updates.
+"""LU with partial pivoting on one device: by the library, or blocked with rounded operands or emulated products.
 
     P [A11; A21] = [L11; L21] U11        a panel, by the library, in fp32
     A = P A                              one gather and one scatter of the rows that move
@@ -17,6 +17,7 @@ import torch
 
 from mxpeak.kernels.torch.engine.device import LINE, NEAR, Device
 from mxpeak.kernels.torch.lu import blas, cast
+from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
@@ -50,6 +51,16 @@ def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH
     Returns the same two tensors as `factor_whole`.
     """
     lu = _Lu(device, A, precision, min(width, A.shape[0]))
+    lu.run()
+    return lu.rows, lu.singular()
+
+
+def factor_emulated(device: Device, A: Tensor, emulation: CublasEmulation, width: int = WIDTH) -> tuple[Tensor, Tensor]:
+    """Factor a row-major fp64 A in place, with emulated products in the updates.
+
+    Returns the same two tensors as `factor_whole`.
+    """
+    lu = _Lu(device, A, "fp64", min(width, A.shape[0]), emulation)
     lu.run()
     return lu.rows, lu.singular()
 
@@ -101,14 +112,14 @@ def _last_before(p: Tensor, k: Tensor) -> Tensor:
 class _Lu:
     """One blocked factorization, with its row permutation and the buffers of the panel, the pivots and the operands."""
 
-    def __init__(self, device: Device, A: Tensor, precision: str, width: int):
+    def __init__(self, device: Device, A: Tensor, precision: str, width: int, emulation: CublasEmulation | None = None):
         n = A.shape[0]
-        self.device, self.A, self.precision, self.width = device, A, precision, width
+        self.device, self.A, self.precision, self.width, self._emulation = device, A, precision, width, emulation
         self.rows = torch.arange(n, device=device.where)
         self._panel = device.empty(n * width, dtype=A.dtype)
         self._pivots = torch.empty(width, dtype=torch.int32, device=device.where)
         self._zeros = torch.zeros(-(-n // width), dtype=torch.int32, device=device.where)
-        self._operands = None if A.is_complex() else [self._operand(n) for _ in range(2)]
+        self._operands = None if emulation is not None or A.is_complex() else [self._operand(n) for _ in range(2)]
 
     def _operand(self, rows: int) -> Tensor:
         dtype = cast.OPERANDS[self.precision]
@@ -169,11 +180,13 @@ class _Lu:
         device.join()
 
     def _rounded(self, L21: Tensor, U12: Tensor) -> tuple[Tensor, Tensor]:
-        """Return L21 and U12 rounded to the low precision.
+        """Return L21 and U12 rounded to the low precision, or unchanged for emulated products.
 
         Real matrices are stored in the order that GEMM reads: L21 row-major and U12 column-major. Complex matrices are
         new tensors, whose real and imaginary parts are rounded and stored in fp32.
         """
+        if self._emulation is not None:
+            return L21, U12
         if self._operands is None:
             return _rounded_parts(L21, self.precision), _rounded_parts(U12, self.precision)
         (m, k), columns = L21.shape, U12.shape[1]
@@ -183,6 +196,9 @@ class _Lu:
         return L, U
 
     def _subtract(self, C: Tensor, L: Tensor, U: Tensor) -> None:
+        if self._emulation is not None:
+            self._emulation.subtract_product(C, L, U)
+            return
         blas.subtract_product(self.device, C, L, U, "triton" if torch.version.hip else "library")
 
     def _copy(self, source: Tensor, target: Tensor) -> None:
