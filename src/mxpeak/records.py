@@ -64,6 +64,15 @@ def figure_text(figures: Mapping[str, Any]) -> str:
     return rate_text(figures["rate_flops"])
 
 
+def fp64_scheme(figures: Mapping[str, Any]) -> str:
+    """Return the scheme and the bits that emulate the fp64 products of a result; empty if the products are native."""
+    if figures.get("fp64") != "emulated":
+        return ""
+    of = figures.get("fp64_emulation") or {}
+    bits = f"{of['bits']} bits" if of.get("bits") else "number of bits unknown"
+    return f"{of.get('scheme') or 'scheme unknown'}, {bits}"
+
+
 def drifted(figures: Mapping[str, Any]) -> bool:
     """Return whether the machine's speed changed so much that the result's share of the limit is uncertain."""
     limit = figures.get("limit")

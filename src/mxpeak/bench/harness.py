@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
+from mxpeak.bench.fp64 import with_fp64
 from mxpeak.bench.partial_result import CaseInProgress, Partial, aborted, stop_together
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
@@ -296,7 +297,7 @@ def open_bench(
 
     `check` raises usage errors on every rank, before any other step. `make` returns the shared bench. Collective.
     """
-    run = on_device(Run(config, hooks.get("origins", {})))
+    run = with_fp64(on_device(Run(config, hooks.get("origins", {}))), comm)
     config = run.config
     check(config, comm)
     run = with_node_grid(run, comm)

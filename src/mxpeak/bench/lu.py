@@ -11,6 +11,7 @@ from mxpeak.bench import quick
 from mxpeak.bench.abft import about_checks, check_abft
 from mxpeak.bench.checkpointing import OF_THE_NODES, CheckpointedRun, FolderCheckpointer, open_checkpoints
 from mxpeak.bench.dry_run import DryRun, with_open_values
+from mxpeak.bench.fp64 import Arithmetic, arithmetic_of, check_request, fewest_bits
 from mxpeak.bench.harness import (
     Bench,
     RunHooks,
@@ -42,6 +43,7 @@ from mxpeak.records import Caution, Result, size_text
 from mxpeak.runtime.memory import Budget, memory_budget
 from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
 from mxpeak.solvers.abft.lu_faults import Checked
+from mxpeak.solvers.fp64_probe import probe_products, sampled_steps
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.spans import Phase, Spans
 
@@ -51,6 +53,8 @@ GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 GPU_PROBES = 8
 #: The smallest order of a warm-up run on a GPU: for few rows, libraries use other kernels.
 GPU_WARM_N = 24 * 1024
+#: The side of the products on the host that determine the arithmetic of fp64.
+PROBE_SIDE = 128
 
 #: Phases that a device executes. `rfact` is another one if the device's library factors the panels.
 DEVICE_PHASES = frozenset(("copy", "moves", "trsm", "gemm", "cast", "factor"))
@@ -116,6 +120,7 @@ class CaseSolves(Generic[AnySolve]):
     phases     the phases of the fastest solve
     memory     the estimated bytes of the matrix, the buffers and both, over all ranks
     peak_rss   the sum of the peak resident set sizes of all ranks in bytes
+    fp64       the arithmetic of fp64 products; None if the products of the case are in another precision
     """
 
     solves: list[AnySolve]
@@ -123,6 +128,7 @@ class CaseSolves(Generic[AnySolve]):
     phases: dict[str, Any]
     memory: dict[str, int]
     peak_rss: int
+    fp64: Arithmetic | None = None
 
     @property
     def best(self) -> AnySolve:
@@ -158,6 +164,8 @@ class LuBench(Bench[LuConfig]):
         self.grid = lru_cache(maxsize=None)(self._grid)
         self._readings = Readings()
         self.kept: CheckpointedRun | None = None  # while a run with --checkpoint is timed
+        self.fp64: Arithmetic | None = None  # of the products of the current case, if they are in fp64
+        self._probed = lru_cache(maxsize=None)(partial(probe_products, self.kernels))
 
     def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:
         """Return the default order: the largest that --mem allows, or the order of --quick. Collective."""
@@ -184,6 +192,25 @@ class LuBench(Bench[LuConfig]):
             return frozenset()
         return DEVICE_PHASES | ({"rfact"} if self.kernels.panel_library(P) is not None else set())
 
+    def begin_fp64(self, case: LuCase, grid: Grid) -> None:
+        """Determine the arithmetic of a case's fp64 products, at the shape of its limit. Collective over the grid."""
+        m, n = self._gemm_shape(case.n, case.P, case.Q) if self.config.on_gpu else (PROBE_SIDE, PROBE_SIDE)
+        self.fp64 = arithmetic_of(self._probed(m, n, case.nb), self.kernels, grid.all)
+        origin = self.facts.config.get("fp64", {}).get("origin", "default")
+        check_request(self.fp64, self.config.fp64_products, explicit=origin not in ("default", "auto"))
+
+    def check_fp64(self, A: DistMatrix) -> None:
+        """Count the products of a solve that were not emulated, if any may be emulated. Collective over the grid.
+
+        The emulation of mxpeak records its products. Otherwise, products of the factored matrix are repeated, which
+        overwrites it.
+        """
+        if self.fp64 is not None and self.fp64.suspected:
+            own = self.kernels.fp64_emulation()
+            counts = sampled_steps(A, self.kernels) if own is None else (own.products, own.native)
+            products, native = map(int, allreduce_scalars(A.grid.all, list(map(float, counts)), "sum"))
+            self.fp64 = self.fp64.checked(products, native, fewest_bits(A.grid.all, None if own is None else own.bits))
+
     def forwards(self, case: LuCase) -> bool:
         """Return whether updates must poll for messages.
 
@@ -208,6 +235,11 @@ class LuBench(Bench[LuConfig]):
     def _grid(self, P: int, Q: int) -> Grid | None:
         return make_grid(ProcessGrid(P, Q, self.config.order, self.config.node_grid), self.comm)
 
+    def _gemm_shape(self, n: int, P: int, Q: int) -> tuple[int, int]:
+        """Return the rows and columns of the product on each rank that represents the updates of order n."""
+        m, columns = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
+        return m, columns
+
     def _gemm_reading(self, grid: Grid, probed: Probed, run_s: Callable[[float], float]) -> Reading:
         """Measure the GEMM rate of all ranks of the grid. Collective over the grid.
 
@@ -215,7 +247,7 @@ class LuBench(Bench[LuConfig]):
         those of the case's order, so a small case is measured with small blocks.
         """
         P, Q, nb, n, precision = probed
-        m, k = (max(64, min(self.gemm_block, n // side)) for side in (P, Q))
+        m, k = self._gemm_shape(n, P, Q)
         probe, times = gemm_probe(self.kernels, m, k, nb, precision), GPU_PROBES if self.config.on_gpu else 1
 
         def multiply() -> None:
@@ -363,10 +395,13 @@ def _result(
     own_gemm: list[Phase] = []
     soak = Soak(bench.config.soak, grid.all) if bench.config.soak is not None else None
     bench.begin(case)
+    bench.fp64 = None
 
     def solve_all() -> None:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
+        if problem.precision(case) == "fp64":
+            bench.begin_fp64(case, grid)
         bench.kept = kept
         again = True
         while again or len(solves) < bench.config.repeat:
@@ -396,7 +431,7 @@ def _result(
             soak.about(None)
         return None
     memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
-    result = problem.result(bench, case, CaseSolves(solves, measured, phases, memory, rss))
+    result = problem.result(bench, case, CaseSolves(solves, measured, phases, memory, rss, bench.fp64))
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([solve.witness for solve in solves], case)

@@ -62,6 +62,16 @@ class PlaceConfig:
         return {}
 
     @property
+    def fp64_products(self) -> str:
+        """Return the requested arithmetic of fp64 products: native, emulated or auto."""
+        return "native"
+
+    @property
+    def explores(self) -> bool:
+        """Return whether the run may break the published rules, as with --mode explore."""
+        return False
+
+    @property
     def least_ranks(self) -> int:
         """Return the minimum number of ranks for the given process grid, or 1 if no grid is given."""
         return 1

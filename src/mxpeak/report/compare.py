@@ -244,6 +244,9 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
 
     The explanation compares the change of the rate with the change of the measured limit.
     """
+    arithmetic = [(body.get("result") or {}).get("fp64") for body in (before, after)]
+    if None not in arithmetic and arithmetic[0] != arithmetic[1]:
+        return f"fp64 products were {arithmetic[0]} in the first run and {arithmetic[1]} in the second"
     different = differences(before, after)
     changed = [name for name in ("settings", "software") if name in different]
     own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"

@@ -2,7 +2,7 @@
 
 The report has one header, one block per case and one footer. A broadcast that HPL does not have (lib, ilib) appears as
 digit 6 or 7. The report prints the look-ahead depth that ran and marks settings that mxpeak does not use. Additional
-lines state the requested depth if it did not run, and the library that factored the panels.
+lines state emulated fp64 products, the requested depth if it did not run, and the library that factored the panels.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import Result
-from mxpeak.report.lu_text import depth_text
+from mxpeak.report.lu_text import depth_text, fp64_text
 from mxpeak.report.native_report import OwnReport
 
 DOUBLE_RULE = "=" * 80
@@ -168,11 +168,12 @@ def _result_line(result: Result) -> str:
     note = "panels by {}: PFACT, NBMIN, NDIV and RFACT were not used"  # because the variant and the header name them
     library = f"HPL_pdgesv() {note.format(of['panel_library'])}\n\n" if of.get("panel_library") else ""
     depth = f"HPL_pdgesv() {text}\n\n" if (text := depth_text(of)) else ""
+    emulated = f"HPL_pdgesv() {text}\n\n" if (text := fp64_text(result)) else ""
     return (
         f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
         f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
         f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
-        f"{depth}{library}"
+        f"{emulated}{depth}{library}"
     )
 
 

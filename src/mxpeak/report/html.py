@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.perf.published import published_rates
-from mxpeak.records import PASSED, figure_text, results_of, three_digits
+from mxpeak.records import PASSED, figure_text, fp64_scheme, results_of, three_digits
 from mxpeak.report.energy import energy_ratios, energy_text
 from mxpeak.report.markup import Body, folded, meter, part, rate_of, read, share, status, table, text, titled
 from mxpeak.report.overview import conclusion, overview
@@ -163,7 +163,10 @@ def _headline(result: Body) -> str:
     time_s = figures.get("time_s")
     took = "" if time_s is None else f"; time {three_digits(time_s)} s"
     bar = meter(figures.get("fraction_of_limit"), limit_text)
-    return f'<p class="big">{text(figure_text(figures))}</p>{bar}<p class="faint">{text(limit_text + took)}</p>'
+    emulated = f"  FP64 EMULATED ({scheme})" if (scheme := fp64_scheme(figures)) else ""
+    return (
+        f'<p class="big">{text(figure_text(figures) + emulated)}</p>{bar}<p class="faint">{text(limit_text + took)}</p>'
+    )
 
 
 def _readings(limit: Body) -> str:

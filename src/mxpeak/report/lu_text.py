@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from mxpeak.records import Result, rate_text, three_digits
+from mxpeak.records import Result, fp64_scheme, rate_text, three_digits
 from mxpeak.report.summaries import Lines, problem_line
 
 
@@ -104,8 +104,19 @@ def _what_ran(result: Result) -> list[str]:
     """Return lines about settings without effect, library panels, panel solves and generator."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    notes = (depth_text(result.problem), file_text(result), panels, solves_text(result), pivoting_text(result))
-    return [line for line in (*notes, *remark_lines(result), generator_text(result.problem)) if line]
+    notes = (fp64_text(result), depth_text(result.problem), file_text(result), panels, solves_text(result))
+    others = (pivoting_text(result), *remark_lines(result), generator_text(result.problem))
+    return [line for line in (*notes, *others) if line]
+
+
+def fp64_text(result: Result) -> str:
+    """Return text about emulated fp64 products and the checked ones; empty if the products are native."""
+    if not (scheme := fp64_scheme(result.result)):
+        return ""
+    of = result.result.get("fp64_emulation") or {}
+    products, native = of.get("products") or 0, of.get("native_products") or 0
+    checked = f"; {products - native} of {products} checked products were emulated" if products else ""
+    return f"products of fp64 matrices were emulated ({scheme}){checked}"
 
 
 def pivoting_text(result: Result) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from mxpeak import __version__
 from mxpeak.foreign import one_line
-from mxpeak.records import Result, drifted, figure_text, three_digits
+from mxpeak.records import Result, drifted, figure_text, fp64_scheme, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, flag_value, repeat, values_of
 from mxpeak.report.energy import energy_ratios
@@ -177,8 +177,11 @@ def _hint(results: Sequence[Result], *, quick: bool) -> list[str]:
 
 
 def _emulation(result: Result) -> list[str]:
-    note = ["the precision is rounded in software, so the rate is that of fp32"]
-    return note if result.result.get("emulated") else []
+    """Return notes about a low precision that software rounds, and about emulated fp64 products."""
+    rounded = ["the precision is rounded in software, so the rate is that of fp32"]
+    scheme = fp64_scheme(result.result)
+    emulated = [f"products of fp64 matrices are emulated ({scheme}), so the rate is not one of fp64 operations"]
+    return [*(rounded if result.result.get("emulated") else []), *(emulated if scheme else [])]
 
 
 def _limits(results: Sequence[Result]) -> list[str]:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from mxpeak.foreign import one_line
-from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, rate_text, three_digits
+from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, fp64_scheme, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.energy import energy_ratios, energy_text
 from mxpeak.report.summaries import lines_of
@@ -87,13 +87,15 @@ def _finished(solves: Mapping[str, Any]) -> str:
 
 
 def headline(result: Result, *, color: bool = False) -> str:
-    """Return a line with the status, the rate, the share of the limit and the list status."""
+    """Return a line with the status, the rate, the share of the limit, the list status and emulated arithmetic."""
     words = [painted(result.mark, color), result.benchmark, figure_text(result.result)]
     if share := share_text(result):
         limit = result.result.get("limit") or {}
         words.append(f"({share} of {limit.get('name', 'the limit')} at {figure_text(limit)})")
     words += [rules] if (rules := rules_text(result)) else []
-    return "  ".join([*words, "emulated"] if result.result.get("emulated") else words)
+    words += ["emulated"] if result.result.get("emulated") else []
+    words += [f"FP64 EMULATED ({of})"] if (of := fp64_scheme(result.result)) else []
+    return "  ".join(words)
 
 
 #: Rules that a short or small run breaks, and the list status of a run that breaks no other rules.

@@ -318,6 +318,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
                     native,
                     alone=not placement.shared,
                     panels=panels,
+                    emulated=config.fp64_products == "emulated",
                 )
             except MxpeakError as error:
                 mistake = error

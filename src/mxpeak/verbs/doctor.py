@@ -15,6 +15,7 @@ from mxpeak.records import figure_text, three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
+    from mxpeak.kernels.contract import Kernels, Matrix
 
 #: Labels for facts whose JSON names are not readable as labels.
 LABELS = {
@@ -31,6 +32,11 @@ LABELS = {
     "memory_available_bytes": "available memory",
     "governor": "frequency governor",
 }
+
+#: The rows and columns of products that show whether a GPU emulates fp64; libraries do not emulate small products.
+GPU_SIDE = 4096
+#: The inner dimension of these products.
+INNER = 512
 
 #: Components that a run does not need.
 OPTIONAL = ("16-bit GEMM", "MPI", "GPU", "cores")
@@ -138,11 +144,41 @@ def _host_facts() -> Mapping[str, Any]:
 
 
 def _blas_facts() -> Mapping[str, Any]:
-    from mxpeak.kernels.host.engine.blas import blas_facts
+    from mxpeak.kernels.host.engine.blas import blas_facts, gemm
+    from mxpeak.kernels.reference.kernels import ReferenceKernels
 
-    facts = blas_facts()
+    class _Blas(ReferenceKernels):
+        """The reference kernels with the products of BLAS."""
+
+        def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
+            gemm(-1.0, A, B, C)
+
+    facts = blas_facts() | {"fp64_products": _arithmetic(_Blas(), 0)}
     pinned = os.environ.get("OPENBLAS_CORETYPE")
     return facts if pinned is None else {**facts, "warning": f"OPENBLAS_CORETYPE={pinned} is set; unset it to compare"}
+
+
+def _arithmetic(kernels: Kernels, side: int) -> str:
+    """Return whether products of fp64 matrices with this many rows are native, or how a library emulates them."""
+    from mxpeak.perf.emulation import requested_emulation
+    from mxpeak.solvers.fp64_probe import probe_products
+
+    found = probe_products(kernels, side, side, INNER)
+    request = requested_emulation(os.environ, str(kernels.device_facts().get("device_architecture", "")))
+    if not found.emulated:
+        return "native" if request is None else f"native, although {request.variable} requests an emulation"
+    bits = found.bits or (request and request.bits)
+    return f"emulated ({request.scheme if request else 'scheme unknown'}, {bits or 'unknown number of'} bits)"
+
+
+def _gpu_arithmetic(index: int) -> str:
+    """Return the arithmetic of fp64 products on a GPU, or the reason why it is unknown, such as too little memory."""
+    from mxpeak.kernels.choose import choose, device_failure
+
+    try:
+        return _arithmetic(choose("torch", f"cuda:{index}", 1), GPU_SIDE)
+    except RuntimeError as error:
+        return f"unknown: {device_failure(error) or error}"
 
 
 def _unit_facts() -> Mapping[str, Any]:
@@ -171,6 +207,7 @@ def _gpu_facts() -> Mapping[str, Any]:
         location, chip = gpu_location(gpu.bus), gpu.chip
         facts[f"cuda:{index}"] = f"{chip.name}, {three_digits(gpu.memory()[0] / 2**30)} GiB, at {gpu.bus}"
         facts[f"cuda:{index} node"] = location.node
+        facts[f"cuda:{index} fp64 products"] = _gpu_arithmetic(index)
         facts |= {f"{rate.name} of {chip.name}": _published(rate) for rate in published_rates(chip.name)}
     return facts | {f"adapter {name}": f"NUMA node {node}" for name, node in nics().items()}
 

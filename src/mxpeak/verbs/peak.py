@@ -13,7 +13,7 @@ from mxpeak.configs.run import PlaceConfig, RunConfig
 from mxpeak.errors import ExitCode
 from mxpeak.options import resolve
 from mxpeak.perf.published import published_rates
-from mxpeak.records import figure_text, three_digits
+from mxpeak.records import figure_text, fp64_scheme, three_digits
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -74,7 +74,8 @@ def text_of(body: dict[str, Any]) -> str:
     lines = []
     for rate in body["rates"]:
         burst = {"rate_bytes" if "rate_bytes" in rate else "rate_flops": rate["burst"]}
-        lines.append(f"{rate['name']:<13} {figure_text(rate):>13}  burst {figure_text(burst)}")
+        emulated = f"  emulated ({scheme})" if (scheme := fp64_scheme(rate)) else ""
+        lines.append(f"{rate['name']:<13} {figure_text(rate):>13}  burst {figure_text(burst)}{emulated}")
     balance = body["balance"]["flops_per_byte"]
     lines.append(f"{'balance':<13} {three_digits(balance)} {body['rates'][0]['name']} flops per byte read")
     if published := body.get("published"):

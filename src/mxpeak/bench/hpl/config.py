@@ -90,6 +90,19 @@ class HplConfig(LuConfig):
     swap_threshold: int = option(64, integer(0), "largest number of columns for which --swap mix uses bin", "grid", "K")
     threshold: float = option(16.0, real(), "largest scaled residual that passes; 0 skips the check", "problem")
 
+    fp64: str = option(
+        "native",
+        one_of("native", "emulated", "auto"),
+        "fp64 products: native, emulated, or auto (may emulate with --mode explore)",
+        "precision and rules",
+    )
+    mode: str = option(
+        "official",
+        one_of("official", "explore"),
+        "rules: official (the published rules) or explore (never ADMISSIBLE)",
+        "precision and rules",
+    )
+
     # Read only from HPL.dat. mxpeak does not use the forms, the equilibration and the alignment (`UNUSED`). Reports
     # mark these settings as not used.
     l1_form: str = "transposed"
@@ -97,3 +110,13 @@ class HplConfig(LuConfig):
     equilibration: bool = True
     alignment: int = 8
     output_file: str = "HPL.out"
+
+    @property
+    def fp64_products(self) -> str:
+        """Return the requested arithmetic of fp64 products: native, emulated or auto."""
+        return self.fp64
+
+    @property
+    def explores(self) -> bool:
+        """Return whether --mode explore is given."""
+        return self.mode == "explore"

@@ -57,6 +57,7 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Res
     passed = worst.scaled < threshold  # False for NaN
     rate = hpl_flops(case.n) / best.time_s if best.time_s > 0 else 0.0
     limit = runs.measured.limit(f"DGEMM, inner dimension {case.nb}", rate)
+    assert runs.fp64 is not None
     return Result(
         benchmark="hpl",
         status="valid" if passed else "invalid",
@@ -74,8 +75,9 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Res
             "rate_flops": rate,
             "time_s": best.time_s,
             "fraction_of_limit": limit.share(rate),
-            "limit": limit.section(),
+            "limit": runs.fp64.limit(limit.section()),
             "emulated": False,
+            **runs.fp64.section(),
             "panel_solves": best.panel_solves,
         },
         validation={
@@ -88,9 +90,10 @@ def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Res
             "norms": {name: getattr(worst.norms, name) for name in NORMS},
             "residual_hex": worst.scaled.hex() if isfinite(worst.scaled) else None,
         },
+        rules=runs.fp64.rules("explore" if bench.config.explores else "official"),
         samples_s=[solve.time_s for solve in runs.solves],
         phases=runs.phases,
-        warnings=[*bench.facts.cautions, *_cautions(bench, case), *limit.cautions()],
+        warnings=[*bench.facts.cautions, *_cautions(bench, case), *limit.cautions(), *runs.fp64.cautions()],
     )
 
 

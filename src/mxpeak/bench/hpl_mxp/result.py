@@ -84,7 +84,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
     worst = max(runs.solves, key=order)
     passed = worst.passed(case.threshold)
     rate = hpl_flops(case.n) / best.time_s
-    limit = runs.measured.limit(_limit_name(case, emulated), rate)
+    limit, fp64 = runs.measured.limit(_limit_name(case, emulated), rate), runs.fp64
     broken = violations(
         case, iterations=worst.iterations, residual=worst.check.scaled, passed=worst.check.scaled < case.threshold,
         proof_passed=worst.proof.passed, growth=worst.growth, unpreconditioned_steps=worst.unpreconditioned_steps,
@@ -118,8 +118,9 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
             "panel_solves": best.panel_solves,
             "pivoting_time_s": pivoting_time_s(case, runs.phases),
             "fraction_of_limit": limit.share(rate),
-            "limit": limit.section(),
+            "limit": limit.section() if fp64 is None else fp64.limit(limit.section()),
             "emulated": emulated,
+            **({} if fp64 is None else fp64.section()),
         },
         validation={
             "passed": passed,
@@ -136,7 +137,12 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
         rules={"mode": case.mode, **ruling(broken), **remarks(case)},
         samples_s=[solve.time_s for solve in runs.solves],
         phases=runs.phases,
-        warnings=[*bench.facts.cautions, *_cautions(case, worst, lookahead, emulated=emulated), *limit.cautions()],
+        warnings=[
+            *bench.facts.cautions,
+            *_cautions(case, worst, lookahead, emulated=emulated),
+            *limit.cautions(),
+            *([] if fp64 is None else fp64.cautions()),
+        ],
     )
 
 

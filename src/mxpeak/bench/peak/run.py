@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Unpack
 
+from mxpeak.bench.fp64 import arithmetic_of
 from mxpeak.bench.harness import Bench, RunHooks, open_bench
 from mxpeak.bench.limits import reading, uncached_bytes
 from mxpeak.bench.lu import gemm_probe
@@ -22,6 +23,7 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.distributed.spaces import zeros
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.layout.index_map import consecutive
+from mxpeak.solvers.fp64_probe import probe_products
 
 #: Side and inner dimension of the products, on the host and on a GPU.
 SIDE, GPU_SIDE, INNER = 4096, 16384, 512
@@ -64,7 +66,14 @@ def _gemm(bench: Bench[RunConfig], name: str, scale: int) -> dict[str, Any]:
     """Measure the GEMM rate of all ranks in one precision, in flop/s. Collective."""
     side, k = (GPU_SIDE if bench.config.on_gpu else SIDE) // scale, INNER // scale
     product = gemm_probe(bench.kernels, side, side, k, name)
-    return _measured(bench, GEMMS[name], "rate_flops", product, 2.0 * side * side * k)
+    rate = _measured(bench, GEMMS[name], "rate_flops", product, 2.0 * side * side * k)
+    return rate if name != "fp64" else rate | _fp64(bench, side, k)
+
+
+def _fp64(bench: Bench[RunConfig], side: int, k: int) -> dict[str, Any]:
+    """Return the arithmetic of the DGEMM; a small product is sufficient on the host. Collective."""
+    m = side if bench.config.on_gpu else 0
+    return arithmetic_of(probe_products(bench.kernels, m, m, k), bench.kernels, bench.comm).section()
 
 
 def _bytes(bench: Bench[RunConfig], scale: int) -> int:
