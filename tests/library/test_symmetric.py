@@ -130,7 +130,9 @@ def test_the_factor_solves_transposes_and_many_right_hand_sides() -> None:
             of = {"N": A, "T": A.T, "H": np.conj(A.T)}[form]
             assert info.solved
             assert info.factorization == "Cholesky"
-            assert max(eta(of, X[:, j], B[:, j]) for j in range(k)) <= enough(n)
+            # a complex product has up to 2·sqrt(2) times the rounding error of a real one (Higham 2002, section 3.6)
+            bound = enough(n) * (2.0 * np.sqrt(2.0) if dtype is np.complex128 else 1.0)
+            assert max(eta(of, X[:, j], B[:, j]) for j in range(k)) <= bound
         assert F.condition == pytest.approx(np.linalg.cond(A, 1), rel=0.5)
         assert pickle.loads(pickle.dumps(F)).solve(B)[1].solved
         assert repr(F).startswith(f"CholeskyFactors({n}x{n}")

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 
 import mxpeak as mx
-from mxpeak.kernels.host.dense import small_lu, stacked_lu
+from mxpeak.kernels.host.dense import small_cholesky, small_lu, stacked_lu
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.lu import emulation, operands, solves
 from mxpeak.kernels.host.lu.row_sums import add_rounded_sums, add_stored_sums
@@ -56,9 +56,10 @@ def sparse_complex() -> None:
 
 
 def eliminations(*types: Any) -> None:
-    """Systems of moderate order, of some types."""
+    """Systems of moderate order, of some types, by LU and by Cholesky."""
     for dtype in types:
         small_lu.solver(np.dtype(dtype))
+        small_cholesky.solver(np.dtype(dtype))
 
 
 def stacks(*types: Any) -> None:

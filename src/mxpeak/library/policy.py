@@ -63,6 +63,8 @@ SMALL_LU_FROM = 32
 #: Largest number of columns of [A B], with those of A counted twice, for which `small_lu` is faster than LAPACK. Its
 #: panels use one core. Speed over NumPy for complex128: 1.0 to 1.1 at n = 1000; LAPACK with the check reaches 0.9.
 SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
+#: Largest order for which the compiled Cholesky factorization, which uses one core, is faster than LAPACK's.
+SMALL_CHOLESKY_ORDER = 512
 
 #: The stacked LU solves one system per vector lane. It needs this many systems to save the time to import its compiler,
 #: and it suits systems whose columns [A B] stay in the second-level cache.
@@ -146,6 +148,11 @@ def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
     """Return whether `small_lu` is faster than LAPACK for order n and `rhs` right-hand sides."""
     limit = SMALL_LU_COLUMNS_COMPLEX128 if dtype == np.complex128 else SMALL_LU_COLUMNS
     return n >= SMALL_LU_FROM and 2 * n + rhs <= limit
+
+
+def small_cholesky_is_faster(n: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether the compiled Cholesky factorization is faster than LAPACK's for one to a few right-hand sides."""
+    return SMALL_LU_FROM <= n <= SMALL_CHOLESKY_ORDER
 
 
 def stacked_lu_is_faster(systems: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:

@@ -36,6 +36,8 @@ from mxpeak.solvers.symmetric_factors import CHOLESKY, SymmetricFactors
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
 COPIED_BELOW = 256
+#: Number of columns up to which a Cholesky factor solves for each column separately.
+FEW_COLUMNS = 4
 #: Number of entries whose absolute values are summed together, so that they stay in the second-level cache.
 CACHED = 1 << 16
 #: Letters that denote a type and the type of its absolute values in the names of LAPACK routines.
@@ -52,9 +54,10 @@ class Routines(NamedTuple):
     lange: Callable[..., Any]
     gemv: Callable[..., Any]
     gemm: Callable[..., Any]
-    posv: Callable[..., Any]
+    potrf: Callable[..., Any]
     potrs: Callable[..., Any]
     pocon: Callable[..., Any]
+    trsv: Callable[..., Any]
     symv: Callable[..., Any]
     symm: Callable[..., Any]
     sums: Callable[..., Any]
@@ -77,9 +80,9 @@ def routines(dtype: np.dtype[Any]) -> Routines:
     return Routines(
         **{
             name: getattr(lapack, of + name)
-            for name in ("gesv", "getrf", "getrs", "gecon", "lange", "posv", "potrs", "pocon")
+            for name in ("gesv", "getrf", "getrs", "gecon", "lange", "potrf", "potrs", "pocon")
         },
-        **{name: getattr(blas, of + name) for name in ("gemv", "gemm")},
+        **{name: getattr(blas, of + name) for name in ("gemv", "gemm", "trsv")},
         symv=getattr(blas, of + ("hemv" if dtype.kind == "c" else "symv")),
         symm=getattr(blas, of + ("hemm" if dtype.kind == "c" else "symm")),
         sums=getattr(blas, real + "gemv"),
@@ -160,10 +163,10 @@ class CholeskySolution(NamedTuple):
     history  the worst backward error, and the one after a correction if there was one
     enough   whether the last error is as small as that of a stable solver
     probe    ||A||·||z||·u
-    C        the factor of A, or of its conjugate, in column-major order
+    C        the factor of A, or of its conjugate if `of_conjugate`, in column-major order
     lower    whether C is lower triangular
     norm     ||A||_inf
-    W        the matrix, in the memory order of C
+    W        a matrix with the diagonal of A
     """
 
     of: Routines
@@ -171,10 +174,11 @@ class CholeskySolution(NamedTuple):
     history: tuple[float, ...]
     enough: bool
     probe: float
-    C: Array
+    C: Callable[[], Array]
     lower: bool
     norm: float
     W: Array
+    of_conjugate: bool
     name: str = CHOLESKY
 
     @property
@@ -184,21 +188,22 @@ class CholeskySolution(NamedTuple):
 
     def condition(self) -> float:
         """Estimate the condition number ||A||_1·||A^-1||_1 from the factor (Higham 1988)."""
-        rcond, _ = self.of.pocon(self.C, self.norm, uplo="L" if self.lower else "U")
+        rcond, _ = self.of.pocon(self.C(), self.norm, uplo="L" if self.lower else "U")
         return 1.0 / rcond if rcond else inf
 
     def error_bound(self, A: Any, b: Array) -> ErrorBound:
         """Return bounds of the forward error of X."""
-        n, of_conjugate = len(A), not A.array.flags.f_contiguous
+        n = len(A)
         norms = MatrixNorms(self.norm, self.norm, self.largest)
         matrix = ScaledMatrix(choose.dense(None), A, True, None, self.norm, norms, None)
-        F = SymmetricFactor(Triangle(self.C, self.lower, True), None, transposed=of_conjugate, breakdown=0)
+        C = Triangle(self.C(), self.lower, True)
+        F = SymmetricFactor(C, None, transposed=self.of_conjugate, breakdown=0)
         factors = SymmetricFactors(matrix, F, self.of.precision)
         return error_bound(factors, self.X.reshape(n, -1), b.reshape(n, -1), self.history[-1], b.size // n)
 
     def growth(self) -> float:
         """Return max l_ii² / max |a_ii|."""
-        return float(np.abs(self.C.diagonal()).max()) ** 2 / self.largest
+        return float(np.abs(self.C().diagonal()).max()) ** 2 / self.largest
 
 
 def solve_by_lapack(A: Array, B: Array) -> DirectSolution | None:
@@ -252,10 +257,7 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
     W, lower = (np.ascontiguousarray(A.array).T, not A.lower) if by_rows else (A.array, A.lower)
     conj = by_rows and A.dtype.kind == "c"  # W is the conjugate of A
     B = np.conj(B) if conj else B
-    sizes = of.sizes(W)
-    if A.dtype.kind == "c":  # the imaginary parts of the diagonal are not read
-        np.fill_diagonal(sizes, abs(W.diagonal().real))
-    sums = of.sums_of_triangle(1.0, sizes, _ones(n, of.real), lower=lower)
+    sums = _sums_of_triangle(W, of, lower=lower)
     A_inf = of.largest("M", sums)
     ends = min(sums.tolist()), A_inf  # for few numbers, NumPy's minimum takes longer
     if not balanced(ends, ends):
@@ -263,9 +265,10 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
     k = 1 if B.ndim == 1 else B.shape[1]
     Z = np.empty((k + 1, n), A.dtype)
     Z[:k], Z[k] = B.T, probe_vector(n)
-    C, _, minor = of.posv(W, Z.T, lower=lower, overwrite_b=1)  # two solves take about as long as one
+    C, minor = of.potrf(W, lower=lower, clean=0)
     if minor:
         return None
+    _solve_cholesky(of, C, Z.T, lower=lower)
     products = Products(
         lambda x, b: of.symv(-1.0, W, x, 1.0, b, lower=lower), lambda X, B: of.symm(-1.0, W, X, 1.0, B, lower=lower)
     )
@@ -276,11 +279,23 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
         history.append(eta)
         if not correct or not enough < eta < inf:
             break
-        X += of.potrs(C, R, lower=lower)[0]
+        _solve_cholesky(of, C, R := np.array(R, order="F"), lower=lower)
+        X += R
     probe = A_inf * of.lange("M", Z[k]) * of.u
     x = Z[0].copy() if B.ndim == 1 else X.copy("C")
     x = np.conj(x, out=x) if conj else x
-    return CholeskySolution(of, x, tuple(history), suits and eta <= enough, probe, C, lower, A_inf, W)
+    return CholeskySolution(of, x, tuple(history), suits and eta <= enough, probe, lambda: C, lower, A_inf, W, by_rows)
+
+
+def _solve_cholesky(of: Routines, C: Array, B: Array, *, lower: bool) -> None:
+    """Overwrite B with A^-1 B, where C is the Cholesky factor of A. A few columns are faster one by one."""
+    if B.shape[1] > FEW_COLUMNS:
+        of.potrs(C, B, lower=lower, overwrite_b=1)
+        return
+    across = 2 if C.dtype.kind == "c" else 1
+    for j in range(B.shape[1]):
+        for form in (0, across) if lower else (across, 0):
+            of.trsv(C, B[:, j], lower=lower, trans=form, overwrite_x=1)
 
 
 def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
@@ -297,6 +312,25 @@ def _sums(W: Array, of: Routines) -> tuple[Ends, Ends, float]:
         A_max = max(A_max, float(flat[of.argmax(flat)]))
     of_rows, of_columns = both.min(1).tolist()
     return (of_rows, of.largest("M", across)), (of_columns, of.largest("M", down)), A_max
+
+
+def _sums_of_triangle(W: Array, of: Routines, *, lower: bool) -> Array:
+    """Return the row sums of |w_ij| of a Hermitian column-major W, of which one triangle is read."""
+    n = len(W)
+    ones, sums = _ones(n, of.real), np.zeros(n, of.real)
+    width = max(1, CACHED // n)
+    for j in range(0, n, width):
+        own = slice(j, min(j + width, n))
+        rest = slice(own.stop, n) if lower else slice(0, j)
+        corner = of.sizes(W[own, own])
+        if W.dtype.kind == "c":  # the imaginary parts of the diagonal are not read
+            np.fill_diagonal(corner, abs(W.diagonal()[own].real))
+        sums[own] += of.sums_of_triangle(1.0, corner, ones[own], lower=lower)
+        if rest.start < rest.stop:
+            block = of.sizes(W[rest, own])
+            sums[rest] += of.sums(1.0, block, ones[own])
+            sums[own] += of.sums(1.0, block, ones[rest], trans=1)
+    return sums
 
 
 class Products(NamedTuple):

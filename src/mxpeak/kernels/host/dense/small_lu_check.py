@@ -139,6 +139,34 @@ def sums(R, down, largest):
     return low, high
 
 
+@by_type
+def _size_on_diagonal(z):
+    """Return |Re z|, the size of a diagonal entry of a Hermitian matrix."""
+    return lambda z: np.float64(abs(z.real))
+
+
+@inner(fastmath={"reassoc", "contract"})
+def _sum_of_row(t, first, stop, sums):
+    """Return Σ |t_j| for j = first, …, stop - 1, and add the absolute values to `sums`."""
+    total = 0.0
+    for j in range(first, stop):
+        size = _length(t[j])
+        total += size
+        sums[j] += size
+    return total
+
+
+@inner()
+def sums_of_triangle(lower, T, sums):
+    """Store the row sums Σ_j |a_ij| of the Hermitian matrix A whose lower or upper triangle is that of T."""
+    n = len(T)
+    sums[:] = 0.0
+    for i in range(n):
+        t = row(T, i, 0, n)
+        first, stop = (0, i) if lower else (i + 1, n)
+        sums[i] += _size_on_diagonal(t[i]) + _sum_of_row(t, first, stop, sums)
+
+
 @inner()
 def ends(x):
     """Return the smallest and the largest of the non-negative numbers x_i. The largest is inf if any x_i is NaN."""
@@ -320,3 +348,54 @@ def sizes_of(X, B, of_x, of_b, facts):
         facts[7] = max(facts[7], of_x[j])
         facts[8] = min(facts[8], of_b[j] if of_b[j] else np.inf)
         facts[9] = max(facts[9], of_b[j])
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _products_of_row(t, first, stop, x, y, x_i):
+    """Return Σ t_j x_j for j = first, …, stop - 1, and subtract x_i·t_j from y_j.
+
+    The conjugate of t replaces t in the second product.
+    """
+    total = 0 * x_i
+    for j in range(first, stop):
+        total += t[j] * x[j]
+        y[j] -= t[j].conjugate() * x_i
+    return total
+
+
+@inner(fastmath={"contract", "reassoc"})
+def _products_of_conjugate(t, first, stop, x, y, x_i):
+    """Compute `_products_of_row` for the conjugate of t."""
+    total = 0 * x_i
+    for j in range(first, stop):
+        total += t[j].conjugate() * x[j]
+        y[j] -= t[j] * x_i
+    return total
+
+
+@inner()
+def residual_by_triangle(system, of_x, of_b, x, r, W):
+    """Return the largest ||b - A x|| / (||A||·||x|| + ||b||) over all right-hand sides, with one triangle of A read.
+
+    `system` is (lower, conj, T, X, B, ||A||): A is the Hermitian matrix whose lower or upper triangle is that of T, or
+    its conjugate. The residuals are written to the columns of W on the right of its diagonal. `of_x` and `of_b` contain
+    the norms of each x and b.
+    """
+    lower, conj, T, X, B, A_inf = system
+    m, (n, k) = len(W), X.shape
+    worst = 0.0
+    for side in range(k):
+        for i in range(n):
+            x[i], r[i] = X[i, side], B[i, side]
+        for i in range(n):
+            t = row(T, i, 0, n)
+            first, stop = (0, i) if lower else (i + 1, n)
+            if conj:
+                total = _products_of_conjugate(t, first, stop, x, r, x[i])
+            else:
+                total = _products_of_row(t, first, stop, x, r, x[i])
+            r[i] -= total + t[i].real * x[i]
+        for i in range(n):
+            W[i, m + side] = r[i]
+        worst = max(worst, _over(largest_of(piece(r, 0, n)), A_inf, of_x[side] + of_b[side] / A_inf))
+    return worst
