@@ -130,7 +130,7 @@ def scan(folder: Path, words: Sequence[str], variables: Mapping[str, str]) -> di
         ["mpiexec", "-iface", BRIDGE, "-launcher", "ssh", "-launcher-exec", str(launcher), "-hosts", hosts,
          "-n", str(RANKS), sys.executable, "-m", "mxpeak", "scan", *words, "--progress", "never", "--json", str(file),
          "--out", str(folder / f"scan-{time.time_ns()}")],
-        capture_output=True, text=True, env=os.environ | ONLY_NETWORK | dict(variables), check=False,
+        capture_output=True, text=True, env={**os.environ, **ONLY_NETWORK, **variables}, check=False,
     )  # fmt: skip
     if not file.exists():
         raise SystemExit(f"the scan ended with {ended.returncode}: {ended.stdout[-500:]}{ended.stderr[-500:]}")
