@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Self
 from mxpeak.errors import UsageError
 from mxpeak.options import (
     Setting,
+    ValueParser,
     boolean,
     device,
     integer,
@@ -28,6 +30,19 @@ from mxpeak.options import (
 CI_FORMATS = ("junit", "bencher")
 #: The values of --kernels.
 BACKENDS = ("auto", "reference", "host", "torch")
+#: The names of BLAS libraries that --blas accepts in addition to "scipy" and to paths.
+BLAS_LIBRARIES = ("openblas", "mkl", "blis", "accelerate", "armpl", "nvpl")
+
+
+def _blas_name(text: str) -> str:
+    """Check that the text is the name of a BLAS library or looks like a path, and return the text."""
+    names = ("scipy", *BLAS_LIBRARIES)
+    if text not in names and not re.search(r"[/\\.]", text):
+        raise UsageError(f"{text!r} is not a BLAS library; use one of {', '.join(names)}, or a path with a slash")
+    return text
+
+
+blas_library = ValueParser(_blas_name, "{scipy,openblas,mkl,blis,PATH}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +61,9 @@ class PlaceConfig:
     ranks: int | None = option(None, integer(1, 4096), "start R local ranks with mpiexec", "where", "R")
     threads: int | None = option(
         None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "where", "T"
+    )
+    blas: str = option(
+        "scipy", blas_library, "BLAS of the host kernels: SciPy's, a known library, or a shared library", "where"
     )
     mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "where")
 

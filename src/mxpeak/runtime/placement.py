@@ -15,7 +15,17 @@ from mxpeak.comm.devices import check_device_messages
 from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
-from mxpeak.kernels.choose import GPUS, chip_name, choose, device_norms, gpu_buses, gpu_count, open_device, resolve
+from mxpeak.kernels.choose import (
+    GPUS,
+    chip_name,
+    choose,
+    device_norms,
+    gpu_buses,
+    gpu_count,
+    open_device,
+    resolve,
+    select_blas,
+)
 from mxpeak.kernels.contract import Kernels
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.layout.cores import device_groups, devices_near, oversubscribed, short_list, split_masks
@@ -309,6 +319,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
             try:
                 if leader:
                     compile_side_by_side(compiled, placement.before)
+                select_blas(config.kernels, config.blas)
                 kernels = choose(
                     config.kernels,
                     config.device,

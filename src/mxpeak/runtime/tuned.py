@@ -163,6 +163,8 @@ def with_tuned(
     if not any(one.benchmark == benchmark for one in book.winners.values()):
         return run, []
     config: RunConfig = run.config
+    if config.blas != "scipy":
+        return run, [f"stored settings are not used: they were measured with SciPy's BLAS, not with {config.blas}"]
     open_n = alone and _n_is_open(run)
     winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone, open_n=open_n))
     if winner is None:

@@ -1,4 +1,4 @@
-"""Call SciPy's BLAS in place, without copies, through the function pointers that SciPy exports for Cython.
+"""Call BLAS in place, without copies: SciPy's, through the pointers that it exports for Cython, or another library.
 
 BLAS expects column-major blocks. Matrices here are row-major, so BLAS receives their transposes.
 """
@@ -24,6 +24,7 @@ import scipy
 from threadpoolctl import ThreadpoolController
 
 from mxpeak.errors import ResourceError
+from mxpeak.kernels.host.engine.blas_library import BlasLibrary, open_blas
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,12 +57,65 @@ def pointers(name: str) -> Any:
 cython_blas = pointers("cython_blas")
 
 
+#: The library that replaces SciPy's BLAS, or None.
+_selected: BlasLibrary | None = None
+
+
+def select(name: str) -> None:
+    """Use a BLAS library in all host kernels: "scipy", a name in `blas_library.FILES`, or a path.
+
+    A library whose products are wrong is refused with ResourceError.
+    """
+    current = _selected
+    if name in ("scipy" if current is None else current.name, current and current.path):
+        return
+    _use(None if name == "scipy" else open_blas(name))
+    try:
+        _check_products()
+    except ResourceError:
+        _use(current)
+        raise
+
+
+def _use(library: BlasLibrary | None) -> None:
+    """Replace the library, and forget addresses and properties of the one before."""
+    global _selected
+    _selected = library
+    _routines.clear()
+    _controllers.cache_clear()
+    cuts_show.cache_clear()
+
+
+def _check_products() -> None:
+    """Compare products and triangular solves of integers, which fp32 represents exactly, with their exact values."""
+    numbers = np.random.default_rng(3)
+    A, B = (numbers.integers(-8, 9, shape) for shape in ((37, 41), (41, 29)))
+    L = np.tril(numbers.integers(-1, 2, (6, 6)), -1) + np.eye(6, dtype=int)
+    X = numbers.integers(-8, 9, (6, 29))
+    for letter, dtype in (("d", np.float64), ("s", np.float32)):
+        C, Y = np.zeros((37, 29), dtype), (L @ X).astype(dtype)
+        gemm(1.0, A.astype(dtype), B.astype(dtype), C)
+        trsm_unit_lower(np.asfortranarray(L.astype(dtype)), Y)
+        for routine, value, exact in (("gemm", C, A @ B), ("trsm", Y, X)):
+            if not np.array_equal(value, exact):
+                i, j = np.argwhere(value != exact)[0]
+                path = _selected.path if _selected else "SciPy"
+                raise ResourceError(
+                    f"{letter}{routine} of {path} gives wrong results: {value[i, j]:g} instead of {exact[i, j]} in row "
+                    f"{i}, column {j}; use another library, or --blas scipy"
+                )
+
+
 def address(routine: str, interface: Any = cython_blas) -> int:
-    """Return the address of a routine such as dgemm from a SciPy interface, BLAS by default.
+    """Return the address of a routine such as dgemm, in the selected library or from a SciPy interface.
 
     The function raises ResourceError unless the signature in the routine's capsule shows 32-bit integers. A routine
     with 64-bit integers would read and write beyond the arguments.
     """
+    if _selected is not None and (interface is cython_blas or _selected.has_lapack):
+        if (place := _selected.address(routine)) is None:
+            raise ResourceError(f"{_selected.path} lacks {routine}; use a complete library, or --blas scipy")
+        return place
     capsule = interface.__pyx_capi__[routine]
     signature = _capsule_name(capsule)
     if not re.search(rb"\bint \*", signature):
@@ -209,8 +263,15 @@ def _trsm(how: tuple[bytes, ...], T: Array, B: Array, *, by_rows: bool = False) 
 
 @lru_cache(maxsize=1)
 def _controllers() -> tuple[Any, ...]:
-    """Return controllers of the loaded BLAS libraries, cached because the search reads the process's memory map."""
-    return tuple(c for c in ThreadpoolController().lib_controllers if c.user_api == "blas")
+    """Return controllers of the loaded BLAS libraries, cached because the search reads the process's memory map.
+
+    If the selected library is unknown to the controllers, those of OpenMP are added, because it may use OpenMP.
+    """
+    loaded = ThreadpoolController().lib_controllers
+    of_blas = [c for c in loaded if c.user_api == "blas"]
+    if _selected is not None and not any(map(_is_selected, of_blas)):
+        of_blas += [c for c in loaded if c.user_api == "openmp"]
+    return tuple(of_blas)
 
 
 def set_threads(threads: int) -> None:
@@ -265,10 +326,10 @@ def _leave(context: _Inside) -> None:
 
 
 def own_threads() -> int:
-    """Return the number of threads that SciPy's BLAS has outside all `one_thread` contexts, or 1 if it is unknown."""
+    """Return the number of threads that BLAS has outside all `one_thread` contexts, or 1 if it is unknown."""
     with _turn:
         before = _inside[0].before if _inside else _thread_counts()
-    return next((threads for controller, threads in zip(_controllers(), before) if _is_scipys(controller)), 1)
+    return next((threads for controller, threads in zip(_controllers(), before) if _is_selected(controller)), 1)
 
 
 def _forked() -> None:
@@ -287,22 +348,27 @@ def _thread_counts() -> list[int]:
     return [controller.num_threads for controller in _controllers()]
 
 
-def _is_scipys(controller: Any) -> bool:
+def _is_selected(controller: Any) -> bool:
+    """Return whether this is the controller of the selected BLAS."""
+    if _selected is not None:
+        return bool(os.path.realpath(controller.filepath) == os.path.realpath(_selected.path))
     return "scipy.libs" in controller.filepath or len(_controllers()) == 1
 
 
 def blas_facts() -> dict[str, Any]:
-    """Return the library, version, kernel architecture and threads of SciPy's BLAS, for `doctor` and results.
+    """Return the library, version, kernel architecture and threads of BLAS, for `doctor` and results.
 
-    All values are None if SciPy's BLAS is not found.
+    A value is None if it is not known. For a library that was selected, `path` and the source of LAPACK are added.
     """
+    names = ("library", "version", "architecture", "threads")
+    facts: dict[str, Any] = dict.fromkeys(names)
     for controller in _controllers():
-        if _is_scipys(controller):
+        if _is_selected(controller):
             info = controller.info()
-            return {
-                "library": info["internal_api"],
-                "version": info["version"],
-                "architecture": info.get("architecture"),
-                "threads": info["num_threads"],
-            }
-    return {"library": None, "version": None, "architecture": None, "threads": None}
+            of_info = ("internal_api", "version", "architecture", "num_threads")
+            facts = {name: info.get(of) for name, of in zip(names, of_info)}
+            break
+    if _selected is None:
+        return facts
+    lapack = "of this library" if _selected.has_lapack else "of SciPy"
+    return {**facts, "library": facts["library"] or _selected.name, "path": _selected.path, "lapack": lapack}

@@ -1,0 +1,170 @@
+"""Other BLAS libraries than SciPy's: results, facts, and the libraries that are refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from ctypes.util import find_library
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.choose import select_blas
+from mxpeak.kernels.host.engine import blas
+from mxpeak.kernels.host.engine.blas_library import open_blas
+
+COMPILER = shutil.which("cc")
+#: BLAS of integers in C, with errors that a macro selects. Only the calls of the checks are implemented.
+SOURCE = r"""
+typedef INTEGER T;
+T NAME(idamax)(const T *n, const double *x, const T *step)
+{
+    T best = 0;
+    for (T i = 0; i < *n; i++)
+        if (!best || __builtin_fabs(x[i]) > __builtin_fabs(x[best - 1])) best = i + 1;
+    return best;
+}
+#define GEMM(name, real)                                                                                     \
+    void NAME(name)(const char *ta, const char *tb, const T *m, const T *n, const T *k, const real *alpha,   \
+                    const real *a, const T *lda, const real *b, const T *ldb, const real *beta, real *c,     \
+                    const T *ldc)                                                                            \
+    {                                                                                                        \
+        for (T j = 0; j < *n; j++)                                                                           \
+            for (T i = 0; i < *m; i++) {                                                                     \
+                real sum = ERROR;                                                                            \
+                for (T p = 0; p < *k; p++)                                                                   \
+                    sum += (*ta == 'N' ? a[i + p * *lda] : a[p + i * *lda]) *                                \
+                           (*tb == 'N' ? b[p + j * *ldb] : b[j + p * *ldb]);                                 \
+                c[i + j * *ldc] = *alpha * sum + *beta * c[i + j * *ldc];                                    \
+            }                                                                                                \
+    }
+GEMM(dgemm, double)
+GEMM(sgemm, float)
+/* X L^T = B with the unit lower triangle L: the only case that is used. */
+#define TRSM(name, real)                                                                                     \
+    void NAME(name)(const char *side, const char *uplo, const char *ta, const char *diag, const T *m,        \
+                    const T *n, const real *alpha, const real *a, const T *lda, real *b, const T *ldb)       \
+    {                                                                                                        \
+        for (T j = 0; j < *n; j++)                                                                           \
+            for (T p = 0; p < j; p++)                                                                        \
+                for (T i = 0; i < *m; i++) b[i + j * *ldb] -= b[i + p * *ldb] * a[j + p * *lda];             \
+    }
+TRSM(dtrsm, double)
+TRSM(strsm, float)
+#ifndef INCOMPLETE
+void NAME(dgemv)(void) {}
+void NAME(sgemv)(void) {}
+void NAME(dtrsv)(void) {}
+void NAME(strsv)(void) {}
+void NAME(dsymm)(void) {}
+void NAME(ssymm)(void) {}
+#endif
+"""
+
+
+@pytest.fixture(autouse=True)
+def _scipy_afterwards() -> Iterator[None]:
+    yield
+    blas.select("scipy")
+
+
+def library(folder: Path, name: str = "{}_", integer: str = "int", error: str = "0", *options: str) -> Path:
+    """Compile a BLAS library in C."""
+    if COMPILER is None:
+        pytest.skip("no C compiler")
+    source, file = folder / "blas.c", folder / "libown.so"
+    source.write_text(SOURCE)
+    before, _, after = name.partition("{}")
+    paste = f"-DNAME(f)=f##{after}" if not before else f"-DNAME(f)={before}##f##{after}"
+    flags = [f"-DINTEGER={integer}", paste, f"-DERROR={error}", *options]
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-O1", *flags, "-o", file, source], check=True)
+    return file
+
+
+@pytest.mark.parametrize("name", ["{}_", "scipy_{}_"])
+def test_the_products_of_a_selected_library_are_used(tmp_path: Path, name: str) -> None:
+    file = library(tmp_path, name)
+    before = blas.address("dgemm")
+    blas.select(str(file))
+    assert blas.address("dgemm") != before
+    assert blas.blas_facts() == {
+        "library": "libown.so", "version": None, "architecture": None, "threads": None,
+        "path": str(file), "lapack": "of SciPy",
+    }  # fmt: skip
+    C = np.zeros((3, 2))
+    blas.gemm(2.0, np.arange(6.0).reshape(3, 2), np.eye(2), C)
+    assert np.array_equal(C, 2.0 * np.arange(6.0).reshape(3, 2))
+    with pytest.raises(ResourceError, match="lacks zgemm"):
+        blas.address("zgemm")
+    blas.select("scipy")
+    assert blas.address("dgemm") == before
+
+
+def test_a_library_with_wrong_products_is_refused(tmp_path: Path) -> None:
+    file, before = library(tmp_path, error="1"), blas.address("dgemm")
+    with pytest.raises(ResourceError, match=r"dgemm of .*libown.so gives wrong results: .* in row 0, column 0; use"):
+        blas.select(str(file))
+    assert blas.address("dgemm") == before
+
+
+def test_64_bit_integers_are_refused_by_name_and_by_behavior(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="contains dgemm_64_, which reads 64-bit integers; use the LP64 variant"):
+        open_blas(str(library(tmp_path, "{}_64_", "long long")))
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(ResourceError, match="reads 64-bit integers, and mxpeak passes 32-bit integers; use the LP64"):
+        open_blas(str(library(other, "{}_", "long long")))
+
+
+def test_a_library_without_all_routines_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ResourceError, match="lacks sgemv, strsv, ssymm, dgemv, dtrsv, dsymm; use a library with all"):
+        open_blas(str(library(tmp_path, "{}_", "int", "0", "-DINCOMPLETE")))
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.so"
+    text.write_text("not a library")
+    with pytest.raises(ResourceError, match="cannot be loaded"):
+        open_blas(str(text))
+    foreign = tmp_path / "foreign.so"
+    header = bytearray(Path(sys.executable).read_bytes()[:4096])
+    header[4] = 1  # a 32-bit file
+    foreign.write_bytes(header)
+    with pytest.raises(ResourceError, match="not a library for this processor"):
+        open_blas(str(foreign))
+    with pytest.raises(ResourceError, match="there is no such file; use the path"):
+        open_blas(str(tmp_path / "missing.so"))
+    if path := find_library("m"):
+        with pytest.raises(ResourceError, match="is not a BLAS library: it contains none of dgemm_"):
+            open_blas(next(str(file) for folder in ("/lib", "/usr/lib") for file in Path(folder).rglob(path)))
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    from mxpeak.configs.run import blas_library
+
+    with pytest.raises(UsageError, match="'banana' is not a BLAS library; use one of scipy, openblas, mkl"):
+        blas_library("banana")
+    with pytest.raises(UsageError, match="--kernels reference computes without BLAS; remove --blas mkl"):
+        select_blas("reference", "mkl")
+
+
+@pytest.mark.parametrize("name", ["openblas", "blis", "mkl"])
+def test_hpl_runs_with_installed_libraries(name: str, tmp_path: Path) -> None:
+    try:
+        open_blas(name)
+    except ResourceError as error:
+        pytest.skip(str(error))
+    words = ["run", "hpl", "-N", "300", "--nb", "32", "--blas", name, "--json", "-", "--out", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "mxpeak", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["validation"]["passed"]
+    facts = result["software"]["blas"]
+    assert facts["library"] == name
+    assert f"lib{'mkl_rt' if name == 'mkl' else name}" in facts["path"]
+    assert result["config"]["blas"]["value"] == name
