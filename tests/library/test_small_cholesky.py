@@ -17,8 +17,7 @@ from mxpeak.kernels.contract.dense import Triangle
 from mxpeak.library import policy
 from mxpeak.library.dense.lapack_solver import CholeskySolution, solve_by_cholesky
 from mxpeak.library.dense.small_cholesky import solve_by_small_cholesky, suits_small_cholesky
-from tests.library.test_symmetric import definite, one_triangle
-from tests.support.systems import TYPES, enough, eta, layouts, random
+from tests.support.systems import TYPES, definite, enough, eta, layouts, one_triangle, random
 
 
 def solved(A: Any, b: Any, *, lower: bool = False) -> CholeskySolution | None:

@@ -22,7 +22,19 @@ from mxpeak.library import policy
 from mxpeak.library.dense import CholeskyFactors
 from mxpeak.library.dense.inputs import matrix, right_hand_side
 from mxpeak.library.dense.symmetric import Structure, solve_structured, structure_of
-from tests.support.systems import KERNELS, TYPES, U, dense_kernels, enough, eta, hilbert, layouts, random
+from tests.support.systems import (
+    KERNELS,
+    TYPES,
+    U,
+    definite,
+    dense_kernels,
+    enough,
+    eta,
+    hilbert,
+    layouts,
+    one_triangle,
+    random,
+)
 from tests.support.turns import for_each
 
 
@@ -31,26 +43,12 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
     return dense_kernels(request.param)
 
 
-def definite(n: int, dtype: Any = np.float64, condition: float = 100.0, seed: int = 1) -> Any:
-    """A Hermitian positive definite matrix with this condition number."""
-    Q, _ = np.linalg.qr(random((n, n), np.complex128 if np.dtype(dtype).kind == "c" else np.float64, seed))
-    A = (Q * np.geomspace(1.0, 1.0 / condition, n)) @ np.conj(Q.T)
-    A = (A + np.conj(A.T)) / 2
-    return A.astype(dtype)
-
-
 def indefinite(n: int, dtype: Any, *, hermitian: bool) -> Any:
     """A symmetric or Hermitian matrix with a zero diagonal."""
     X = random((n, n), dtype)
     A = X + (np.conj(X.T) if hermitian else X.T)
     A[np.arange(n), np.arange(n)] = 0.0
     return A
-
-
-def one_triangle(A: Any, *, lower: bool) -> Any:
-    half = A.copy()
-    half[np.triu_indices(len(A), 1) if lower else np.tril_indices(len(A), -1)] = np.nan
-    return half
 
 
 def solved(

@@ -48,6 +48,21 @@ def random(shape: Any, dtype: Any = np.float64, seed: int = 1) -> Any:
     return values.astype(dtype)
 
 
+def definite(n: int, dtype: Any = np.float64, condition: float = 100.0, seed: int = 1) -> Any:
+    """A Hermitian positive definite matrix with this condition number."""
+    Q, _ = np.linalg.qr(random((n, n), np.complex128 if np.dtype(dtype).kind == "c" else np.float64, seed))
+    A = (Q * np.geomspace(1.0, 1.0 / condition, n)) @ np.conj(Q.T)
+    A = (A + np.conj(A.T)) / 2
+    return A.astype(dtype)
+
+
+def one_triangle(A: Any, *, lower: bool) -> Any:
+    """A copy of A with NaN in the other triangle."""
+    half = A.copy()
+    half[np.triu_indices(len(A), 1) if lower else np.tril_indices(len(A), -1)] = np.nan
+    return half
+
+
 def eta(A: Any, x: Any, b: Any) -> float:
     """The scaled backward error, in the input's own u; the residual in fp64, so that computing it adds nothing."""
     wide = np.complex128 if A.dtype.kind == "c" else np.float64
