@@ -201,6 +201,14 @@ def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: 
     assert list(tmp_path.rglob("team.await_work-*.nbi"))
 
 
+@pytest.fixture(params=["/proc", "no /proc"])
+def open_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A system with the open files of processes in /proc, or without."""
+    if request.param != "/proc":
+        monkeypatch.setattr("mxpeak.runtime.launch.OPEN_FILES", tmp_path / "missing")
+
+
+@pytest.mark.usefixtures("open_files")
 @pytest.mark.parametrize(
     ("word", "status", "expected"),
     [
@@ -261,6 +269,7 @@ sys.exit(code_of([sys.executable, "-c", {TWICE!r}.replace("os.getppid()", sys.ar
 """
 
 
+@pytest.mark.usefixtures("open_files")
 def test_the_signal_is_known_through_two_starters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert code_of([sys.executable, "-c", NESTED, str(os.getpid())]) == 128 + signal.SIGINT

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
-from tempfile import TemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryFile
 from threading import Event, Thread
-from typing import Any
+from typing import IO, Any
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
@@ -67,6 +67,8 @@ ADAPTER_VARIABLES: dict[str, str] = {}
 #: Minimum memory of each rank without a matrix: the part of Python, NumPy and MPI that is not shared.
 RANK_BYTES = 25 * 2**20
 
+#: The open files of a process on Linux.
+OPEN_FILES = Path("/proc/self/fd")
 #: Seconds without output after which the copy of stdout stops once the command has ended.
 COPY_S = 1.0
 #: The commands that start several ranks, by communicator.
@@ -143,10 +145,10 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
         raise UsageError(
             f"--ranks {ranks} needs MPI for Python, which is not installed; run {install_command('mpich')}"
         )
-    with TemporaryFile() as word:
+    with _shared_file() as (word, path):
         command = [_mpiexec(), "-n", str(ranks), sys.executable, "-m", "mxpeak", *argv]
         with copied_stdout() as (streams, errors):
-            code = code_of(command, {EXIT_CODE_FILE: f"/proc/{os.getpid()}/fd/{word.fileno()}"}, **streams)
+            code = code_of(command, {EXIT_CODE_FILE: path}, **streams)
         text = word.read().decode(errors="replace")
     written = first_exit_code(text)
     if sys.stderr is not None:
@@ -158,10 +160,22 @@ def _mpi_ranks(ranks: int, argv: list[str]) -> int:
     if written is not None and code < 128:
         return written
     # MPICH's mpiexec returns the number of a signal without adding 128, also for a rank that it killed after another
-    # rank called abort. Numbers up to 6 are also mxpeak's codes, but a failing rank leaves its code in a file if there
-    # is /proc.
-    aborted = code == signal.SIGABRT and Path("/proc/self/fd").exists()
-    return 128 + code if aborted or max(ExitCode) < code < signal.NSIG else code
+    # rank called abort. Numbers up to 6 are also mxpeak's codes, but a failing rank leaves its code in the file.
+    return 128 + code if code == signal.SIGABRT or max(ExitCode) < code < signal.NSIG else code
+
+
+@contextmanager
+def _shared_file() -> Iterator[tuple[IO[bytes], str]]:
+    """Yield a temporary file and a path by which child processes open it.
+
+    With /proc, the file needs no name, which would remain if this process is killed.
+    """
+    if OPEN_FILES.exists():
+        with TemporaryFile() as file:
+            yield file, f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    else:
+        with NamedTemporaryFile(prefix="mxpeak-") as file:
+            yield file, file.name
 
 
 def spawn(ranks: int, argv: list[str], comm: str = "auto") -> int:
@@ -199,8 +213,8 @@ def code_of(command: list[str], more: Mapping[str, str] | None = None, **streams
     for name, file in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         if _is_closed(file):  # a program that calls the library may have closed it; mpiexec would then end with 255
             streams.setdefault(name, subprocess.DEVNULL)
-    with TemporaryFile() as first:
-        more = {SIGNAL_FILE: f"/proc/{os.getpid()}/fd/{first.fileno()}", **(more or {})}
+    with _shared_file() as (first, path):
+        more = {SIGNAL_FILE: path, **(more or {})}
         before = {number: signal.signal(number, forward) for number in handled_signals()}
         try:
             # The command gets its own process group, so that only this process receives Ctrl-C: mpiexec fails if it

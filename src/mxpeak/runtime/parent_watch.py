@@ -108,7 +108,7 @@ def write_exit_code(code: int) -> None:
     """Append the exit code of this rank to the file that the starting process reads."""
     path = os.environ.get(EXIT_CODE_FILE)
     if path and parent_pid() is not None:  # on another host, the path would belong to another process
-        with suppress(OSError), open(path, "a") as word:  # only Linux has /proc, and only this host has the path
+        with suppress(OSError), open(path, "a") as word:
             word.write(f"{code}\n")
 
 
