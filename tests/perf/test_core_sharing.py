@@ -23,7 +23,7 @@ GPU: dict[str, Any] = {"kernels": "torch", "device": "cuda"}
 
 def cores_of(config: PlaceConfig, monkeypatch: pytest.MonkeyPatch, threads: int | None = None) -> list[tuple[Any, int]]:
     """The cores and threads of 8 ranks on a node of 64 cores."""
-    monkeypatch.setattr(placement, "one_core_each", lambda: list(range(64)))
+    monkeypatch.setattr(placement, "one_core_each", lambda **_: list(range(64)))
     monkeypatch.setattr(placement, "bind", lambda cores: list(range(64)))
 
     def body(comm: Any) -> tuple[Any, int]:
@@ -81,7 +81,7 @@ def on_the_node(
 ) -> list[Any]:
     """What ranks get that a launcher has bound to these cores, and shows these GPUs."""
     mine = threading.local()
-    monkeypatch.setattr(placement, "one_core_each", lambda: cores[mine.rank])
+    monkeypatch.setattr(placement, "one_core_each", lambda **_: cores[mine.rank])
     monkeypatch.setattr(placement, "gpu_buses", lambda device: shown[mine.rank])
     monkeypatch.setattr(placement, "bind", lambda asked: [])
 
@@ -152,7 +152,7 @@ def test_a_dry_run_states_the_gpu_and_the_cores_of_each_rank(frontier: Path, mon
         "0     4 (0000:d1:00.0)  0-7",
         "1     5 (0000:d6:00.0)  8-15",
     ]
-    monkeypatch.setattr(placement, "one_core_each", lambda: WHOLE[0])
+    monkeypatch.setattr(placement, "one_core_each", lambda **_: WHOLE[0])
     monkeypatch.setattr(placement, "gpu_buses", lambda device: GCDS)
     planned, cautions = placement.map_of_a_node(config, DryRunCommunicator(8), None, frontier)
     assert not cautions

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
 
 from mxpeak.perf import host
 from tests.support.machine import MEMINFO, machine, put
@@ -39,6 +43,72 @@ def test_without_proc_and_sys_facts_are_none_and_nothing_fails(tmp_path):
 def test_hardware_threads_of_a_core_count_once(tmp_path):
     assert host.one_core_each(machine(tmp_path), range(16)) == list(range(8))
     assert host.one_core_each(tmp_path, [3, 11, 12]) == [3, 12]
+
+
+def kinds_of(folder: Path, speeds: Sequence[int], name: str = "cpu_capacity", small: str = "") -> Path:
+    """A processor whose cores have these speeds, one hardware thread each."""
+    files = {f"sys/devices/system/cpu/cpu{core}/{name}": str(speed) for core, speed in enumerate(speeds)}
+    return put(folder, files | ({"sys/devices/cpu_atom/cpus": small} if small else {}))
+
+
+def test_cores_of_slower_kinds_compute_only_if_this_raises_the_rate(tmp_path):
+    """Equal shares: the rate is the number of cores times the speed of the slowest."""
+    few = kinds_of(tmp_path / "few", [1024] * 4 + [400] * 4)  # 4·1 against 8·0.39
+    assert host.core_kinds(few, range(8)) == [([0, 1, 2, 3], 1.0), ([4, 5, 6, 7], 400 / 1024)]
+    assert host.one_core_each(few, range(8)) == [0, 1, 2, 3]
+    assert host.idle_cores(few, range(8)) == [4, 5, 6, 7]
+    many = kinds_of(tmp_path / "many", [600] * 6 + [1024] * 2)  # 2·1 against 8·0.59
+    assert host.one_core_each(many, range(8)) == list(range(8))
+    assert host.idle_cores(many, range(8)) == []
+
+
+def test_more_cores_than_fast_ones_can_be_asked_for(tmp_path):
+    root = kinds_of(tmp_path, [1024] * 4 + [400] * 4)
+    assert host.one_core_each(root, range(8), at_least=4) == [0, 1, 2, 3]
+    assert host.one_core_each(root, range(8), at_least=5) == list(range(8))
+    assert host.idle_cores(root, range(8), at_least=5) == []
+    assert host.one_core_each(root, [5, 6]) == [5, 6]
+
+
+def test_small_cores_of_intel_multiply_at_half_the_rate_and_favored_cores_are_no_kind(tmp_path):
+    name = "cpufreq/cpuinfo_max_freq"
+    hybrid = kinds_of(tmp_path / "hybrid", [5_500_000, 5_300_000] * 4 + [4_000_000] * 8, name, small="8-15")
+    assert [len(kind.cores) for kind in host.core_kinds(hybrid, range(16))] == [8, 8]
+    assert host.one_core_each(hybrid, range(16)) == list(range(8))  # 8·1 against 16·0.36
+    facts = host.host_facts(hybrid, affinity=range(16))
+    assert facts["core_kinds"][1] == {"cores": list(range(8, 16)), "speed": pytest.approx(2.0 / 5.5)}
+    same = kinds_of(tmp_path / "same", [5_500_000, 5_000_000], name)
+    assert host.host_facts(same, affinity=range(2))["core_kinds"] is None
+
+
+@pytest.fixture
+def mac(monkeypatch):
+    """The answers of a notebook with eight fast and two slow cores."""
+    answers = {
+        "sysctl": "machdep.cpu.brand_string: Apple M1 Pro\nhw.packages: 1\nhw.physicalcpu: 10\n"
+        "hw.perflevel0.physicalcpu: 8\nhw.perflevel1.physicalcpu: 2\nhw.perflevel0.l2cachesize: 12582912\n",
+        "vm_stat": "Mach Virtual Memory Statistics: (page size of 16384 bytes)\nPages free:   1000.\n"
+        "Pages active:  5000.\nPages inactive:  2000.\nPages speculative: 24.\nPages purgeable:  0.\n",
+    }
+    monkeypatch.setattr(host.darwin, "_output", lambda program, *_: answers[program])
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    host.darwin._sysctl.cache_clear()
+    yield
+    host.darwin._sysctl.cache_clear()
+
+
+@pytest.mark.usefixtures("mac")
+def test_facts_of_macos_come_from_its_programs():
+    facts = host.host_facts()
+    assert (facts["cpu_model"], facts["sockets"], facts["physical_cores"]) == ("Apple M1 Pro", 1, 10)
+    assert (facts["l2_bytes"], facts["l3_bytes"]) == (12 * 2**20, None)
+    assert facts["memory_available_bytes"] == 3024 * 16384
+    assert host.one_core_each() == list(range(8))
+    assert host.idle_cores() == [8, 9]
+    assert facts["core_kinds"][1]["speed"] < 0.5
+    json.dumps(facts, allow_nan=False)
 
 
 def test_a_cgroup_v2_limit_binds_total_and_available_memory(tmp_path):

@@ -146,7 +146,7 @@ def test_a_system_without_gpus_or_adapters_has_no_policy(tmp_path: Path) -> None
 
 def test_the_map_of_a_dry_run_contains_the_adapter(known: tuple[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
     name, node = known
-    monkeypatch.setattr(placement, "one_core_each", lambda: list(range(node.cores)))
+    monkeypatch.setattr(placement, "one_core_each", lambda **_: list(range(node.cores)))
     monkeypatch.setattr(placement, "gpu_buses", lambda device: node.buses)
     config, ranks = PlaceConfig(kernels="torch", device="cuda"), len(node.gpus)
     head, *lines = placement.map_of_a_node(config, DryRunCommunicator(ranks), None, node.root)[0]

@@ -1,4 +1,4 @@
-"""Read facts about this host and its software from /proc and /sys. Unknown facts are None.
+"""Read facts about this host and its software from /proc and /sys, or from macOS. Unknown facts are None.
 
 Most readers have a parameter `root`, the folder that contains proc/ and sys/, so that tests can describe other
 machines.
@@ -15,7 +15,9 @@ from fnmatch import fnmatchcase
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from mxpeak.perf import darwin
 
 PACKAGES = (
     "numpy", "scipy", "numba", "llvmlite", "threadpoolctl", "ml_dtypes", "rich", "mpi4py", "mpich", "torch", "triton",
@@ -39,6 +41,11 @@ OWN = (
     "TORCH_CPP_LOG_LEVEL",
 )
 
+#: Cores whose speeds differ by less are of one kind, because processors raise the clocks of their best cores.
+SAME_KIND = 0.85
+#: Speed of Intel's small cores at the same clock: half as many multiplications per cycle as a large core with AVX2.
+SMALL_CORE = 0.5
+
 #: cgroup v1 writes a page-rounded 2^63 for "no limit"; no real limit is that large.
 NO_LIMIT = 2**60
 
@@ -50,13 +57,14 @@ def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) ->
     cpuinfo = _cpuinfo(root)
     flags = set(cpuinfo.get("flags", cpuinfo.get("Features", "")).split())
     first = allowed[0] if allowed else 0
-    return {
+    facts = {
         "hostname": platform.node() or None,
         "kernel": text_in(root / "proc/sys/kernel/osrelease") or platform.release() or None,
         "architecture": platform.machine() or None,
         "cpu_model": cpuinfo.get("model name"),
         "sockets": _sockets(root),
         "physical_cores": _physical_cores(root),
+        "core_kinds": _kinds_if_several(root, allowed),
         "logical_cores_allowed": len(allowed),
         "cores_allowed": allowed,
         "numa_nodes": _numa_nodes(root),
@@ -68,6 +76,7 @@ def host_facts(root: str | Path = "/", affinity: Sequence[int] | None = None) ->
         "memory_available_bytes": available_memory_bytes(root),
         "governor": text_in(root / f"sys/devices/system/cpu/cpu{first}/cpufreq/scaling_governor"),
     }
+    return facts | (darwin.host_facts() if darwin.applies(root) else {})
 
 
 def software_facts() -> dict[str, Any]:
@@ -99,16 +108,87 @@ def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[int]:
-    """Return one allowed logical core per physical core, because a second hardware thread does not speed up GEMM."""
-    seen: set[tuple[int, ...]] = set()
-    chosen = []
+def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None, *, at_least: int = 1) -> list[int]:
+    """Return one allowed logical core per physical core, because a second hardware thread does not speed up GEMM.
+
+    Of a processor with several kinds of cores, only the kinds with the best common rate are returned, or more kinds if
+    `at_least` is larger than their number of cores.
+    """
+    chosen, kinds = list[int](), core_kinds(root, affinity)
+    for kind in kinds[: _best_count(kinds)]:
+        chosen += kind.cores
+    for kind in kinds[_best_count(kinds) :]:
+        if len(chosen) < at_least:
+            chosen += kind.cores
+    return sorted(chosen)
+
+
+def idle_cores(root: str | Path = "/", affinity: Sequence[int] | None = None, *, at_least: int = 1) -> list[int]:
+    """Return the cores of slower kinds that `one_core_each` omits."""
+    used = one_core_each(root, affinity, at_least=at_least)
+    return sorted(core for kind in core_kinds(root, affinity) for core in kind.cores if core not in used)
+
+
+class CoreKind(NamedTuple):
+    """Cores of about the same speed, one logical core per physical core, and their speed over that of the fastest."""
+
+    cores: list[int]
+    speed: float
+
+
+def core_kinds(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[CoreKind]:
+    """Return the allowed cores by kind, the fastest kind first; one kind if the system does not report speeds.
+
+    A core belongs to a kind if its speed is at least SAME_KIND of that of the kind's fastest core.
+    """
+    root, seen, cores = Path(root), set[tuple[int, ...]](), list[int]()
     for core in allowed_cores(affinity):
-        siblings = tuple(_siblings(Path(root), core) or [core])
+        siblings = tuple(_siblings(root, core) or [core])
         if siblings not in seen:
             seen.add(siblings)
-            chosen.append(core)
-    return chosen
+            cores.append(core)
+    speeds = darwin.speeds(cores) if darwin.applies(root) else _speeds(root, tuple(cores))
+    fastest = max(speeds.values(), default=1.0)
+    kinds: list[CoreKind] = []
+    for core in sorted(speeds, key=lambda core: -speeds[core]):
+        speed = speeds[core] / fastest
+        if kinds and speed >= SAME_KIND * kinds[-1].speed:
+            kinds[-1].cores.append(core)
+        else:
+            kinds.append(CoreKind([core], speed))
+    return [CoreKind(sorted(kind.cores), kind.speed) for kind in kinds]
+
+
+def _kinds_if_several(root: Path, allowed: Sequence[int]) -> list[dict[str, Any]] | None:
+    """Return the kinds of the allowed cores for the host facts, or None if there is only one."""
+    kinds = core_kinds(root, allowed)
+    return [kind._asdict() for kind in kinds] if len(kinds) > 1 else None
+
+
+def _best_count(kinds: Sequence[CoreKind]) -> int:
+    """Return how many of the fastest kinds give the best rate if all their cores get equal shares of the work."""
+    counts = [sum(len(kind.cores) for kind in kinds[: i + 1]) for i in range(len(kinds))]
+    rates = [count * kind.speed for count, kind in zip(counts, kinds)]
+    return 1 + rates.index(max(rates)) if rates else 0
+
+
+@cache
+def _speeds(root: Path, cores: tuple[int, ...]) -> dict[int, float]:
+    """Return the relative speeds of cores from the kernel's capacities, otherwise from clocks; equal if unknown."""
+    system = root / "sys/devices/system/cpu"
+    small = core_list(text_in(root / "sys/devices/cpu_atom/cpus") or "")
+    capacities = {core: _number(system / f"cpu{core}/cpu_capacity") for core in cores}
+    if not all(capacities.values()):
+        clocks = {core: _number(system / f"cpu{core}/cpufreq/cpuinfo_max_freq") for core in cores}
+        known = all(clocks.values())
+        capacities = {core: (clocks[core] if known else 1.0) * (SMALL_CORE if core in small else 1.0) for core in cores}
+    return capacities
+
+
+def _number(path: Path) -> float:
+    """Return the positive number in a file, or 0 if there is none."""
+    text = text_in(path) or ""
+    return float(text) if text.isdecimal() else 0.0
 
 
 def core_groups(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[list[int]]:
@@ -191,6 +271,8 @@ def available_memory_bytes(root: str | Path = "/") -> int | None:
     File cache that was not used recently counts as free, because the kernel drops it first.
     """
     root = Path(root)
+    if darwin.applies(root):
+        return darwin.available_memory_bytes()
     return _least([_meminfo(root, "MemAvailable"), *(max(0, limit - used) for limit, used in _cgroup_memory(root))])
 
 

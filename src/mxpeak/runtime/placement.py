@@ -31,7 +31,7 @@ from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.layout.cores import device_groups, devices_near, oversubscribed, short_list, split_masks
 from mxpeak.options import AnyRun, Run
 from mxpeak.perf.devices import gpu_location
-from mxpeak.perf.host import core_groups, one_core_each
+from mxpeak.perf.host import core_groups, idle_cores, one_core_each
 from mxpeak.perf.nearest_adapter import Adapter, adapter_of_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
@@ -74,6 +74,9 @@ class Placement:
         elif self.threads > len(self.cores):
             text = f"{self.threads} threads per rank on {len(self.cores)} cores"
             cautions.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
+        if idle := idle_cores(affinity=self.before, at_least=self.threads * self.ranks_a_node):
+            text = f"{len(idle)} slower cores stay idle, because equal shares of the work would make the others wait"
+            cautions.append(Caution("hybrid-cores", text, f"use --threads {len(self.cores) + len(idle)} for all cores"))
         if pinned := os.environ.get("OPENBLAS_CORETYPE"):
             text = f"OPENBLAS_CORETYPE={pinned} is set, so OpenBLAS uses those kernels on any processor"
             cautions.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
@@ -156,7 +159,7 @@ def bind_to_cores(
     all ranks have such a list, each rank gets a share of its list. `row` is the process row whose ranks compute
     alternately and share all cores except their first.
     """
-    cores_here = one_core_each()
+    cores_here = one_core_each(at_least=(threads or 1) * comm.size)
     nodes = nodes_of(comm, (tuple(cores_here), tuple(near), row))
     bound = [cores for cores, _, _ in nodes.values]
     masks = split_masks(bound, [beside for _, beside, _ in nodes.values], [of for _, _, of in nodes.values])

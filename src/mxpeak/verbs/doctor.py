@@ -219,11 +219,11 @@ def _published(rate: PublishedRate) -> str:
 def _core_facts(ranks: int) -> Mapping[str, Any]:
     """Return the cores to which each local rank is bound."""
     from mxpeak.layout.cores import core_masks, short_list
-    from mxpeak.perf.host import one_core_each
+    from mxpeak.perf.host import idle_cores, one_core_each
 
-    masks = core_masks(one_core_each(), ranks)
+    masks, idle = core_masks(one_core_each(at_least=ranks), ranks), idle_cores(at_least=ranks)
     users = [core for mask in masks for core in mask]
-    return {
+    return ({"slower cores, idle": short_list(idle)} if idle else {}) | {
         f"rank {rank}": short_list(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")
         for rank, mask in enumerate(masks)
     }
