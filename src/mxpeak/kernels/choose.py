@@ -147,6 +147,17 @@ def choose(
     return TorchKernels(where, host, cublas_emulation(where) if emulated else None)
 
 
+def select_blas(kernels: str, blas: str) -> None:
+    """Select the BLAS library of the host kernels, also for the panels that the host factors for a device."""
+    if kernels == "reference":
+        if blas != "scipy":
+            raise UsageError(f"--kernels reference computes without BLAS; remove --blas {blas}, or use --kernels host")
+        return
+    from mxpeak.kernels.host.engine.blas import select
+
+    select(blas)
+
+
 def dense(device: Any, *, emulated: bool = False) -> DenseKernels:
     """Return the dense kernels of a `kernels.torch.engine.device.Device`, or those of the host if `device` is None.
 
