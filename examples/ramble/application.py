@@ -1,4 +1,4 @@
-"""A Ramble application: mxpeak's benchmarks over nodes and sizes, with figures of merit from the result file."""
+"""A Ramble application: the benchmarks of mxpeak over nodes and sizes, with figures of merit from the result file."""
 
 from ramble.appkit import *
 
@@ -9,7 +9,9 @@ class Mxpeak(ExecutableApplication):
     name = "mxpeak"
     tags("benchmark", "linear-algebra", "hpl", "hpl-mxp", "hpcg", "hpg-mxp")
 
-    software_spec("mxpeak", pkg_spec="py-mxpeak +mpi", package_manager="spack*")
+    with when("package_manager_family=spack"):
+        software_spec("mxpeak", pkg_spec="py-mxpeak +mpi")
+        required_package("mxpeak")
 
     executable(
         "execute",
@@ -23,10 +25,7 @@ class Mxpeak(ExecutableApplication):
     workload("hpcg", executables=["execute"])
 
     workload_variable(
-        "benchmark",
-        default="{workload_name}",
-        description="What is run",
-        workloads=["hpl", "hpl-mxp", "hpg-mxp", "hpcg"],
+        "benchmark", default="{workload_name}", description="Benchmark", workloads=["hpl", "hpl-mxp", "hpg-mxp", "hpcg"]
     )
     workload_variable("flags", default="--mem 80%", description="Flags of mxpeak run", workloads=["hpl", "hpl-mxp"])
     workload_variable(
@@ -35,11 +34,11 @@ class Mxpeak(ExecutableApplication):
     workload_variable(
         "result_file",
         default="{experiment_run_dir}/result.json",
-        description="Where the result goes",
+        description="Path of the result file",
         workloads=["hpl", "hpl-mxp", "hpg-mxp", "hpcg"],
     )
 
-    # The figures of the first case: in the file they stand eight blanks deep, those of its limit ten.
+    # The figures of the first case have an indentation of eight blanks, and those of its limit of ten.
     figure_of_merit(
         "Rate",
         log_file="{result_file}",

@@ -1,4 +1,4 @@
-"""A Spack recipe: mxpeak from its repository, with or without MPI and GPUs."""
+"""A Spack recipe that installs mxpeak from its repository, with or without MPI and GPUs."""
 
 from spack_repo.builtin.build_systems.python import PythonPackage
 
@@ -14,10 +14,11 @@ class PyMxpeak(PythonPackage):
     license("BSD-3-Clause")
 
     version("main", branch="main")
+    version("0.1.0", tag="v0.1.0")
 
-    variant("mpi", default=True, description="Ranks that talk over MPI")
-    variant("gpu", default=False, description="Kernels on GPUs, by torch and Triton")
-    variant("amg", default=False, description="PyAMG's levels for multigrid as a preconditioner")
+    variant("mpi", default=True, description="Run on several ranks with MPI")
+    variant("gpu", default=False, description="Run on GPUs, with PyTorch and Triton")
+    variant("amg", default=False, description="Use the multigrid levels of PyAMG as a preconditioner")
 
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-hatchling@1.24:", type="build")
@@ -30,12 +31,13 @@ class PyMxpeak(PythonPackage):
     depends_on("py-rich@13:", type=("build", "run"))
     depends_on("py-mpi4py@4.1:", type=("build", "run"), when="+mpi")
     depends_on("py-torch@2.9:", type=("build", "run"), when="+gpu")
+    depends_on("py-triton", type=("build", "run"), when="+gpu")  # a wheel of PyTorch brings it along
     depends_on("py-pyamg@5.2:", type=("build", "run"), when="+amg")
 
     @run_after("install")
     @on_package_attributes(run_tests=True)
-    def answers(self):
-        """The command line answers, and a small system of equations is solved and checked."""
+    def solve_a_small_system(self):
+        """Inspect the machine, and solve and check a small system of equations."""
         mxpeak = Executable(self.prefix.bin.mxpeak)
         mxpeak("doctor")
         mxpeak("run", "hpl", "-N", "500", "--threads", "1", "--out", "mxpeak-out")
