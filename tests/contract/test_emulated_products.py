@@ -29,8 +29,11 @@ from mxpeak.kernels.host.engine import matrix_engines
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.lu import emulation as host
 from mxpeak.kernels.reference import emulation as reference
+from mxpeak.layout.grid import ProcessGrid
+from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
 from tests.support.backends import Backend, sizes
 from tests.support.blocks import WIDE, matrix, numbers, panel
+from tests.support.hpl_ranks import solve, system
 from tests.support.roundoff import U
 
 #: Half the distance of subnormal numbers: the rounding error of results below the normal range.
@@ -298,3 +301,42 @@ def test_the_int8_tile_is_four_instructions_of_amx() -> None:
     binary = machine.emit_object(llvmlite.binding.parse_assembly(code))
     # VEX.128.F2.0F38.W0 5E: TDPBSSD with the second source in tmm6 or tmm7
     assert len(re.findall(rb"\xc4\xe2[\x43\x4b]\x5e", binary)) == 4
+
+
+# --- whole factorizations
+
+
+class Emulating(HostKernels):
+    """Host kernels whose fp64 updates are emulated."""
+
+    def __init__(self, counts: list[Emulation]):
+        super().__init__(1, poison=True, units=())
+        self._counts = counts
+
+    def subtract_product(self, C: Any, A: Any, B: Any) -> None:
+        self._counts.append(self.subtract_emulated_product(C, A, B))
+
+
+@pytest.mark.parametrize("spread", [0, 400])
+def test_an_lu_with_emulated_updates_is_as_accurate_as_a_native_one(spread: int, rng: Any) -> None:
+    """HPL's system on two ranks, also with rows of sizes from 2^-spread to 1.
+
+    The rows of U12 then have very different sizes: most updates need more moduli, and some are native.
+    """
+    n, counts = 131, list[Emulation]()
+    powers = np.exp2(-rng.integers(0, spread + 1, n).astype(float))
+
+    def scale_rows(A: Any, kernels: Any) -> None:
+        rows = [A.rows.to_global(il) for il in range(A.local.shape[0])]
+        A.local[:] *= powers[rows][:, None]
+
+    edit = scale_rows if spread else None
+    x, norms, singular = solve(n, 16, ProcessGrid(1, 2), PivotedLuOptions(), lambda: Emulating(counts), edit)
+    assert singular == 0
+    assert norms.scaled(n, 2 * U) < 16
+    total = sum(counts, Emulation())
+    assert total.emulated > 8
+    assert (total.widened > 0, total.native > 0) == (spread > 0, spread > 0), total
+    if not spread:
+        A, b = system(n)
+        assert np.max(np.abs(A @ np.array(x) - b)) <= n * U * 16 * np.abs(A).sum(axis=1).max() * np.max(np.abs(x))
