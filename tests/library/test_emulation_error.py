@@ -81,6 +81,14 @@ def test_other_arrays_are_accepted() -> None:
     assert A.tolist() == [[0.0, 2.0, 4.0], [12.0, 14.0, 16.0]]
 
 
+def test_tensors_of_the_cpu_are_accepted(rng: Any) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    A = rng.standard_normal((5, 6))
+    assert mx.emulation_error(torch.tensor(A), torch.tensor(A).T) == mx.emulation_error(A, A.T)
+    with pytest.raises((mx.UsageError, mx.ResourceError), match="use"):
+        mx.emulation_error(A, A.T, device="cuda:7")
+
+
 def test_overflow_is_an_infinite_error() -> None:
     error = mx.emulation_error(np.full((1, 2), 1e200), np.full((2, 1), 1e200))
     assert (error.emulated, error.native) == (np.inf, np.inf)
