@@ -420,6 +420,7 @@ def test_nan_in_the_triangle_that_is_read_is_one_error() -> None:
             texts = raised(2, solve)
             assert len(set(texts)) == 1
             assert "A[13, 4] is nan" in texts[0]
+            assert texts[0].endswith("in the lower triangle, or read the other one by lower=False")
         else:
             assert all(info.solved for _, info in run_ranks(2, solve))
 

@@ -92,7 +92,11 @@ class Source:
         A = self._with_real_diagonal(np.ascontiguousarray(A, self.dtype), i, j)  # matrix products read rows
         if not np.isfinite(A).all() and (wrong := np.argwhere(~np.isfinite(A) & self._read(i, j))).size:
             r, c = wrong[0]
-            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}, which is not finite; use only finite entries")
+            where = ""
+            if self.lower is not None:
+                half = "lower" if self.lower else "upper"
+                where = f" in the {half} triangle, or read the other one by lower={not self.lower}"
+            raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}, which is not finite; use only finite entries{where}")
         return A
 
     def _read(self, i: Array, j: Array) -> Any:
