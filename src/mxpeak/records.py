@@ -69,7 +69,8 @@ def fp64_scheme(figures: Mapping[str, Any]) -> str:
     if figures.get("fp64") != "emulated":
         return ""
     of = figures.get("fp64_emulation") or {}
-    bits = f"{of['bits']} bits" if of.get("bits") else "number of bits unknown"
+    bits = "number of bits unknown" if of.get("scheme") is None else "bits chosen per product"
+    bits = f"{of['bits']} bits" if of.get("bits") else bits
     return f"{of.get('scheme') or 'scheme unknown'}, {bits}"
 
 

@@ -178,9 +178,23 @@ def test_auto_emulates_only_to_explore(monkeypatch: pytest.MonkeyPatch, mode: st
     assert run.config.fp64_products == chosen
 
 
-def test_the_host_has_no_emulation() -> None:
-    with pytest.raises(UsageError, match="--kernels reference has no emulated fp64 products"):
-        hpl.run(HplConfig(n=(10,), fp64="emulated", device="cpu", kernels="reference"), Solo())
+@pytest.mark.parametrize(
+    ("kernels", "P", "Q"), [("reference", 1, 1), ("host", 1, 1), ("host", 2, 2), ("torch", 1, 1), ("torch", 2, 1)]
+)
+def test_mxpeak_emulates_on_every_backend(kernels: str, P: int, Q: int) -> None:
+    n = 151 if kernels == "reference" else 307
+    config = HplConfig(n=(n,), nb=(NB,), P=(P,), Q=(Q,), kernels=kernels, device="cpu", fp64="emulated", threads=1)
+    (result,) = run_ranks(P * Q, lambda comm: hpl.run(config, comm))[0]
+    assert not list(VALIDATOR.iter_errors(document([result])))
+    assert result.status == "valid"
+    assert result.validation["residual"] < 1.0
+    assert result.result["fp64"] == result.result["limit"]["fp64"] == "emulated"
+    found = result.result["fp64_emulation"]
+    assert (found["scheme"], found["requested_by"]) == ("Ozaki II of mxpeak", "--fp64 emulated")
+    assert (found["bits"], found["ranks"], found["native_products"]) == (None, P * Q, 0)
+    assert found["products"] >= -(-n // NB) - 1
+    assert "FP64 EMULATED (Ozaki II of mxpeak, bits chosen per product)" in verdict(result)
+    assert not codes(result)
 
 
 GEMMUL8 = {"LD_PRELOAD": "/opt/libgemmul8.so"}

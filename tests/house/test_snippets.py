@@ -31,6 +31,7 @@ SPARSE = ("docs/howto/iterative-methods.md", "docs/howto/solve-sparse.md", "docs
 WITH_PYTHON = (
     "README.md",
     "docs/explanation/algorithms/emulated-products.md",
+    "docs/explanation/fp64-detection.md",
     "docs/explanation/how-solve-chooses.md",
     "docs/howto/arrays-and-gradients.md",
     "docs/howto/changing-matrices.md",
@@ -114,7 +115,7 @@ def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) ->
         assert 0.0 < float(backward_error) < 1.0
         assert re.fullmatch(r"\w+ \d+", solver)
         assert float(one_norm) > 0.0
-    if page == "docs/explanation/algorithms/emulated-products.md":
+    if page in ("docs/explanation/algorithms/emulated-products.md", "docs/explanation/fp64-detection.md"):
         assert capsys.readouterr().out == "".join(blocks(ROOT / page, "text"))
 
 

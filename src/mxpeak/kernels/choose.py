@@ -7,15 +7,19 @@ from collections.abc import Collection, Sequence
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mxpeak.configs.run import BACKENDS
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.installation import install_command
 from mxpeak.kernels.contract import DenseKernels, Kernels, NormKernels, SparseKernels
+from mxpeak.kernels.contract.lu import EmulatedProducts
 
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
+    from mxpeak.kernels.synchronous import Synchronous
+
+AnyHost = TypeVar("AnyHost", bound="Synchronous")
 
 #: The name of the device when each rank uses one GPU of its node.
 GPUS = "cuda"
@@ -126,25 +130,32 @@ def choose(
     panels    whether to compile the host's panel kernels now, because the host factors the panels of a device
     emulated  whether products of fp64 matrices are emulated
     """
-    if emulated and name != "torch":
-        raise UsageError(f"--kernels {name} has no emulated fp64 products; use --device cuda, or --fp64 native")
     if name == "reference":
         from mxpeak.kernels.reference.kernels import ReferenceKernels
 
-        return ReferenceKernels()
+        return _emulating(ReferenceKernels()) if emulated else ReferenceKernels()
     if name == "host":
         from mxpeak.kernels.host.engine.matrix_engines import chosen
         from mxpeak.kernels.host.kernels import HostKernels
 
         units = [unit for unit in chosen() if native is None or unit.precision in native]
-        return HostKernels(threads, cores, alone=alone, units=units)
+        kernels = HostKernels(threads, cores, alone=alone, units=units)
+        return _emulating(kernels) if emulated else kernels
     where = open_device(device, number)
     from mxpeak.kernels.host.lu.cpu_assist import HostPanelService
     from mxpeak.kernels.torch.kernels import TorchKernels
-    from mxpeak.kernels.torch.lu.cublas import cublas_emulation
+    from mxpeak.kernels.torch.lu.emulated_products import emulated_products
 
     host = HostPanelService(threads, cores, alone=alone, panels=panels)
-    return TorchKernels(where, host, cublas_emulation(where) if emulated else None)
+    return TorchKernels(where, host, emulated_products(where) if emulated else None)
+
+
+def _emulating(kernels: AnyHost) -> AnyHost:
+    """Return the kernels with emulated products of fp64 matrices."""
+    from mxpeak.kernels.residue_products import ResidueProducts
+
+    kernels.emulation = ResidueProducts(kernels.subtract_emulated_product)
+    return kernels
 
 
 def select_blas(kernels: str, blas: str) -> None:
@@ -164,15 +175,23 @@ def dense(device: Any, *, emulated: bool = False) -> DenseKernels:
     The dense kernels of the host use BLAS's threads. If `emulated`, products of fp64 matrices in an LU are emulated.
     """
     if device is None:
-        if emulated:
-            raise UsageError('the CPU has no emulated fp64 products; use device="cuda", or fp64="native"')
         from mxpeak.kernels.host.dense.dense import HostDense
 
-        return HostDense()
+        return HostDense(_host_emulation() if emulated else None)
     from mxpeak.kernels.torch.dense.dense import TorchDense
-    from mxpeak.kernels.torch.lu.cublas import cublas_emulation
+    from mxpeak.kernels.torch.lu.emulated_products import emulated_products
 
-    return TorchDense(device, emulation=cublas_emulation(device) if emulated else None)
+    return TorchDense(device, emulation=emulated_products(device) if emulated else None)
+
+
+@cache
+def _host_emulation() -> EmulatedProducts | None:
+    """Return the host's emulated products on as many threads as BLAS has."""
+    from mxpeak.kernels.host.engine.blas import one_thread, own_threads
+    from mxpeak.kernels.host.kernels import HostKernels
+
+    with one_thread():
+        return _emulating(HostKernels(own_threads(), units=())).emulation
 
 
 def sparse(device: Any, threads: int, *, own: bool = False, parts: int = 1) -> SparseKernels:
@@ -239,10 +258,10 @@ def device_failure(error: BaseException) -> str | None:
 
 def can_emulate_fp64(device: Any) -> bool:
     """Return whether products of fp64 matrices can be emulated on a `kernels.torch.engine.device.Device`."""
-    from mxpeak.kernels.torch.lu.cublas import cublas_emulation
+    from mxpeak.kernels.torch.lu.emulated_products import emulated_products
 
     try:
-        cublas_emulation(device)
+        emulated_products(device)
     except ResourceError:
         return False
     return True

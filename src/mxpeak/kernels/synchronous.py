@@ -10,7 +10,7 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract import Matrix, Vector
-from mxpeak.kernels.contract.lu import Fp64Emulation, Panel, digest
+from mxpeak.kernels.contract.lu import EmulatedProducts, Fp64Emulation, Panel, digest
 from mxpeak.spans import HOST
 
 
@@ -39,6 +39,9 @@ class Synchronous:
     transport = None
     buffer: Any
     emulates: Any
+    subtract_emulated_product: Any
+    #: The method that emulates products of fp64 matrices; None selects native products.
+    emulation: EmulatedProducts | None = None
 
     def wait(self) -> None:
         pass
@@ -59,7 +62,7 @@ class Synchronous:
         return {}
 
     def fp64_emulation(self) -> Fp64Emulation | None:
-        return None
+        return None if self.emulation is None else self.emulation.record()
 
     def bring_panel(self, panel: Panel) -> Panel:
         return panel

@@ -78,14 +78,24 @@ class Fp64Emulation:
 
     scheme     the scheme and the library, such as "Ozaki I of cuBLAS"
     bits       the fewest bits of an emulated product; None if there was none, or if the bits are unknown
-    products   the number of products
-    native     the number of products that the library did not emulate
+    products   the number of products, or of their blocks
+    native     the number of products or blocks that were computed natively
     """
 
     scheme: str
     bits: int | None
     products: int
     native: int
+
+
+class EmulatedProducts(Protocol):
+    """A method that emulates products of fp64 matrices, and a record of its products."""
+
+    def subtract_product(self, C: Matrix, A: Matrix, B: Matrix) -> None:
+        """Compute C -= A B in place."""
+
+    def record(self) -> Fp64Emulation:
+        """Return a record of the products since the last call, after waiting for them."""
 
 
 class BlockSolver(Protocol):

@@ -132,6 +132,9 @@ class ReferenceLu(Synchronous):
         return by_substitution(B)
 
     def subtract_product(self, C: Array, A: Array, B: Array) -> None:
+        if self.emulation is not None and C.dtype == np.float64:
+            self.emulation.subtract_product(C, A, B)
+            return
         with quiet():
             C -= A @ B
 

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from mxpeak.kernels.contract.dense import DenseKernels
+from mxpeak.kernels.contract.lu import EmulatedProducts
 from mxpeak.kernels.contract.norms import NormKernels
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.kernels.torch.dense.generated import TorchGenerated
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
 from mxpeak.kernels.torch.engine.device import Device
-from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 from mxpeak.kernels.torch.lu.lu import TorchLu
 from mxpeak.kernels.torch.lu.panel import Host
 
@@ -28,7 +28,7 @@ class TorchKernels(TorchLu, TorchGenerated):
     name = "torch"
     background = True
 
-    def __init__(self, device: Device, host: Host, emulation: CublasEmulation | None = None):
+    def __init__(self, device: Device, host: Host, emulation: EmulatedProducts | None = None):
         super().__init__(device, host, emulation)
         self.xp = Namespace(device.where)
         if not device.is_gpu:

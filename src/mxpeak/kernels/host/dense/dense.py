@@ -12,7 +12,7 @@ import numpy as np
 
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
-from mxpeak.kernels.contract.lu import Fp64Emulation
+from mxpeak.kernels.contract.lu import EmulatedProducts, Fp64Emulation
 from mxpeak.kernels.host.dense import symmetric
 from mxpeak.kernels.host.engine import blas, lapack
 from mxpeak.spans import HOST
@@ -26,16 +26,24 @@ Sums = tuple[Array, Array, float]
 
 #: Entries that are processed at a time, so that their copies stay in the second-level cache.
 CACHED = 1 << 17
+#: Columns of a panel of an LU with emulated products (an estimate): the cost of their residues is proportional to 1/NB.
+EMULATED_NB = 256
 #: Size in bytes from which the factors get separate pages, which several threads touch first.
 LARGE = 1 << 25
 
 
 class HostDense:
-    """`DenseKernels` on NumPy arrays with SciPy's BLAS and LAPACK; blocks are column-major, as LAPACK requires."""
+    """`DenseKernels` on NumPy arrays with SciPy's BLAS and LAPACK; blocks are column-major, as LAPACK requires.
+
+    `emulation` multiplies fp64 matrices in the updates of an LU; None selects LAPACK's LU.
+    """
 
     device = None
     stopwatch = HOST
     xp = arrays.xp
+
+    def __init__(self, emulation: EmulatedProducts | None = None):
+        self._emulation = emulation
 
     def computing(self) -> AbstractContextManager[Any]:
         return np.errstate(all="ignore")
@@ -44,7 +52,7 @@ class HostDense:
         return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
 
     def fp64_emulation(self) -> Fp64Emulation | None:
-        return None
+        return None if self._emulation is None else self._emulation.record()
 
     def check_memory(self, n: int, dtype: np.dtype[Any], precision: str, *, copied: bool) -> None:
         """Do nothing, because the operating system reports exhausted host memory."""
@@ -87,7 +95,10 @@ class HostDense:
         the result, `rows` contains LAPACK's pivot indices, which count from 1.
         """
         LU, pivots = W.T, np.empty(W.shape[0], np.int32)
-        if precision in ("fp64", "fp32"):
+        if self._emulation is not None and W.dtype == np.float64:
+            with blas.one_thread():  # the emulation has its own threads
+                singular = lapack.getrf_blocked(LU, pivots, EMULATED_NB, self._emulation.subtract_product)
+        elif precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
         elif unit := _unit(precision, W.dtype):
             from mxpeak.kernels.host.lu.engine_products import (

@@ -209,6 +209,8 @@ class HostLu(HostPanels, Synchronous):
             assert C.strides[1] == C.itemsize or C.shape[1] <= 1 or not C.size, "matrix engines need C by rows"
             tiles, run = self._engine_tiles(A.unit), self._team.run
             run(operands.subtract_product, self.threads, tiles, C, A.pairs, B.strips, B.first)
+        elif self.emulation is not None and C.dtype == np.float64 and 0 not in (*C.shape, A.shape[1]):
+            self.emulation.subtract_product(C, A, B)
         else:
             self._team.run(self._product_part, C, A, B)
 

@@ -12,14 +12,13 @@ import torch
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
-from mxpeak.kernels.contract.lu import Fp64Emulation
+from mxpeak.kernels.contract.lu import EmulatedProducts, Fp64Emulation
 from mxpeak.kernels.torch.dense import symmetric
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.engine.tensors import strips, torch_type
 from mxpeak.kernels.torch.lu import pivoted_lu
 from mxpeak.kernels.torch.lu.blas import fp32_products
-from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 
 Tensor = Any
 
@@ -36,7 +35,7 @@ class TorchDense:
     an LU; None selects the LU of the library.
     """
 
-    def __init__(self, device: Device, width: int = pivoted_lu.WIDTH, emulation: CublasEmulation | None = None):
+    def __init__(self, device: Device, width: int = pivoted_lu.WIDTH, emulation: EmulatedProducts | None = None):
         self.device, self._width, self._emulation = device, width, emulation
         self.xp = Namespace(device.where)
 

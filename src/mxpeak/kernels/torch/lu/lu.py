@@ -9,11 +9,19 @@ import numpy as np
 import torch
 
 from mxpeak.kernels.contract.emulation import Emulation
-from mxpeak.kernels.contract.lu import Exchange, Fp64Emulation, Panel, PanelOutcome, PanelSolve, by_substitution, digest
+from mxpeak.kernels.contract.lu import (
+    EmulatedProducts,
+    Exchange,
+    Fp64Emulation,
+    Panel,
+    PanelOutcome,
+    PanelSolve,
+    by_substitution,
+    digest,
+)
 from mxpeak.kernels.torch.engine.device import FAR, LINE, NEAR, TYPES, Device
 from mxpeak.kernels.torch.engine.tensors import array_of
 from mxpeak.kernels.torch.lu import blas, cast, emulation, panel, solves
-from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 from mxpeak.kernels.torch.lu.triangle import TorchProducts
 from mxpeak.layout.leading_dimension import leading_dimension
 
@@ -35,7 +43,7 @@ class TorchLu(TorchProducts):
     `emulation` multiplies fp64 matrices; None selects the product of the library.
     """
 
-    def __init__(self, device: Device, host: panel.Host, emulation: CublasEmulation | None = None):
+    def __init__(self, device: Device, host: panel.Host, emulation: EmulatedProducts | None = None):
         self.device, self.host, self.threads, self.emulation = device, host, host.threads, emulation
         self.trsm = "inverse" if device.is_gpu and not torch.version.hip else "library"
         self.panel_on = "device"

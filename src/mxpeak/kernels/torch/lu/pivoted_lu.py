@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from mxpeak.kernels.contract.lu import EmulatedProducts
 from mxpeak.kernels.torch.engine.device import LINE, NEAR, Device
 from mxpeak.kernels.torch.lu import blas, cast
-from mxpeak.kernels.torch.lu.cublas import CublasEmulation
 from mxpeak.layout.leading_dimension import leading_dimension
 
 Tensor = Any
@@ -55,7 +55,9 @@ def factor_rounded(device: Device, A: Tensor, precision: str, width: int = WIDTH
     return lu.rows, lu.singular()
 
 
-def factor_emulated(device: Device, A: Tensor, emulation: CublasEmulation, width: int = WIDTH) -> tuple[Tensor, Tensor]:
+def factor_emulated(
+    device: Device, A: Tensor, emulation: EmulatedProducts, width: int = WIDTH
+) -> tuple[Tensor, Tensor]:
     """Factor a row-major fp64 A in place, with emulated products in the updates.
 
     Returns the same two tensors as `factor_whole`.
@@ -112,7 +114,9 @@ def _last_before(p: Tensor, k: Tensor) -> Tensor:
 class _Lu:
     """One blocked factorization, with its row permutation and the buffers of the panel, the pivots and the operands."""
 
-    def __init__(self, device: Device, A: Tensor, precision: str, width: int, emulation: CublasEmulation | None = None):
+    def __init__(
+        self, device: Device, A: Tensor, precision: str, width: int, emulation: EmulatedProducts | None = None
+    ):
         n = A.shape[0]
         self.device, self.A, self.precision, self.width, self._emulation = device, A, precision, width, emulation
         self.rows = torch.arange(n, device=device.where)
