@@ -452,8 +452,8 @@ def _swapped(balance: Balance | None) -> Balance | None:
 def by_rows(A: Any) -> bool:
     """Return whether the rows of A are contiguous and ascending, with or without gaps between them."""
     down, across = A.stride() if hasattr(A, "stride") else (stride / A.itemsize for stride in A.strides)
-    n = A.shape[1]
-    return bool(n == 1 or (across == 1 and down >= n and down == int(down)))
+    m, n = A.shape
+    return bool(m == n == 1 or ((n == 1 or across == 1) and down >= n and down == int(down)))
 
 
 def sizes_of_terms(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block) -> Block:
