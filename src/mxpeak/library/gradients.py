@@ -1,9 +1,10 @@
 """Solve systems A x = b as operations that torch and JAX can differentiate.
 
-    db = A^-H dx,  dA = -db x^H     (JAX: db = A^-T dx,  dA = -db x^T)
+    db = A^-H dx,  dA = -db x^H
 
-Both gradients need one more solve, with the factors of the first. JAX passes placeholders instead of arrays in
-`jax.jit` and `jax.vmap`. mxpeak then solves in a callback, as soon as JAX has the numbers.
+Both gradients need one more solve, with the factors of the first. The formulas are those of torch. JAX defines the
+gradients of complex numbers as their conjugates. JAX passes placeholders instead of arrays in `jax.jit` and `jax.vmap`.
+mxpeak then solves in a callback, as soon as JAX has the numbers.
 """
 
 from __future__ import annotations
@@ -19,18 +20,25 @@ import numpy as np
 from mxpeak.library.frameworks import is_traced
 from mxpeak.library.inputs import as_tensor, is_tensor, requires_gradient
 
+#: The form of the adjoint system: A^H for A, and A for A^H.
+ADJOINT = {"N": "H", "H": "N"}
+
+Solve = Callable[[Any, Any, str], Any]
+
 
 class System(ABC):
     """A system A x = b. `numbers` are the entries of A that the library differentiates: all, or those of a sparse A.
 
-    `info` contains the diagnostics of the first solve, or None if all solves are in callbacks.
+    `info` contains the diagnostics of the first solve, or None if all solves are in callbacks. If `needs_b` is True,
+    the gradients depend on b.
     """
 
     info: Any = None
+    needs_b = False
 
     @abstractmethod
     def solve(self, numbers: Any, b: Any, form: str) -> Any:
-        """Return x for arrays or tensors, in the format of b; `form` is "N", "T" or "H"."""
+        """Return x for arrays or tensors, in the format of b; `form` is "N" or "H"."""
 
     @abstractmethod
     def solve_batch(self, numbers: Any, b: Any, form: str) -> Any:
@@ -39,6 +47,23 @@ class System(ABC):
     @abstractmethod
     def gradient(self, y: Any, x: Any) -> Any:
         """Return the derivative -y x^T with respect to the numbers."""
+
+    def shape_of_x(self, numbers: Any, b: Any, form: str) -> tuple[int, ...]:
+        """Return the shape of x."""
+        return tuple(b.shape)
+
+    def gradients(
+        self, solve: Solve, operands: tuple[Any, Any, Any], dx: Any, form: str, *, of_A: bool
+    ) -> tuple[Any, Any]:
+        """Return the gradients with respect to the numbers, or None unless `of_A`, and with respect to b.
+
+        `operands` are the numbers, b and x. `solve(numbers, b, form)` is a differentiable operation.
+        """
+        numbers, _, x = operands
+        db = solve(numbers, dx, ADJOINT[form])
+        if not of_A:
+            return None, db
+        return self.gradient(db, x.conj()) if form == "N" else self.gradient(x, db.conj()), db
 
 
 def is_differentiated(*operands: Any) -> bool:
@@ -77,25 +102,24 @@ def operands(*values: Any) -> tuple[Any, list[Any]]:
 
 @cache
 def _of_jax() -> Callable[..., Any]:
-    """Return the solution x = A^-1 b, or A^-T b, with a derivative rule for JAX."""
+    """Return the solution x = A^-1 b, or A^-H b, with a derivative rule for JAX."""
     jax = sys.modules["jax"]
 
     @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
     def solved(numbers: Any, b: Any, system: System, form: str) -> Any:
         if not (is_traced(numbers) or is_traced(b)):
             return system.solve(numbers, b, form)
-        x = jax.ShapeDtypeStruct(b.shape, b.dtype)
+        x = jax.ShapeDtypeStruct(system.shape_of_x(numbers, b, form), b.dtype)
         return jax.pure_callback(partial(_in_callback, system, form), x, numbers, b, vmap_method="expand_dims")
 
     def forward(numbers: Any, b: Any, system: System, form: str) -> tuple[Any, Any]:
         x = solved(numbers, b, system, form)
-        return x, (numbers, x)
+        return x, (numbers, b if system.needs_b else None, x)
 
     def backward(system: System, form: str, saved: Any, dx: Any) -> tuple[Any, Any]:
-        numbers, x = saved
-        plain = form == "N"
-        db = solved(numbers, dx, system, "T" if plain else "N")
-        return system.gradient(db, x) if plain else system.gradient(x, db), db
+        solve = lambda numbers, b, form: solved(numbers, b, system, form)  # noqa: E731
+        dA, db = system.gradients(solve, saved, dx.conj(), form, of_A=True)
+        return dA.conj(), db.conj()
 
     solved.defvjp(forward, backward)
     rule: Callable[..., Any] = solved

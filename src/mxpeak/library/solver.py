@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.errors import UsageError
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.solver import DenseSolver
+from mxpeak.library.frameworks import is_sparse
 from mxpeak.library.inputs import is_tensor
 from mxpeak.library.outcomes import warned
 
@@ -57,7 +58,7 @@ class Solver:
     def __init__(self, A: Any, *, device: str = "auto", **options: Any):
         kind: type[DenseSolver] | type[SparseSolver] = DenseSolver
         self._lock, title = RLock(), "dense"
-        if hasattr(A, "tocsr") or (is_tensor(A) and str(A.layout) != "torch.strided"):
+        if is_sparse(A) or (is_tensor(A) and str(A.layout) != "torch.strided"):
             from mxpeak.library.sparse.solver import SparseSolver  # loads the compiler
 
             kind, title = SparseSolver, "sparse"
@@ -80,10 +81,11 @@ class Solver:
         Returns
         -------
         x : ndarray or tensor
-            Solution, as from `solve` or `gmres`.
+            Solution, as from `solve` or `gmres`. With torch and JAX, x is differentiable with respect to b and to the
+            matrix that the solver has at the time of the call.
         info : SolveInfo or GmresInfo
             Diagnostics of the solve. `info.lagged` is True if factors or the preconditioner of an earlier matrix were
-            used.
+            used. In `jax.jit` and `jax.vmap`, info is None.
 
         Raises
         ------
@@ -99,6 +101,9 @@ class Solver:
         NotSolvedWarning
             The solution x is not finite or not accurate.
         """
+        if self._solver.differentiates(b):
+            x, info = self._solver.solve_differentiably(b, transposed, self._lock)
+            return (x, info) if info is None else warned(x, info)
         with self._lock:
             found = self._solver.solve(b, transposed)
         return warned(*found)

@@ -45,6 +45,12 @@ def right_hand_side(values: Any, n: int, columns: int | None = None) -> Input:
     A has n rows and as many columns, unless `columns` is given.
     """
     b = read(values, "b")
+    check_rows(b, n, columns)
+    return b
+
+
+def check_rows(b: Input, n: int, columns: int | None = None) -> None:
+    """Raise a UsageError if the shape of b is not (n,) or (n, k)."""
     if len(b.shape) not in (1, 2):
         raise UsageError(
             f"b has shape {b.shape}; use shape (n,) for one right-hand side, or (n, k) for k right-hand sides"
@@ -52,7 +58,12 @@ def right_hand_side(values: Any, n: int, columns: int | None = None) -> Input:
     if b.shape[0] != n:
         shape = f"{n}x{n if columns is None else columns}"
         raise UsageError(f"A is {shape}, but b has shape {b.shape}; use a b with {n} rows")
-    return b
+
+
+def check_blocks(shape: tuple[int, ...], n: int) -> None:
+    """Raise a UsageError if the shape of a stack of right-hand sides is not (..., n, k)."""
+    if shape[-2] != n:
+        raise UsageError(f"A is {n}x{n}, but b has shape {shape}; use shape (..., {n}, k)")
 
 
 def on_kernels(A: Input, dtype: np.dtype[Any], precision: str, kernels: DenseKernels) -> Matrix:

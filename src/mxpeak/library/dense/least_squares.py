@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, isfinite, sqrt
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.gradients import lstsq_differentiably
 from mxpeak.library.dense.info import Estimates, bound_text
 from mxpeak.library.dense.inputs import block, columns, lies_well, right_hand_side
 from mxpeak.library.dense.solving import kernels_for
+from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.outcomes import Info, warned
 from mxpeak.library.policy import choose_qr_precision, max_gmres_steps
@@ -191,9 +194,11 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     Returns
     -------
     x : ndarray or tensor
-        Solution of shape (n,) or (n, k) in the common data type of A and b. If b is a tensor, x is also a tensor.
+        Solution of shape (n,) or (n, k) in the common data type of A and b, as an array of the library of b. With torch
+        and JAX, x is differentiable with respect to b, and to A if A has full rank.
     info : LeastSquaresInfo
-        Diagnostics: outcome, rank, residual, backward error, precision, iterations, condition number and times.
+        Diagnostics: outcome, rank, residual, backward error, precision, iterations, condition number and times. In
+        `jax.jit` and `jax.vmap`, info is None.
 
     Raises
     ------
@@ -216,6 +221,8 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     >>> x, info.rank, info.residual
     (array([1., 3.]), 2, array([ 0., -1.,  1.]))
     """
+    if is_differentiated(A, b):
+        return lstsq_differentiably(A, b, partial(lstsq, precision=precision, device=device))
     of_A = read(A, "A", instead="scipy.sparse.linalg.lsqr(A, b)")
     if len(of_A.shape) != 2:
         raise UsageError(f"A has shape {of_A.shape}, but lstsq needs a matrix; use shape (m, n)")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from mxpeak.library.dense.distributed_solving import DistributedFactors, factore
 from mxpeak.library.dense.factors import DECAYED, EmptyFactors, LUFactors, backend_of, factors_of, low_precision_factors
 from mxpeak.library.dense.gradients import DenseSystem, solve_differentiably
 from mxpeak.library.dense.info import SolveInfo
-from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, matrix, right_hand_side
+from mxpeak.library.dense.inputs import block, check_blocks, check_rows, columns, form_of, lies_well, matrix
 from mxpeak.library.dense.lapack_solver import LETTERS, info_of, solve_by_lapack
 from mxpeak.library.dense.small_lu import kernel_for, solve_by_small_lu, suits_small_lu
 from mxpeak.library.dense.stack import solve_stack, stack_of
@@ -66,8 +67,9 @@ def solve(
         Square matrix of shape (n, n) in any memory order, or a stack of matrices of shape (..., n, n). `solve` does not
         modify A. Arrays of JAX and CuPy are also allowed.
     b : array_like, tensor or callable
-        Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k). If A is a stack, use the shape
-        (n,) or (..., n, k). If A is a DistributedMatrix, b can also be a function of the row indices.
+        Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k) or (..., n, k). If A is a
+        stack, use the shape (n,) or (..., n, k). If A is a DistributedMatrix, b can also be a function of the row
+        indices.
     transposed : bool or {"N", "T", "H"}, default False
         Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
     precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
@@ -161,9 +163,27 @@ def solve(
             together=together,
         )
         return warned(*_conjugated(form, stack, read(b, "b"), solve_all))
-    of_A = matrix(A)
-    of_b = right_hand_side(b, of_A.shape[0])
-    return warned(*solve_single(form, kernels_for(device, of_A, of_b, fp64=fp64), of_A, of_b))
+    of_A, of_b = matrix(A), read(b, "b")
+    kernels = kernels_for(device, of_A, of_b, fp64=fp64)
+    if len(of_b.shape) > 2:
+        return warned(*_solve_blocks(partial(solve_single, form), kernels, of_A, of_b))
+    check_rows(of_b, of_A.shape[0])
+    return warned(*solve_single(form, kernels, of_A, of_b))
+
+
+def _solve_blocks(
+    solve_single: Callable[[DenseKernels, Input, Input], tuple[Any, SolveInfo]],
+    kernels: DenseKernels,
+    A: Input,
+    b: Input,
+) -> tuple[Any, SolveInfo]:
+    """Solve for the blocks (n, k) of a stack b (..., n, k) with one matrix as for n x (... k) right-hand sides."""
+    xp, n = kernels.xp, A.shape[0]
+    check_blocks(b.shape, n)
+    rows = xp.moveaxis(b.on(kernels.device), -2, 0)
+    shape = n, prod((*b.shape[:-2], b.shape[-1]))
+    x, info = solve_single(kernels, A, replace(b, array=xp.reshape(rows, shape), shape=shape, framework=None))
+    return b.result(xp.moveaxis(xp.reshape(x, tuple(rows.shape)), 0, -2)), info
 
 
 def _factor_for(structure: Structure | str, precision: str, device: str, fp64: str) -> Callable[[Any], Any] | None:
@@ -249,6 +269,7 @@ def lu_factor(
         check_fp64(fp64, A)
     if isinstance(A, DistributedMatrix):
         return factored(A, precision, device)
+    _check_constant(A, "lu_factor")
     of_A = matrix(A)
     return lu_factor_by(kernels_for(device, of_A, fp64=fp64), of_A, precision)
 
@@ -298,11 +319,21 @@ def cho_factor(
     assert isinstance(structure, Structure)
     if isinstance(A, DistributedMatrix):
         return cho_factored(A, structure, precision, device)
+    _check_constant(A, "cho_factor")
     of_A = matrix(A)
     kernels = kernels_for(device, of_A)
     factors = _triangle_factors(kernels, of_A, precision, structure)
     assert isinstance(factors, CholeskyFactors)
     return factors
+
+
+def _check_constant(A: Any, name: str) -> None:
+    """Raise a UsageError for a matrix in a computation that torch or JAX differentiates, compiles or vectorizes."""
+    if is_differentiated(A):
+        raise UsageError(
+            f"torch or JAX differentiates or transforms a computation with A, but the factors of {name} have no "
+            "gradients; use mxpeak.Solver(A), which keeps factors and has gradients, or a constant such as A.detach()"
+        )
 
 
 def factor_by_structure(kernels: DenseKernels, A: Input, precision: str, structure: Structure | str) -> LUFactors:

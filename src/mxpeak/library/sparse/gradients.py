@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,20 +19,27 @@ from mxpeak.library.inputs import as_array, device_of, is_tensor
 from mxpeak.library.outcomes import NotSolvedWarning
 from mxpeak.library.sparse.frameworks import is_sparse, on_host
 
+#: Returns x and the diagnostics for b, or None.
+Solver = Callable[[Any], tuple[Any, Any] | None]
+
 
 class SparseSystem(System):
     """A sparse system whose `numbers` are the stored entries of A at `rows` and `columns`.
 
     `gmres` is `mxpeak.gmres` with all arguments except A, b and those in `first`, which are used only for the first
-    solve, because they refer to A and not to its transpose.
+    solve, because they refer to A and not to its transpose. `solver` solves the first system instead if its result is
+    not None.
     """
 
-    def __init__(self, gmres: partial[Any], pattern: Any, n: int, first: dict[str, Any]):
-        self._gmres, self._first, self._n = gmres, first, n
+    def __init__(self, gmres: partial[Any], pattern: Any, n: int, first: dict[str, Any], solver: Solver | None):
+        self._gmres, self._first, self._n, self._solver = gmres, first, n, solver
         self._rows, self._columns = pattern
 
     def solve(self, numbers: Any, b: Any, form: str) -> Any:
         """Return x; warn if a solve other than the first does not converge, because its diagnostics are lost."""
+        if self._solver and self.info is None and form == "N" and (found := self._solver(b)):
+            x, self.info = found
+            return x
         values = as_array(numbers) if is_tensor(numbers) else np.asarray(numbers)
         A = sparse.coo_array((values, (self._rows, self._columns)), shape=(self._n, self._n)).tocsr()
         A = A if form == "N" else A.T.conj() if form == "H" else A.T
@@ -61,7 +69,9 @@ class SparseSystem(System):
         return -(products if products.ndim == 1 else products.sum(-1))
 
 
-def gmres_differentiably(A: Any, b: Any, gmres: partial[Any], first: dict[str, Any]) -> tuple[Any, Any]:
+def gmres_differentiably(
+    A: Any, b: Any, gmres: partial[Any], first: dict[str, Any], solver: Solver | None = None
+) -> tuple[Any, Any]:
     """Solve A x = b as a differentiable operation, and return x and the diagnostics.
 
     The diagnostics, a `GmresInfo`, are None in `jax.jit` and `jax.vmap`, because JAX computes x later.
@@ -74,7 +84,7 @@ def gmres_differentiably(A: Any, b: Any, gmres: partial[Any], first: dict[str, A
     else:
         dtype = sys.modules["jax"].dtypes.canonicalize_dtype(wide)
         numbers, b = numbers.astype(dtype), b.astype(dtype)
-    system = SparseSystem(gmres, pattern, A.shape[0], first)
+    system = SparseSystem(gmres, pattern, A.shape[0], first, solver)
     return solution(numbers, b, system), system.info
 
 

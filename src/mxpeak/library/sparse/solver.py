@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+from scipy import sparse
 
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import SERIAL
 from mxpeak.errors import Outcome, UsageError
-from mxpeak.library.inputs import device_for, device_of
+from mxpeak.library.frameworks import is_traced
+from mxpeak.library.gradients import is_differentiated
+from mxpeak.library.inputs import device_for, device_of, is_tensor, requires_gradient
 from mxpeak.library.sparse import inputs
+from mxpeak.library.sparse.gradients import gmres_differentiably
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.results import solved
-from mxpeak.library.sparse.solving import driver_for, kernels_for, preconditioner_of
+from mxpeak.library.sparse.solving import driver_for, gmres, kernels_for, preconditioner_of
 from mxpeak.runtime.calls import TURN
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
 
@@ -42,15 +49,29 @@ class SparseSolver:
         self._options = inputs.checked_options(
             GmresOptions(preconditioner=preconditioner_of(M, preconditioner), **options)
         )
+        named = preconditioner if isinstance(preconditioner, str) else "auto"
+        self._again = partial(gmres, preconditioner=named, device=device, **options | {"callback": None})
         self._device = device
+        self._source: Any = None  # the matrix in torch's graph, if it is differentiated
+        self._updates = 0
         self._driver: GmresDriver | None = None  # of the current matrix, or with an earlier preconditioner
         self._first = 0  # iterations of the first solve with this preconditioner
         self._lagged = self._refresh = False
         self._A, self._device_of_A = self._read(A)
+        self._keep_source(A)
 
     def _read(self, A: Any) -> tuple[Csr, Any]:
         """Return the validated matrix and its device."""
-        return inputs.matrix(A), device_for(self._device, device_of(A) or "cpu")
+        if is_traced(getattr(A, "data", None)):
+            raise UsageError(
+                "A is a sparse matrix of JAX without numbers, as in jax.jit or jax.grad, but Solver needs numbers; use "
+                "mxpeak.gmres(A, b), or create the Solver outside the transformation"
+            )
+        return inputs.matrix(A.detach() if is_tensor(A) else A), device_for(self._device, device_of(A) or "cpu")
+
+    def _keep_source(self, A: Any) -> None:
+        """Keep a matrix that torch differentiates, and the entries of other matrices, for gradients."""
+        self._source, self._updates = A if requires_gradient(A) else None, self._updates + 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +94,7 @@ class SparseSolver:
                 f"and dtype {before.dtype}; use a new Solver"
             )
         self._A, self._device_of_A = new, device
+        self._keep_source(A)
         if self._driver is None or self._refresh:
             self.close()
             return
@@ -112,6 +134,23 @@ class SparseSolver:
             self._first, self._lagged = 0, False
         return self._driver
 
+    def differentiates(self, b: Any) -> bool:
+        """Return whether torch or JAX differentiates a solve with the current matrix and b."""
+        return self._source is not None or is_differentiated(b)
+
+    def solve_differentiably(
+        self, b: Any, transposed: bool | str, lock: AbstractContextManager[Any]
+    ) -> tuple[Any, GmresInfo]:
+        """Solve as a differentiable operation. The solver is used under the lock; `gmres` computes the gradients."""
+        updates = self._updates
+
+        def first(b: Any) -> tuple[Any, GmresInfo] | None:
+            with lock:
+                return self.solve(b, transposed) if self._updates == updates else None
+
+        A = sparse.csr_array((self._A.data, self._A.indices, self._A.indptr), shape=self._A.shape)
+        return gmres_differentiably(A if self._source is None else self._source, b, self._again, {}, first)
+
     def close(self) -> None:
         """Free the preconditioner; the next solve computes it again."""
         self._driver, self._first = None, 0
@@ -119,4 +158,11 @@ class SparseSolver:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the matrix and the options for pickling, without the preconditioner."""
-        return self.__dict__ | {"_driver": None, "_kernels": None, "_first": 0, "_lagged": False, "_refresh": False}
+        return self.__dict__ | {
+            "_driver": None,
+            "_source": None,
+            "_kernels": None,
+            "_first": 0,
+            "_lagged": False,
+            "_refresh": False,
+        }

@@ -13,7 +13,7 @@ import torch
 class Solution(torch.autograd.Function):  # type: ignore[misc]
     """The solution x = A^-1 b, or A^-H b, as a node of torch's graph.
 
-    The backward pass is a solution of the adjoint system with the same factors, so it is differentiable, too.
+    The backward pass consists of solutions of adjoint systems, so it is differentiable, too.
     """
 
     @staticmethod
@@ -23,17 +23,13 @@ class Solution(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Save A and x."""
-        numbers, _, ctx.system, ctx.form = inputs
-        ctx.save_for_backward(numbers, output)
+        """Save A, x and, if the gradients depend on it, b."""
+        numbers, b, ctx.system, ctx.form = inputs
+        ctx.save_for_backward(numbers, b if ctx.system.needs_b else None, output)
 
     @staticmethod
     def backward(ctx: Any, dx: Any) -> tuple[Any, ...]:
         """Return the gradients with respect to the numbers of A and to b."""
-        numbers, x = ctx.saved_tensors
-        plain = ctx.form == "N"
-        db = Solution.apply(numbers, dx, ctx.system, "H" if plain else "N")
-        dA = None
-        if ctx.needs_input_grad[0]:
-            dA = ctx.system.gradient(db, x.conj()) if plain else ctx.system.gradient(x, db.conj())
-        return dA, db, None, None
+        system, of_A = ctx.system, ctx.needs_input_grad[0]
+        solve = lambda numbers, b, form: Solution.apply(numbers, b, system, form)  # noqa: E731
+        return *system.gradients(solve, ctx.saved_tensors, dx, ctx.form, of_A=of_A), None, None
