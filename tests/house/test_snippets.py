@@ -33,6 +33,7 @@ WITH_PYTHON = (
     "docs/explanation/algorithms/emulated-products.md",
     "docs/explanation/fp64-detection.md",
     "docs/explanation/how-solve-chooses.md",
+    "docs/explanation/mixed-precision.md",
     "docs/howto/arrays-and-gradients.md",
     "docs/howto/changing-matrices.md",
     "docs/howto/gpus.md",
