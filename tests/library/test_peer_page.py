@@ -1,0 +1,56 @@
+"""The page docs/reference/peer-tests.md has the counts of the adapted test cases.
+
+`python -m tests.library.test_peer_page` writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.library import test_cases_of_jax, test_cases_of_numpy, test_cases_of_scipy, test_cases_of_scipy_sparse
+from tests.support.peer_cases import tables
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "peer-tests.md"
+FILES = (test_cases_of_scipy, test_cases_of_scipy_sparse, test_cases_of_numpy, test_cases_of_jax)
+
+
+def updated(page: str) -> str:
+    """The page with the current tables."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    for name, table in tables([peer for file in FILES for peer in file.PEERS]).items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        page = re.sub(f"{begin}.*?{end}", lambda _, t=f"{begin}\n\n{table}\n\n{end}": t, page, flags=re.DOTALL)
+    return page
+
+
+@pytest.fixture
+def narrow_again() -> Any:
+    """JAX as it was."""
+    jax = pytest.importorskip("jax")
+    before = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+@pytest.mark.usefixtures("narrow_again")
+def test_the_page_has_the_counts() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == updated(page), "use python -m tests.library.test_peer_page to update the page"
+
+
+def test_every_test_is_adapted_or_has_a_reason_and_not_both() -> None:
+    for file in FILES:
+        for peer in file.PEERS:
+            assert not set(peer.tests) & set(peer.reasons), peer.function
+            assert set(peer.differences) <= set(peer.tests)
+            assert peer.tests, peer.function
+
+
+if __name__ == "__main__":
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
