@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -351,6 +350,8 @@ def _version(name: str) -> str | None:
 
     The version is cached, because reading the metadata takes milliseconds.
     """
+    from importlib import metadata  # which imports the packages email and csv; `mxpeak --help` needs neither
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
