@@ -90,9 +90,9 @@ def solve(
         reads the other triangle.
     fp64 : {"native", "emulated", "auto"}, default "native"
         Arithmetic of the matrix products in fp64 LU factors. "emulated" computes them from products of integers (Ozaki
-        scheme), which is faster on devices with slow fp64. "auto" emulates on such devices if possible. The argument
-        does not change the precision of the factors; use `precision="fp64"` to select fp64 factors. Complex matrices,
-        stacks, and factorizations other than LU require "native".
+        scheme), which is faster on devices with slow fp64. "auto" emulates on such devices if possible. Use
+        `precision="fp64"` to select fp64 factors, because this argument does not. Complex matrices, stacks, distributed
+        matrices and factorizations other than LU require "native".
 
     Returns
     -------
