@@ -89,8 +89,8 @@ def solve(
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
         reads the other triangle.
     fp64 : {"native", "emulated", "auto"}, default "native"
-        Arithmetic of the matrix products in fp64 LU factors. "emulated" computes them from products of integers (Ozaki
-        scheme), which is faster on devices with slow fp64. "auto" emulates on such devices if possible. Use
+        Arithmetic of the matrix products in fp64 LU factors. With "emulated", mxpeak computes them from products of
+        integers (Ozaki scheme), which is faster on devices with slow fp64. With "auto", it does so on such devices. Use
         `precision="fp64"` to select fp64 factors, because this argument does not. Complex matrices, stacks, distributed
         matrices and factorizations other than LU require "native".
 
