@@ -140,7 +140,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="there is no such file; use the path"):
         open_blas(str(tmp_path / "missing.so"))
     if path := find_library("m"):
-        with pytest.raises(ResourceError, match="is not a BLAS library: it contains none of .*dgemm_"):
+        with pytest.raises(ResourceError, match=r"is not a BLAS library: it contains none of .*dgemm_"):
             open_blas(next(str(file) for folder in ("/lib", "/usr/lib") for file in Path(folder).rglob(path)))
 
 
