@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,11 @@ def fp64_scheme(figures: Mapping[str, Any]) -> str:
     bits = "number of bits unknown" if of.get("scheme") is None else "bits chosen per product"
     bits = f"{of['bits']} bits" if of.get("bits") else bits
     return f"{of.get('scheme') or 'scheme unknown'}, {bits}"
+
+
+def is_native_hpl(result: Result) -> bool:
+    """Return whether this is a passed result of HPL in native fp64, with which HPL-MxP can be compared."""
+    return result.benchmark == "hpl" and result.passed and result.result.get("fp64") != "emulated"
 
 
 def drifted(figures: Mapping[str, Any]) -> bool:
@@ -252,8 +258,6 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Return an HTML table for notebooks: rate, share of the limit and residual."""
-        import html  # a table of 2,000 characters, which `mxpeak --help` does not need
-
         share, residual = self.result.get("fraction_of_limit"), self.validation.get("residual")
         rows = {
             "benchmark": self.benchmark,

@@ -6,6 +6,9 @@ import json
 from typing import Any
 
 from mxpeak.records import Result
+from mxpeak.report.energy import energy_ratios
+from mxpeak.report.overview import overview
+from mxpeak.report.scoreboard import scoreboard
 from mxpeak.report.submission import FORM, submission, submission_files, submission_text
 
 MACHINE = {
@@ -154,7 +157,24 @@ def test_one_rank_needs_no_mpi_and_a_clock_that_the_name_does_not_tell_is_unknow
 def test_hpls_score_is_taken_from_the_same_run_where_it_passed():
     hpl = Result(benchmark="hpl", status="valid", result={"rate_flops": 70e9})
     failed = Result(benchmark="hpl", status="invalid", result={"rate_flops": 99e9})
-    assert submission(result_of(), [hpl, failed], "HPL-MxP.out")["fields"]["hplgflops"] == 70.0
+    emulated = Result(benchmark="hpl", status="valid", result={"rate_flops": 99e9, "fp64": "emulated"})
+    explored = Result(
+        benchmark="hpl", status="valid", result={"rate_flops": 99e9}, rules={"violations": [{"rule": "mode"}]}
+    )
+    others = [hpl, failed, emulated, explored]
+    assert submission(result_of(), others, "HPL-MxP.out")["fields"]["hplgflops"] == 70.0
+
+
+def test_emulated_hpl_is_in_no_ratio():
+    energy = {"energy": {"gflops_per_watt": 10.0}}
+    figures = {"rate_flops": 70e9}
+    hpl = result_of(benchmark="hpl", result=figures, rules={}, telemetry=energy)
+    emulated = result_of(benchmark="hpl", result={**figures, "fp64": "emulated"}, rules={}, telemetry=energy)
+    mxp = result_of(telemetry=energy)
+    for other, counts in ((hpl, 1), (emulated, 0)):
+        assert len(energy_ratios([other, mxp])) == counts
+        assert scoreboard([other, mxp]).count("× hpl") == counts
+        assert overview([other.as_dict(), mxp.as_dict()], ["", ""]).count("× hpl") == counts
 
 
 def test_the_first_line_says_whether_to_submit_at_all():

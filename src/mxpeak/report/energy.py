@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.perf.energy import NOT_ATTRIBUTABLE
-from mxpeak.records import Result, three_digits
+from mxpeak.records import Result, is_native_hpl, three_digits
 
 #: Number of phases whose share of the energy is printed.
 MOST_PHASES = 3
@@ -41,7 +41,8 @@ def _share(joules: float, energy: Mapping[str, Any]) -> str:
 def energy_ratios(results: Sequence[Result]) -> list[str]:
     """Return the energy in mixed precision divided by that in double precision, for HPL and HPG-MxP, if measured."""
     passed = [result for result in results if result.passed]
-    hpl, mxp = ([_joules_per_flop(r) for r in passed if r.benchmark == name] for name in ("hpl", "hpl-mxp"))
+    hpl = [_joules_per_flop(r) for r in passed if is_native_hpl(r)]
+    mxp = [_joules_per_flop(r) for r in passed if r.benchmark == "hpl-mxp"]
     ratios = []
     if hpl and mxp and hpl[-1] and mxp[-1]:
         ratios.append(f"J(HPL-MxP)/J(HPL): {three_digits(mxp[-1] / hpl[-1])}, in joules per flop")

@@ -41,7 +41,8 @@ def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
     """Return the HTML table of all results; `runs` contains the name of the run of each result."""
     rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by machine
     for result in results:
-        if result.get("status") in PASSED:
+        is_emulated_hpl = result.get("benchmark") == "hpl" and part(result, "result").get("fp64") == "emulated"
+        if result.get("status") in PASSED and not is_emulated_hpl:
             rate = float(part(result, "result").get("rate_flops") or 0.0)
             rates.setdefault(measured_on(result), {})[str(result.get("benchmark"))] = rate
     names = runs if len(set(runs)) > 1 else [""] * len(runs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mxpeak import __version__
 from mxpeak.foreign import one_line
-from mxpeak.records import Result, drifted, figure_text, fp64_scheme, three_digits
+from mxpeak.records import Result, drifted, figure_text, fp64_scheme, is_native_hpl, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.command import OPTIONS, flag_value, repeat, values_of
 from mxpeak.report.energy import energy_ratios
@@ -56,7 +56,8 @@ def scoreboard(
     A row contains the rate, the share of the limit and the check. `lost` contains the benchmarks without a result. If
     `verbose`, each norm has its own row.
     """
-    rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in results if r.passed}
+    compared = [r for r in results if r.passed and (r.benchmark != "hpl" or is_native_hpl(r))]
+    rates = {r.benchmark: float(r.result.get("rate_flops") or 0.0) for r in compared}
     groups = _groups(results, verbose=verbose)
     lines, moved = _laid_out([_row(group, rates) for group in groups], color=color)
     notes = [

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.precision import precision, stored_as
-from mxpeak.records import Result, rate_text, three_digits, to_json
+from mxpeak.records import Result, is_native_hpl, rate_text, three_digits, to_json
 from mxpeak.report.lu_text import generator_text, remark_lines, solves_text
 from mxpeak.report.text import blas_text, violation_text
 
@@ -41,7 +41,8 @@ def submission_files(results: Sequence[Result], others: Sequence[Result], report
 def submission(result: Result, others: Sequence[Result], report: str) -> dict[str, Any]:
     """Return the fields of the form by name, whether the list accepts the result, and the broken rules."""
     fields = {field.name: field.answer(result) for field in FORM}
-    hpl = [rate for r in others if r.benchmark == "hpl" and r.passed and (rate := _gflops(r)) is not None]
+    scores = (_gflops(r) for r in others if is_native_hpl(r) and not r.rules.get("violations"))
+    hpl = [rate for rate in scores if rate is not None]
     fields |= {"outputFile": report, "hplgflops": max(hpl, default=None)}
     violations = result.rules.get("violations") or []
     return {
