@@ -272,10 +272,10 @@ class LuKernels(Backend, Protocol):
     def subtract_emulated_product(self, C: Matrix, A: Matrix, B: Matrix) -> Emulation:
         """Compute C -= A B in place for fp64 matrices or panels by INT8 products, and count the blocks by method.
 
-        The error is at most 9·u·|A||B| + ⌈k/2^14⌉·u·|C| componentwise, for any spans of exponents. A block with NaN or
-        infinity, or with spans that need too many moduli, is computed in native fp64 and has the error of
-        `subtract_product`. The operation counts as 2·m·n·k flops. Raises ResourceError if the device has no INT8
-        products.
+        With p = ⌈k/2^14⌉ parts of the product, the error is at most (8+p)·u·|A||B| + p·u·|C| componentwise, for any
+        spans of exponents. A block with NaN or infinity, or with spans that need too many moduli, is computed in native
+        fp64 and has the error of `subtract_product`. The operation counts as 2·m·n·k flops. Raises ResourceError if the
+        device has no INT8 products.
         """
 
     def solve_upper(self, U: Matrix, x: Vector) -> None:

@@ -41,7 +41,8 @@ from mxpeak.kernels.host.lu.row_moves import copy_block
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The largest number of rows and columns of a block.
+#: The largest number of rows and columns of a block. At k = DEPTH, a thread needs 0.5 GiB of workspace for a block:
+#: operands in fp64 and fp32, and residues in fp32.
 BLOCK = 1024
 #: The largest k for which SGEMM multiplies residues exactly.
 EXACT = 1 << 10

@@ -29,7 +29,8 @@ from mxpeak.kernels.torch.lu import blas
 
 Tensor = Any
 
-#: The largest number of rows and columns of a block of C. A block of this size needs 0.9 GiB of workspace.
+#: The largest number of rows and columns of a block of C. A block of this size needs 0.9 GiB of workspace if k is
+#: small. At k = DEPTH, scaled operands take 1 GiB, and Triton's 16 planes of residues another 2 GiB.
 BLOCK = 4096
 #: Rows, columns and k of INT8 products are padded with zeros to multiples of this number, which the libraries require.
 MULTIPLE = 32
