@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mxpeak.bench.fp64 import Arithmetic, check_request, with_fp64
+from mxpeak.bench.fp64 import Arithmetic, check_request, restored_variable, with_fp64
 from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
@@ -130,6 +131,32 @@ def test_a_request_without_effect_is_a_warning() -> None:
     )
 
 
+def test_the_remedy_is_that_of_the_requested_library() -> None:
+    for variable, remedy in (("CUBLAS_EMULATE_DOUBLE_PRECISION", "CUDA 13.0"), ("OZIMMU_COMPUTE_MODE", "LD_PRELOAD")):
+        (caution,) = Arithmetic(0, 2, None, EmulationRequest(variable, "Ozaki")).cautions()
+        assert remedy in caution.hint
+
+
+def test_emulation_that_only_the_solve_shows_is_a_warning() -> None:
+    (caution,) = Arithmetic(0, 2, None, CUBLAS_REQUEST).checked(4, 1, None).cautions()
+    assert caution.text == ("the test products were native, but 3 of 4 checked products of the solve were emulated")
+
+
+def test_all_ranks_raise_the_error_about_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 is not in the grid."""
+    monkeypatch.setattr(ReferenceKernels, "subtract_product", lambda self, C, A, B: by_residues(55)(C, A, B))
+    config = HplConfig(n=(N,), nb=(NB,), P=(1,), Q=(1,), idle_ranks=True, kernels="reference", device="cpu")
+
+    def error(comm: Any) -> str:
+        with pytest.raises(UsageError) as raised:
+            hpl.run(config, comm, origins={"fp64": "flag"})
+        return str(raised.value)
+
+    first, second = run_ranks(2, error)
+    assert first == second
+    assert first.startswith("--fp64 native: a library emulates")
+
+
 def test_ranks_with_different_arithmetic_are_a_warning() -> None:
     (caution,) = Arithmetic(1, 2, 55).cautions()
     assert caution.text == "fp64 is emulated on 1 of 2 ranks"
@@ -160,6 +187,10 @@ def test_native_switches_the_variable_off_only_if_it_was_given() -> None:
         environment = {"CUBLAS_EMULATE_DOUBLE_PRECISION": "1"}
         with_fp64(Run(HplConfig(device="cpu"), {"fp64": origin}), Solo(), environment)
         assert environment == {"CUBLAS_EMULATE_DOUBLE_PRECISION": expected}
+    environment = {"CUBLAS_EMULATE_DOUBLE_PRECISION": "1"}
+    with restored_variable(environment):
+        with_fp64(Run(HplConfig(device="cpu"), {"fp64": "flag"}), Solo(), environment)
+    assert environment == {"CUBLAS_EMULATE_DOUBLE_PRECISION": "1"}
     environment = {}
     with_fp64(Run(HplConfig(device="cpu"), {"fp64": "flag"}), Solo(), environment)
     assert environment == {}
@@ -173,9 +204,24 @@ def test_auto_is_native_on_a_cpu(mode: str) -> None:
 
 @pytest.mark.parametrize(("mode", "chosen"), [("official", "native"), ("explore", "emulated")])
 def test_auto_emulates_only_to_explore(monkeypatch: pytest.MonkeyPatch, mode: str, chosen: str) -> None:
-    monkeypatch.setattr("mxpeak.bench.fp64.has_slow_fp64", lambda config, comm: True)
+    auto_on(monkeypatch, [(False, True)])
     run = with_fp64(Run(HplConfig(device="cuda", fp64="auto", mode=mode), {"fp64": "flag"}), Solo())
     assert run.config.fp64_products == chosen
+
+
+@pytest.mark.parametrize("other", [(False, False), (True, True)])
+def test_auto_emulates_only_if_all_gpus_are_slow_and_able(monkeypatch: pytest.MonkeyPatch, other: Any) -> None:
+    auto_on(monkeypatch, [(False, True), other])
+    run = Run(HplConfig(device="cuda", fp64="auto", mode="explore"), {"fp64": "flag"})
+    assert run_ranks(2, lambda comm: with_fp64(run, comm).config.fp64_products) == ["native", "native"]
+
+
+def auto_on(monkeypatch: pytest.MonkeyPatch, gpus: list[tuple[bool, bool]]) -> None:
+    """Let rank k use a GPU with (fast fp64, emulation) = gpus[k]."""
+    made = [SimpleNamespace(has_fast_fp64=fast, able=able) for fast, able in gpus]
+    monkeypatch.setattr("mxpeak.runtime.placement.open_device", lambda name, number: made[number])
+    monkeypatch.setattr("mxpeak.runtime.placement.local_rank", lambda comm: comm.rank)
+    monkeypatch.setattr("mxpeak.runtime.placement.can_emulate_fp64", lambda device: device.able)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +12,18 @@ import numpy as np
 import pytest
 import torch
 
+from mxpeak.bench.hpl.config import HplConfig
+from mxpeak.bench.hpl.run import HPL
+from mxpeak.bench.lu import footprint_of
 from mxpeak.errors import ResourceError
+from mxpeak.kernels.contract.emulation import cublas_workspace_bytes
 from mxpeak.kernels.contract.lu import Fp64Emulation
 from mxpeak.kernels.host.lu.cpu_assist import HostPanelService
 from mxpeak.kernels.torch.dense.dense import TorchDense
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.kernels.torch.lu import cublas
-from mxpeak.kernels.torch.lu.cublas import CublasEmulation, check_emulation, cublas_emulation
+from mxpeak.kernels.torch.lu.cublas import Cublas, CublasEmulation, check_emulation, cublas_emulation, open_cublas
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import matrix, right_hand_side
@@ -32,7 +38,7 @@ CPU = Device(torch.device("cpu"), triton=False)
 
 
 def emulation(**options: Any) -> CublasEmulation:
-    return CublasEmulation(CPU, FakeCublas(**options))
+    return CublasEmulation(Cublas(CPU, FakeCublas(**options)))
 
 
 def laid_out(A: Any, order: str) -> torch.Tensor:
@@ -64,9 +70,21 @@ def test_large_products_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(2)
     A, B, C = (torch.from_numpy(random.standard_normal(size)) for size in ((12, 4), (4, 7), (12, 7)))
     expected = C - A @ B
-    CublasEmulation(CPU, library).subtract_product(C, A, B)
+    CublasEmulation(Cublas(CPU, library)).subtract_product(C, A, B)
     assert torch.allclose(C, expected, rtol=1e-14, atol=1e-14)
     assert library.products == 6
+
+
+def test_the_workspace_is_part_of_the_memory() -> None:
+    """4 GiB for the products of slices and 10·(m+n)·k bytes for the slices, a quarter more, and 128 MiB."""
+    workspace = 1.25 * (2**32 + 10 * 2**15 * 1024) + 2**27
+    assert cublas_workspace_bytes(2**14, 2**14, 1024) == workspace
+    (case,) = HplConfig(n=(40000,), nb=(1024,), P=(2,), Q=(2,)).cases(4, None)
+    native, emulated = (
+        footprint_of(HPL, HplConfig(device="cuda", fp64=fp64), case)(40000, 1024, 2, 2)
+        for fp64 in ("native", "emulated")
+    )
+    assert emulated["total"] - native["total"] == emulated["buffers"] - native["buffers"] == 4 * workspace
 
 
 def test_empty_products_do_nothing() -> None:
@@ -89,12 +107,36 @@ def test_each_product_is_counted_and_so_is_each_fallback(monkeypatch: pytest.Mon
     assert products.record() == Fp64Emulation("Ozaki I of cuBLAS", None, 0, 0)
 
 
+def test_threads_do_not_disturb_each_other() -> None:
+    """Another thread sets its address for the bits while this one is about to multiply."""
+
+    class Slow(FakeCublas):
+        def cublasSetFixedPointEmulationMantissaBitCountPointer(self, handle: Any, bits: Any) -> int:
+            super().cublasSetFixedPointEmulationMantissaBitCountPointer(handle, bits)
+            sleep(0.002)
+            return 0
+
+    library = Cublas(CPU, Slow(rows=4))
+
+    def multiply(m: int) -> Fp64Emulation:
+        products = CublasEmulation(library)
+        A = torch.eye(m, dtype=torch.float64)
+        for _ in range(20):
+            products.subtract_product(torch.zeros_like(A), A, A)
+        return products.record()
+
+    with ThreadPoolExecutor(2) as pool:
+        records = list(pool.map(multiply, (3, 5)))
+    scheme = "Ozaki I of cuBLAS"
+    assert records == [Fp64Emulation(scheme, None, 20, 20), Fp64Emulation(scheme, BITS, 20, 0)]
+
+
 def test_a_status_is_an_error() -> None:
     library = FakeCublas()
     library.cublasGemmEx = lambda *arguments: 15  # type: ignore[method-assign]
     A = torch.eye(3, dtype=torch.float64)
     with pytest.raises(ResourceError, match="cublasGemmEx returned status 15; use native fp64"):
-        CublasEmulation(CPU, library).subtract_product(A, A, A)
+        CublasEmulation(Cublas(CPU, library)).subtract_product(A, A, A)
 
 
 def fake_gpu(major: int) -> Any:
@@ -105,7 +147,7 @@ def test_requirements_are_named() -> None:
     with pytest.raises(ResourceError, match=r"needs cuBLAS of CUDA 13.0 Update 2 or later, .* not a CPU"):
         cublas_emulation(CPU)
     with pytest.raises(ResourceError, match=r"V100 has compute capability 7\.0; use native fp64"):
-        cublas_emulation.__wrapped__(fake_gpu(7))
+        open_cublas.__wrapped__(fake_gpu(7))
     for library in (None, SimpleNamespace()):
 
         def load(name: str, library: Any = library) -> Any:
@@ -116,7 +158,7 @@ def test_requirements_are_named() -> None:
         with pytest.raises(
             ResourceError, match=r"this PyTorch uses CUDA .*; use native fp64, or install PyTorch for CUDA 13"
         ):
-            cublas_emulation.__wrapped__(fake_gpu(9), load)
+            open_cublas.__wrapped__(fake_gpu(9), load)
 
 
 def test_a_library_that_multiplies_natively_is_refused() -> None:

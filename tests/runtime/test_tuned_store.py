@@ -186,6 +186,13 @@ def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store,
     assert "--fresh" in notes[0]
 
 
+@pytest.mark.parametrize("fp64", ["emulated", "auto"])
+def test_values_of_native_products_are_not_used_for_emulated_ones(here: Store, fp64: str) -> None:
+    nothing, notes = taken(here, HPL, n="2000", fp64=fp64)
+    assert nothing == {}
+    assert f"native fp64 products, not with --fp64 {fp64}" in notes[0]
+
+
 def test_a_bad_store_never_stops_a_run(here: Store) -> None:
     here.folder.mkdir(parents=True)
     here.book_file.write_text("{ this is no JSON")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from mxpeak.options import Run
 from mxpeak.perf.emulation import CUBLAS, EmulationRequest, requested_emulation
 from mxpeak.precision import precision
 from mxpeak.records import Caution
-from mxpeak.runtime.placement import has_slow_fp64
+from mxpeak.runtime.placement import emulation_pays
 from mxpeak.solvers.fp64_probe import Fp64Products
 
 NATIVE, EMULATED, AUTO = "native", "emulated", "auto"
@@ -99,7 +100,11 @@ class Arithmetic:
         if self.bits is not None and self.bits < bits:
             text = f"the emulation keeps {self.bits} bits per entry, fewer than the {bits} of fp64"
             cautions.append(Caution("fp64-bits", text, "use more slices or moduli, or --fp64 native"))
-        if self.native or not self.emulated:
+        if not self.emulated:
+            counts = f"{self.products - self.native} of {self.products} checked products of the solve"
+            text = f"the test products were native, but {counts} were emulated"
+            cautions.append(Caution("fp64-fallback", text, "use --fp64 native to multiply natively"))
+        elif self.native:
             text = f"the library multiplied natively in {self.native} of {self.products} checked products"
             hint = "give the library more workspace (a smaller --mem), or use --fp64 native"
             cautions.append(Caution("fp64-fallback", f"fp64 is emulated, but {text}", hint))
@@ -110,7 +115,12 @@ class Arithmetic:
 
     def _no_effect(self, request: EmulationRequest) -> Caution:
         text = f"{request.variable} requests emulated fp64, but the products were native"
-        return Caution("fp64-request", text, "use cuBLAS of CUDA 13.0 Update 2 or later, or unset the variable")
+        needed = (
+            "use cuBLAS of CUDA 13.0 Update 2 or later"
+            if request.variable == CUBLAS
+            else "use a build of the library in LD_PRELOAD for this version of cuBLAS or hipBLAS"
+        )
+        return Caution("fp64-request", text, f"{needed}, or unset the variable")
 
 
 def arithmetic_of(
@@ -152,18 +162,30 @@ def check_request(found: Arithmetic, wanted: str, *, explicit: bool) -> None:
         )
 
 
+@contextmanager
+def restored_variable(environment: MutableMapping[str, str] = os.environ) -> Iterator[None]:
+    """Return a context that restores the variable of cuBLAS, which `with_fp64` may change."""
+    before = environment.get(CUBLAS)
+    try:
+        yield
+    finally:
+        if before is not None:
+            environment[CUBLAS] = before
+
+
 def with_fp64(
     run: Run[AnyConfig], comm: Communicator, environment: MutableMapping[str, str] = os.environ
 ) -> Run[AnyConfig]:
     """Return the run with --fp64 auto resolved, and switch the library's emulation off if --fp64 native is given.
 
-    `auto` selects emulation only with --mode explore, and only on GPUs whose fp64 products are slower than fp32. The
-    device must be resolved. cuBLAS reads its variable when it starts. Collective over comm.
+    `auto` selects emulation only with --mode explore, and only if the GPUs of all ranks multiply slower in fp64 than in
+    fp32 and can emulate fp64. The device must be resolved. cuBLAS reads its variable when it starts. Collective over
+    comm.
     """
     config = run.config
     if config.fp64_products == AUTO:
-        pays = config.explores and has_slow_fp64(config, comm)
-        return run.with_choices({"fp64": comm.bcast_object(EMULATED if pays else NATIVE)})
+        pays = config.explores and emulation_pays(config, comm)
+        return run.with_choices({"fp64": EMULATED if pays else NATIVE})
     if config.fp64_products == NATIVE and not run.is_default("fp64") and CUBLAS in environment:
         environment[CUBLAS] = "0"
     return run

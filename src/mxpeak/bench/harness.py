@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
-from mxpeak.bench.fp64 import with_fp64
+from mxpeak.bench.fp64 import restored_variable, with_fp64
 from mxpeak.bench.partial_result import CaseInProgress, Partial, aborted, stop_together
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
@@ -297,22 +297,25 @@ def open_bench(
 
     `check` raises usage errors on every rank, before any other step. `make` returns the shared bench. Collective.
     """
-    run = with_fp64(on_device(Run(config, hooks.get("origins", {}))), comm)
-    config = run.config
-    check(config, comm)
-    run = with_node_grid(run, comm)
-    config = run.config
-    number = device_number(config, comm)
-    near, row = cores_near(config, number), panel_row(config, comm)
-    placement = bind_to_cores(comm, config.threads, near, row, number)
-    try:
-        kernels, comm = load_kernels(config, placement, comm)
-        if not config.on_gpu:
-            native = [name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)]
-            run = on_processor(run, native)
-        yield make(run, comm, placement, kernels, hooks)
-    finally:
-        placement.release()
+    with restored_variable():
+        run = with_fp64(on_device(Run(config, hooks.get("origins", {}))), comm)
+        config = run.config
+        check(config, comm)
+        run = with_node_grid(run, comm)
+        config = run.config
+        number = device_number(config, comm)
+        near, row = cores_near(config, number), panel_row(config, comm)
+        placement = bind_to_cores(comm, config.threads, near, row, number)
+        try:
+            kernels, comm = load_kernels(config, placement, comm)
+            if not config.on_gpu:
+                native = [
+                    name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)
+                ]
+                run = on_processor(run, native)
+            yield make(run, comm, placement, kernels, hooks)
+        finally:
+            placement.release()
 
 
 def run_cases(

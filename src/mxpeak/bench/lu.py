@@ -31,8 +31,9 @@ from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.grid import Grid, make_grid
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.dense import DistMatrix
-from mxpeak.errors import ResourceError, StoppedError
+from mxpeak.errors import MxpeakError, ResourceError, StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.kernels.contract.emulation import cublas_workspace_bytes
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
@@ -53,7 +54,7 @@ GEMM_BLOCK, GPU_GEMM_BLOCK = 4096, 16384
 GPU_PROBES = 8
 #: The smallest order of a warm-up run on a GPU: for few rows, libraries use other kernels.
 GPU_WARM_N = 24 * 1024
-#: The side of the products on the host that determine the arithmetic of fp64.
+#: The side of the products on the host that determine the arithmetic of fp64. Larger ones would take seconds.
 PROBE_SIDE = 128
 
 #: Phases that a device executes. `rfact` is another one if the device's library factors the panels.
@@ -192,12 +193,22 @@ class LuBench(Bench[LuConfig]):
             return frozenset()
         return DEVICE_PHASES | ({"rfact"} if self.kernels.panel_library(P) is not None else set())
 
-    def begin_fp64(self, case: LuCase, grid: Grid) -> None:
-        """Determine the arithmetic of a case's fp64 products, at the shape of its limit. Collective over the grid."""
-        m, n = self._gemm_shape(case.n, case.P, case.Q) if self.config.on_gpu else (PROBE_SIDE, PROBE_SIDE)
-        self.fp64 = arithmetic_of(self._probed(m, n, case.nb), self.kernels, grid.all)
-        origin = self.facts.config.get("fp64", {}).get("origin", "default")
-        check_request(self.fp64, self.config.fp64_products, explicit=origin not in ("default", "auto"))
+    def begin_fp64(self, case: LuCase, grid: Grid | None) -> None:
+        """Determine the arithmetic of a case's fp64 products: on a GPU, at the shape of its limit.
+
+        All ranks raise an error if it is not the requested one, also those that are not in the grid. Collective.
+        """
+        mistake: MxpeakError | None = None
+        if grid is not None:
+            m, n = self._gemm_shape(case.n, case.P, case.Q) if self.config.on_gpu else (PROBE_SIDE, PROBE_SIDE)
+            self.fp64 = arithmetic_of(self._probed(m, n, case.nb), self.kernels, grid.all)
+            origin = self.facts.config.get("fp64", {}).get("origin", "default")
+            try:
+                check_request(self.fp64, self.config.fp64_products, explicit=origin not in ("default", "auto"))
+            except MxpeakError as error:
+                mistake = error
+        if mistake := self.comm.bcast_object(mistake):  # rank 0 is in every grid
+            raise mistake
 
     def check_fp64(self, A: DistMatrix) -> None:
         """Count the products of a solve that were not emulated, if any may be emulated. Collective over the grid.
@@ -301,15 +312,20 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
     for k, case in enumerate(cases):
         grid = bench.grid(case.P, case.Q) if fitting[k] else None
         last = not any(fitting[k + 1 :])
+        bench.fp64 = None
+        if fitting[k] and problem.precision(case) == "fp64":
+            bench.begin_fp64(case, grid)
         yield case, None if grid is None else _checkpointed(problem, bench, case, grid, last=last)
 
 
 def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:
     """Return the footprint of a case, including the copy of the matrix that --checkpoint writes.
 
-    The matrix of a GPU is written without a copy.
+    The matrix of a GPU is written without a copy, and its emulated products need workspace.
     """
     need = problem.footprint(case, config.on_gpu)
+    if config.on_gpu and config.fp64_products == "emulated":
+        need = _with_workspace(need)
     if config.checkpoint is None or config.on_gpu:
         return need
 
@@ -318,6 +334,18 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
         return {**parts, **{name: parts[name] + parts["matrix"] for name in ("buffers", "total")}}
 
     return with_copy
+
+
+def _with_workspace(need: Footprint) -> Footprint:
+    """Return the footprint with the workspace of cuBLAS's emulated products on each GPU."""
+
+    def with_workspace(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
+        m, k = (min(GPU_GEMM_BLOCK, -(-n // side)) for side in (P, Q))
+        parts = need(n, nb, P, Q)
+        workspace = P * Q * cublas_workspace_bytes(m, k, nb)
+        return {**parts, **{name: parts[name] + workspace for name in ("buffers", "total")}}
+
+    return with_workspace
 
 
 def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
@@ -395,13 +423,10 @@ def _result(
     own_gemm: list[Phase] = []
     soak = Soak(bench.config.soak, grid.all) if bench.config.soak is not None else None
     bench.begin(case)
-    bench.fp64 = None
 
     def solve_all() -> None:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
-        if problem.precision(case) == "fp64":
-            bench.begin_fp64(case, grid)
         bench.kept = kept
         again = True
         while again or len(solves) < bench.config.repeat:

@@ -165,6 +165,9 @@ def with_tuned(
     config: RunConfig = run.config
     if config.blas != "scipy":
         return run, [f"stored settings are not used: they were measured with SciPy's BLAS, not with {config.blas}"]
+    if config.fp64_products != "native":
+        wanted = f"--fp64 {config.fp64_products}"
+        return run, [f"stored settings are not used: they were measured with native fp64 products, not with {wanted}"]
     open_n = alone and _n_is_open(run)
     winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone, open_n=open_n))
     if winner is None:

@@ -9,8 +9,8 @@ Ozaki scheme II (Ozaki, Uchino and Imamura, arXiv 2504.08009) computes A B with 
 
 Rounding to integers changes entry (i, l) of A B by at most 2^-(p_i+1) Σ_j |b̃_jl| + 2^-(q_l+1) Σ_j |ã_ij|, relative to
 the scales. p_i and q_l are the smallest integers for which both terms are at most u·G_il for all entries. Graded rows
-and columns therefore get more bits, and the bound 2u·|A||B| holds entry by entry. Restoring in fp64 adds 6u·|A||B|, and
-the subtraction from C adds u·(|C| + |A||B|).
+and columns therefore get more bits, and the bound 2u·|A||B| holds entry by entry. Restoring in fp64 adds 6u·|A||B|.
+Each subtraction from C adds u·(|C| + |A||B|). A product with k > DEPTH is subtracted in ⌈k/DEPTH⌉ parts.
 
 Scheme I multiplies s slices of 7 or 8 bits in s(s+1)/2 products: 28 for 7 slices. Scheme II needs 15 or 16 for the same
 accuracy.
@@ -126,6 +126,16 @@ class Emulation:
             self.native + other.native,
             max(self.moduli, other.moduli),
         )
+
+
+def cublas_workspace_bytes(m: int, n: int, k: int) -> int:
+    """Return NVIDIA's upper bound of the workspace in which cuBLAS emulates an m×n×k product with slices of 8 bits.
+
+    79 bits, the most that cuBLAS uses, take 10 slices. The bound is 5.5 GiB for m = n = 2^14 and k = 1024.
+    """
+    slices = 10
+    products = min(4 * m * n * slices, 4 << 30) * -(-k // 8192)
+    return (products + slices * (m + n) * k) * 5 // 4 + (128 << 20)
 
 
 #: The counts of a block in native fp64.

@@ -12,6 +12,7 @@ import torch
 
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.dense import PART, PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.contract.emulation import cublas_workspace_bytes
 from mxpeak.kernels.contract.lu import EmulatedProducts, Fp64Emulation
 from mxpeak.kernels.torch.dense import symmetric
 from mxpeak.kernels.torch.engine.array_namespace import Namespace
@@ -19,6 +20,7 @@ from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.engine.tensors import strips, torch_type
 from mxpeak.kernels.torch.lu import pivoted_lu
 from mxpeak.kernels.torch.lu.blas import fp32_products
+from mxpeak.kernels.torch.lu.cublas import SIDE
 
 Tensor = Any
 
@@ -65,16 +67,20 @@ class TorchDense:
         factors = (8 if precision == "fp64" else 4) * (2 if is_complex else 1)
         by_library = precision in ("fp64", "fp32")
         per_row = 0 if by_library else pivoted_lu.work_per_row(precision, is_complex, min(self._width, n))
-        work = per_row * n + COPIES * min(STRIP, n * n) + LIBRARY
+        emulates = precision == "fp64" and self._emulation is not None
+        side = min(n, SIDE)
+        workspace = cublas_workspace_bytes(side, side, min(n, self._width)) if emulates else 0
+        work = workspace + per_row * n + COPIES * min(STRIP, n * n) + LIBRARY
         needed = (copy + factors) * n * n + work
         _, free = self.device.memory()
         if needed <= free:
             return
+        largest = largest_order(copy + factors, per_row, free - workspace)
         parts = [f"a copy of A {copy}·n²"] * copied + [f"the factors {factors}·n²", f"work {work} bytes"]
         raise ResourceError(
             f"n = {n} needs {needed / 1e9:.3g} GB ({' + '.join(parts)}), but {self.device.where} has only "
-            f"{free / 1e9:.3g} GB of free memory; use n = {largest_order(copy + factors, per_row, free)} or "
-            'less, free memory on the device, or use device="cpu"'
+            f"{free / 1e9:.3g} GB of free memory; use n = {largest} or less, "
+            'free memory on the device, or use device="cpu"'
         )
 
     def factor_storage(self, n: int, dtype: np.dtype[Any]) -> Tensor:

@@ -9,8 +9,10 @@ the number of bits to device memory. A product that was native leaves NATIVE the
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ PLAIN, TRANSPOSED, R_64F, COMPUTE_64F_EMULATED_FIXEDPOINT, ALGO_DEFAULT, STRATEG
 LEAST_CAPABILITY = (8, 0)
 #: The number of bits that a product leaves in memory if it was not emulated.
 NATIVE = -1
-#: The largest side of a product: its workspace contains up to 28 bytes per entry, at most 5 GiB.
+#: The largest side of a product, which limits its workspace (`contract.emulation.cublas_workspace_bytes`).
 SIDE = 16384
 #: The number of products whose bits are recorded at a time.
 RECORDED = 1 << 16
@@ -36,19 +38,52 @@ TRIED = 256
 REQUIRED = "cuBLAS of CUDA 13.0 Update 2 or later, and an NVIDIA GPU of compute capability 8.0 or later"
 
 
-class CublasEmulation:
-    """Emulated products on one device, and the number of bits of each product.
+class Cublas:
+    """The library cuBLAS on one device, and its handles. Threads use it one after the other.
 
     `library` is libcublas or an object with the same functions.
     """
 
+    def __init__(self, device: Device, library: Any):
+        self.device, self._library, self._lock = device, library, Lock()
+        self._handles: dict[int, ctypes.c_void_p] = {}  # by stream, because products of a handle share its workspace
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Return a context for one thread at a time. This GPU is the current one, because cuBLAS uses that."""
+        with self._lock, torch.cuda.device(self.device.where) if self.device.is_gpu else nullcontext():
+            yield
+
+    def handle(self) -> ctypes.c_void_p:
+        """Return the handle for the current stream."""
+        where = self.device.where
+        stream = int(torch.cuda.current_stream(where).cuda_stream) if self.device.is_gpu else 0
+        if stream not in self._handles:
+            handle = ctypes.c_void_p()
+            self.call("cublasCreate_v2", ctypes.byref(handle))
+            self.call("cublasSetStream_v2", handle, ctypes.c_void_p(stream))
+            self.call("cublasSetEmulationStrategy", handle, STRATEGY_EAGER)
+            self._handles[stream] = handle
+        return self._handles[stream]
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of cuBLAS; raise a ResourceError if it fails."""
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise ResourceError(
+                f"cuBLAS failed: {name} returned status {status}; use native fp64, or a smaller problem"
+            )
+
+
+class CublasEmulation:
+    """Emulated products by cuBLAS, and the number of bits of each product. Each kernels object has its own."""
+
     scheme = "Ozaki I of cuBLAS"
 
-    def __init__(self, device: Device, library: Any):
-        self._device, self._library, self._products = device, library, 0
+    def __init__(self, cublas: Cublas):
+        self._cublas, self._device, self._products = cublas, cublas.device, 0
         self._fewest, self._native = 0, 0
-        self._bits = torch.full((RECORDED,), NATIVE, dtype=torch.int32, device=device.where)
-        self._handles: dict[int, ctypes.c_void_p] = {}  # by stream, because products of a handle share its workspace
+        self._bits = torch.full((RECORDED,), NATIVE, dtype=torch.int32, device=cublas.device.where)
 
     def subtract_product(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         """Compute C -= A B in place; each matrix is row-major or column-major."""
@@ -57,7 +92,8 @@ class CublasEmulation:
         for i in range(0, C.shape[0], SIDE):
             for j in range(0, C.shape[1], SIDE):
                 rows, columns = slice(i, i + SIDE), slice(j, j + SIDE)
-                self._subtract(C[rows, columns], A[rows], B[:, columns])
+                with self._cublas.in_use():
+                    self._subtract(C[rows, columns], A[rows], B[:, columns])
 
     def _subtract(self, C: Tensor, A: Tensor, B: Tensor) -> None:
         """Compute C -= A B by one call. A row-major C is the column-major C^T, and C^T -= B^T A^T."""
@@ -66,32 +102,21 @@ class CublasEmulation:
         (m, k), n = A.shape, B.shape[1]
         (of_A, lda), (of_B, ldb), ldc = _order(A), _order(B), _leading_dimension(C)
         minus, one = ctypes.c_double(-1.0), ctypes.c_double(1.0)
-        handle = self._handle()
-        self._call("cublasSetFixedPointEmulationMantissaBitCountPointer", handle, self._next_bits())
-        self._call(
+        handle = self._cublas.handle()
+        self._cublas.call("cublasSetFixedPointEmulationMantissaBitCountPointer", handle, self._next_bits())
+        self._cublas.call(
             "cublasGemmEx", handle, of_A, of_B, m, n, k,
             ctypes.byref(minus), _address(A), R_64F, lda, _address(B), R_64F, ldb,
             ctypes.byref(one), _address(C), R_64F, ldc, COMPUTE_64F_EMULATED_FIXEDPOINT, ALGO_DEFAULT,
         )  # fmt: skip
 
-    def _handle(self) -> ctypes.c_void_p:
-        """Return the handle for the current stream."""
-        where = self._device.where
-        stream = int(torch.cuda.current_stream(where).cuda_stream) if self._device.is_gpu else 0
-        if stream not in self._handles:
-            handle = ctypes.c_void_p()
-            self._call("cublasCreate_v2", ctypes.byref(handle))
-            self._call("cublasSetStream_v2", handle, ctypes.c_void_p(stream))
-            self._call("cublasSetEmulationStrategy", handle, STRATEGY_EAGER)
-            self._handles[stream] = handle
-        return self._handles[stream]
-
     def record(self) -> Fp64Emulation:
         """Return the number of products since the last call, and how many were native; wait for the products."""
-        self._count()
-        record = Fp64Emulation(self.scheme, self._fewest or None, self._products, self._native)
-        self._products = self._fewest = self._native = 0
-        return record
+        with self._cublas.in_use():
+            self._count()
+            record = Fp64Emulation(self.scheme, self._fewest or None, self._products, self._native)
+            self._products = self._fewest = self._native = 0
+            return record
 
     def _next_bits(self) -> ctypes.c_void_p:
         """Return the address to which the next product writes its number of bits."""
@@ -113,18 +138,15 @@ class CublasEmulation:
         self._bits.fill_(NATIVE)
         self._device.wait()
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        """Call a function of cuBLAS; raise a ResourceError if it fails."""
-        status = getattr(self._library, name)(*arguments)
-        if status:
-            raise ResourceError(
-                f"cuBLAS failed: {name} returned status {status}; use native fp64, or a smaller problem"
-            )
+
+def cublas_emulation(device: Device) -> CublasEmulation:
+    """Return new emulated products of a GPU; raise a ResourceError that names the requirement if there are none."""
+    return CublasEmulation(open_cublas(device))
 
 
 @cache
-def cublas_emulation(device: Device, load: Callable[[str], Any] = ctypes.CDLL) -> CublasEmulation:
-    """Return the emulated products of a GPU; raise a ResourceError that names the requirement if there are none."""
+def open_cublas(device: Device, load: Callable[[str], Any] = ctypes.CDLL) -> Cublas:
+    """Return cuBLAS for a GPU; raise a ResourceError that names the requirement if it does not emulate products."""
     if not device.is_gpu:
         raise ResourceError(f"emulated fp64 with --kernels torch needs {REQUIRED}, not a CPU; use native fp64")
     if torch.version.hip is not None:
@@ -145,9 +167,9 @@ def cublas_emulation(device: Device, load: Callable[[str], Any] = ctypes.CDLL) -
             f"emulated fp64 needs {REQUIRED}; this PyTorch uses CUDA {torch.version.cuda}; use native fp64, or "
             "install PyTorch for CUDA 13"
         )
-    products = CublasEmulation(device, library)
-    check_emulation(device, products)
-    return products
+    cublas = Cublas(device, library)
+    check_emulation(device, CublasEmulation(cublas))
+    return cublas
 
 
 def check_emulation(device: Device, products: CublasEmulation) -> None:
@@ -157,7 +179,7 @@ def check_emulation(device: Device, products: CublasEmulation) -> None:
     if products.record().native:
         raise ResourceError(
             f"emulated fp64 needs {REQUIRED}; cuBLAS multiplied a test product natively; use native fp64, and "
-            "check CUBLAS_EMULATION_STRATEGY"
+            "check that CUBLAS_EMULATE_DOUBLE_PRECISION is not 0"
         )
 
 
