@@ -10,6 +10,7 @@ import pytest
 import mxpeak as mx
 from mxpeak.errors import UsageError
 from mxpeak.kernels import choose
+from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.engine.tensors import device_at
 from mxpeak.library.dense.inputs import matrix, right_hand_side
 from mxpeak.library.dense.solving import solve_by
@@ -106,3 +107,26 @@ def test_special_values_and_singular_matrices() -> None:
 def test_bad_arguments(A: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         mx.solve(A, np.ones(A.shape[-1]), **options)
+
+
+def test_the_products_of_a_failed_factorization_are_not_counted() -> None:
+    """A matrix of one panel has no products."""
+    kernels = choose.dense(device_at("cpu"), emulated=True)
+    kernels._emulation.subtract_product(*(kernels.xp.asarray(np.eye(3)) for _ in "CAB"))
+    A, b = system(10)
+    _, info = solve_by(kernels, matrix(A), right_hand_side(b, len(A)), "fp64")
+    assert info.fp64 == "native"
+
+
+@pytest.mark.parametrize(("architecture", "arithmetic"), [("sm_90", "unknown"), ("", "native")])
+def test_a_request_to_the_library_is_not_called_native(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, arithmetic: str
+) -> None:
+    monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")
+    monkeypatch.setattr(Device, "architecture", architecture)
+    kernels = choose.dense(device_at("cpu"))
+    A, b = system(10)
+    _, info = solve_by(kernels, matrix(A), right_hand_side(b, len(A)), "fp64")
+    assert info.fp64 == arithmetic
+    _, info = solve_by(kernels, matrix(A), right_hand_side(b, len(A)), "fp32")
+    assert info.fp64 == "native"

@@ -350,6 +350,7 @@ def factor(
         if native and needs_no_scaling("bf16", *before) and _dominates(xp, W, row_sums, column_sums):
             precision, emulated, unless_decayed = "bf16", False, False
             backend.prepare(kernels, low, precision)
+        kernels.fp64_emulation()  # forget the products of a factorization that failed
         with spans("factor"):
             if unless_decayed:
                 lu = kernels.factor_with_early_exit(_pivots_decay(_largest_of_first_rows(W, xp), xp), W)

@@ -26,7 +26,7 @@ class EmulationError(NamedTuple):
     emulated : float
         Largest |Ĉ - A B| / |A||B| of the emulated product.
     native : float
-        Largest |Ĉ - A B| / |A||B| of the native product.
+        Largest |Ĉ - A B| / |A||B| of the library's product, which is native unless the library emulates fp64 by itself.
     bound : float
         (k + 1)·u, the error that native products can have. Emulated fp64 is as accurate as native fp64 for these
         matrices if `emulated` is at most `bound`.

@@ -82,7 +82,7 @@ def doctor(args: argparse.Namespace, argv: list[str], session: Session) -> int:
 def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]:
     """Return the title of each component, the function that returns its properties, and a fix if the function fails."""
     return [
-        ("host", _host_facts, "mount /proc and /sys (mxpeak needs Linux)"),
+        ("host", _host_facts, "mount /proc and /sys, and make them readable"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
         ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
         ("MPI", _mpi_facts, install_command("mpich")),
@@ -221,10 +221,7 @@ def _core_facts(ranks: int) -> Mapping[str, Any]:
     from mxpeak.layout.cores import core_masks, short_list
     from mxpeak.perf.host import idle_cores, one_core_each
 
-    fast, idle = one_core_each(), idle_cores()
-    if ranks > len(fast):
-        fast, idle = sorted([*fast, *idle]), []
-    masks = core_masks(fast, ranks)
+    masks, idle = core_masks(one_core_each(at_least=ranks), ranks), idle_cores(at_least=ranks)
     users = [core for mask in masks for core in mask]
     return ({"slower cores, idle": short_list(idle)} if idle else {}) | {
         f"rank {rank}": short_list(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")

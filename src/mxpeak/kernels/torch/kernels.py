@@ -91,7 +91,7 @@ class TorchKernels(TorchLu, TorchGenerated):
             "device": str(self.device.where),
             "device_bus": self.device.bus,
             "device_name": chip.name,
-            "device_architecture": chip.gcnArchName if torch.version.hip else f"sm_{chip.major}{chip.minor}",
+            "device_architecture": self.device.architecture,
             "device_multiprocessors": chip.multi_processor_count,
             "device_memory_bytes": chip.total_memory,
         }

@@ -219,8 +219,6 @@ class DistributedFactors(DenseFactors):
             An argument is invalid, or it is not the same on all ranks.
         SingularMatrixError
             A pivot of the fp64 factors is exactly zero.
-        NotPositiveDefiniteError
-            The Cholesky factorization in fp64 shows that A is not positive definite.
         ResourceError
             There is not enough memory.
 
@@ -269,8 +267,6 @@ class DistributedFactors(DenseFactors):
             An argument is invalid, or it is not the same on all ranks.
         SingularMatrixError
             A pivot of the fp64 factors is exactly zero.
-        NotPositiveDefiniteError
-            The Cholesky factorization in fp64 shows that A is not positive definite.
         ResourceError
             There is not enough memory.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from copy import copy
@@ -27,6 +28,7 @@ from mxpeak.library.inputs import Input, check_finite, conjugate, device_for
 from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps, max_lagged_steps
 from mxpeak.library.types import roundoff, typed, working_type
+from mxpeak.perf.emulation import requested_emulation
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
@@ -267,7 +269,7 @@ class LUFactors(DenseFactors):
             n=n,
             rhs=k,
             emulated=factors.emulated,
-            fp64=factors.fp64,
+            fp64=_arithmetic(factors, kernels),
             backward_error=solution.eta,
             times=spans.times,
             history=tuple(solution.history),
@@ -502,6 +504,13 @@ def _compile(kernels: DenseKernels, low: np.dtype[Any], precision: str) -> None:
     """Compile the host's matrix products for a precision by factoring a small matrix once."""
     what = f"mxpeak.solve, first products of {precision} numbers"
     compile_once(what, ("units", precision), lambda: kernels.factor(np.eye(COMPILED_ORDER, dtype=low), precision))
+
+
+def _arithmetic(factors: ArrayFactors, kernels: DenseKernels) -> str:
+    """Return native, emulated, or "unknown" if the environment requests that the library emulates fp64 products."""
+    by_library = factors.precision == "fp64" and factors.fp64 == "native" and kernels.device is not None
+    requested = by_library and requested_emulation(os.environ, kernels.device.architecture) is not None
+    return "unknown" if requested else factors.fp64
 
 
 def _check(A: Matrix | Triangle, kernels: DenseKernels) -> None:

@@ -158,9 +158,10 @@ class SolveInfo(Info):
     lagged : bool
         Whether the factors are those of an earlier matrix, used as a preconditioner (`Solver.update`). The growth
         factor is then None.
-    fp64 : {"native", "emulated"}
+    fp64 : {"native", "emulated", "unknown"}
         Arithmetic of the matrix products in fp64 factors. It is "emulated" if a product of the factorization was
-        computed with integers, as requested by `fp64="emulated"`.
+        computed with integers, as requested by `fp64="emulated"`. It is "unknown" if a variable such as
+        CUBLAS_EMULATE_DOUBLE_PRECISION requests emulation from the library of a GPU.
     why : str
         Reason for the choice of this precision, such as "fastest at this order", or an empty string.
     emulated : bool

@@ -157,9 +157,7 @@ class DirectSolution(NamedTuple):
 
 
 class CholeskySolution(NamedTuple):
-    """The solution X of A X = B, and the Cholesky factor of A in its own type.
-
-    The factor is from LAPACK or from the compiled factorization.
+    """The solution X of A X = B, and the Cholesky factor of A in its own type, from LAPACK.
 
     of       LAPACK's routines for the type
     history  the worst backward error, and the one after a correction if there was one

@@ -72,6 +72,13 @@ class Device:
         """Return torch's properties of the GPU."""
         return torch.cuda.get_device_properties(self.where)
 
+    @property
+    def architecture(self) -> str:
+        """Return the architecture of the GPU, such as sm_90 or gfx942, or an empty string for the host."""
+        if not self.is_gpu:
+            return ""
+        return str(self.chip.gcnArchName) if torch.version.hip else f"sm_{self.chip.major}{self.chip.minor}"
+
     def multiplies(self, precision: str) -> bool:
         """Return whether the GPU has matrix units for this precision, and a product that uses them is available."""
         if not self.is_gpu or (precision == "fp8" and not self.triton):
