@@ -224,11 +224,27 @@ def test_a_recipe_names_the_version(name: str) -> None:
     assert set(versions) == {mxpeak.__version__}
 
 
-def test_every_repository_in_a_recipe_is_the_project() -> None:
-    source = PROJECT["project"]["urls"]["Source"]
-    for file in [*CONTAINERS, CONDA, EASYCONFIG, EXAMPLES / "spack" / "package.py", EXAMPLES / "nix" / "flake.nix"]:
-        urls = re.findall(r"https://[^\s\"']+", file.read_text("utf-8"))
-        assert all(url.startswith((source, source.rpartition("/")[0])) for url in urls), file
+def test_every_source_in_a_recipe_is_the_project() -> None:
+    urls = PROJECT["project"]["urls"]
+    source, tag = urls["Source"], f"v{mxpeak.__version__}"
+    owner = source.rpartition("/")[0]
+    expected = {
+        EXAMPLES / "oci" / "cpu.Containerfile": {source},
+        EXAMPLES / "oci" / "cuda13.Containerfile": {source},
+        EXAMPLES / "apptainer" / "mxpeak.def": set(),
+        CONDA: {source, urls["Documentation"]},
+        EASYCONFIG: {source, owner},
+        EXAMPLES / "spack" / "package.py": {source, f"{source}.git"},
+        EXAMPLES / "nix" / "flake.nix": {
+            source,
+            "github:NixOS/nixpkgs/nixos-unstable",
+            f"github:{source.removeprefix('https://github.com/')}/{tag}",
+        },
+    }
+    assert set(CONTAINERS) <= set(expected)
+    for file, sources in expected.items():
+        found = set(re.findall(r"(?:https?://|git\+|github:)[^\s\"']+", file.read_text("utf-8")))
+        assert found == sources, file
 
 
 def test_nix_reads_the_flake_and_finds_the_dependencies_of_the_project() -> None:

@@ -261,7 +261,7 @@ def test_iterative_solvers_report_the_truth(name: str, count: int) -> None:
     rng, counted = np.random.default_rng(62), Counter[str]()
     for number, (kind, A) in enumerate(systems(count)):
         n = len(A)
-        b = A @ np.ones(n) if (number // 7) % 2 else rng.standard_normal(n)
+        b = A @ np.arange(1.0, n + 1.0) if (number // 7) % 2 else rng.standard_normal(n)
         precision = ("mixed", "fp64", "fp32", "bf16")[number % 4]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", mx.IllConditionedWarning)

@@ -1,9 +1,10 @@
-"""The systems of docs/explanation/mixed-precision.md: no x without digits is returned without a message."""
+"""The systems of docs/explanation/mixed-precision.md: an x without digits has a message or a large error bound."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,17 +18,22 @@ from benchmarks.mixed_precision import answer, by_mxpeak, digits, in_fp32, refer
 N = 90
 
 
+def bound_of(A: Any, b: Any) -> float:
+    """The bound of the relative error that `mx.solve` returns."""
+    bound = mx.solve(A, b)[1].error_bound
+    assert bound is not None
+    return bound.normwise
+
+
 def test_solutions_without_digits_have_a_message() -> None:
     silent = 0
     for name, A, b in systems(N, 3):
         y = reference(A, b)
         x, report = answer(by_mxpeak, A, b)
         if y is None or float(digits(x, y)) < 1:
-            assert report != "–", name
+            assert report != "–" or bound_of(A, b) >= 0.1, name
             continue
-        bound = mx.solve(A, b)[1].error_bound
-        assert bound is not None
-        assert np.abs(x - y).max() <= bound.normwise * np.abs(x).max(), name
+        assert np.abs(x - y).max() <= bound_of(A, b) * np.abs(x).max(), name
         narrow, of_fp32 = answer(in_fp32, A, b)
         silent += of_fp32 == "–" and (narrow is None or float(digits(narrow, y)) <= 7)
     assert silent >= 4  # the approach without refinement loses digits without a message

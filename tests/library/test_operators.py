@@ -14,6 +14,7 @@ import mxpeak as mx
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import MxpeakError, UsageError
+from tests.support.distributed_systems import raised
 from tests.support.sparse_systems import flow, poisson, reached, residual, vector
 
 A = flow(9)
@@ -193,3 +194,19 @@ def test_errors_of_the_function_reach_the_caller() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         mx.gmres(broken, B)
+
+
+@pytest.mark.parametrize("wrong", ["x0", "A x"])
+def test_ragged_numbers_on_one_rank_are_an_error_on_all(wrong: str) -> None:
+    ragged = [[1.0], [2.0, 3.0]]
+
+    def solve(comm: Any) -> Any:
+        x0 = ragged if wrong == "x0" and comm.rank == comm.size - 1 else np.ones(2)
+        return mx.gmres(
+            lambda x: ragged if wrong == "A x" and comm.rank == comm.size - 1 else 2.0 * x, np.ones(2), x0=x0, comm=comm
+        )
+
+    for ranks in (1, 2):
+        texts = raised(ranks, solve)
+        assert len(set(texts)) == 1
+        assert texts[0].startswith("UsageError: " + "rank 1: " * (ranks > 1) + f"{wrong} is not a numeric array")

@@ -141,7 +141,7 @@ def test_an_error_that_one_rank_raises_ends_all_ranks(name: str, tmp_path: Path)
     """The limit for ranks that wait inside of the function is shortened; the other one is that of an uncaught error."""
     (tmp_path / "raised.py").write_text(
         "import numpy as np\nfrom mpi4py import MPI\nimport mxpeak as mx\n"
-        "from mxpeak.distributed import rank_group\nrank_group.PATIENCE_S = 2.0\n"
+        "from mxpeak.distributed import rank_group\nrank_group.PATIENCE_S = rank_group.FIRST_PATIENCE_S = 2.0\n"
         f"world = MPI.COMM_WORLD\ncalls = []\n{RAISED[name]}\nprint('went on', flush=True)\n"
     )
     with started([str(MPIEXEC), "-n", "2", sys.executable, "raised.py"], cwd=tmp_path) as run:

@@ -62,21 +62,27 @@ def test_cores_of_slower_kinds_compute_only_if_this_raises_the_rate(tmp_path):
     assert host.idle_cores(many, range(8)) == []
 
 
-def test_more_cores_than_fast_ones_can_be_asked_for(tmp_path):
+def test_slow_cores_alone_are_all_used(tmp_path):
     root = kinds_of(tmp_path, [1024] * 4 + [400] * 4)
-    assert host.one_core_each(root, range(8), at_least=4) == [0, 1, 2, 3]
-    assert host.one_core_each(root, range(8), at_least=5) == list(range(8))
-    assert host.idle_cores(root, range(8), at_least=5) == []
     assert host.one_core_each(root, [5, 6]) == [5, 6]
+    assert host.idle_cores(root, [5, 6]) == []
+
+
+def with_model(root: Path, model: str) -> Path:
+    return put(root, {"proc/cpuinfo": f"model\t\t: {model}\nmodel name\t: Invented\n"})
 
 
 def test_small_cores_of_intel_multiply_at_half_the_rate_and_favored_cores_are_no_kind(tmp_path):
     name = "cpufreq/cpuinfo_max_freq"
-    hybrid = kinds_of(tmp_path / "hybrid", [5_500_000, 5_300_000] * 4 + [4_000_000] * 8, name, small="8-15")
+    hybrid = with_model(
+        kinds_of(tmp_path / "hybrid", [5_500_000, 5_300_000] * 4 + [4_000_000] * 8, name, small="8-15"), "183"
+    )
     assert [len(kind.cores) for kind in host.core_kinds(hybrid, range(16))] == [8, 8]
     assert host.one_core_each(hybrid, range(16)) == list(range(8))  # 8·1 against 16·0.36
     facts = host.host_facts(hybrid, affinity=range(16))
     assert facts["core_kinds"][1] == {"cores": list(range(8, 16)), "speed": pytest.approx(2.0 / 5.5)}
+    later = with_model(kinds_of(tmp_path / "later", [5_100_000] * 4 + [3_700_000] * 4, name, small="4-7"), "189")
+    assert host.one_core_each(later, range(8)) == list(range(8))  # 8·0.73 against 4·1
     same = kinds_of(tmp_path / "same", [5_500_000, 5_000_000], name)
     assert host.host_facts(same, affinity=range(2))["core_kinds"] is None
 

@@ -140,7 +140,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match="there is no such file; use the path"):
         open_blas(str(tmp_path / "missing.so"))
     if path := find_library("m"):
-        with pytest.raises(ResourceError, match="is not a BLAS library: it contains none of dgemm_"):
+        with pytest.raises(ResourceError, match=r"is not a BLAS library: it contains none of .*dgemm_"):
             open_blas(next(str(file) for folder in ("/lib", "/usr/lib") for file in Path(folder).rglob(path)))
 
 
@@ -153,7 +153,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         select_blas("reference", "mkl")
 
 
-@pytest.mark.parametrize("name", ["openblas", "blis", "mkl"])
+@pytest.mark.parametrize("name", ["openblas", "blis"])
 def test_hpl_runs_with_installed_libraries(name: str, tmp_path: Path) -> None:
     try:
         open_blas(name)
@@ -166,5 +166,5 @@ def test_hpl_runs_with_installed_libraries(name: str, tmp_path: Path) -> None:
     assert result["validation"]["passed"]
     facts = result["software"]["blas"]
     assert facts["library"] == name
-    assert f"lib{'mkl_rt' if name == 'mkl' else name}" in facts["path"]
+    assert f"lib{name}" in facts["path"]
     assert result["config"]["blas"]["value"] == name

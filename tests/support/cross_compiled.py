@@ -99,7 +99,7 @@ def main(names: list[str]) -> int:
             for at in range(cores)
             if (share := list(compiled.PARTS)[at::cores])
         ]
-        return max(process.wait() for process in started)
+        return int(any([process.wait() for process in started]))  # LLVM ends a process by a signal at some errors
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 #: Seconds that a rank waits for the others after a function of the user has raised an error.
 PATIENCE_S = 10.0
+#: The same for the first call of a function, whose duration is unknown.
+FIRST_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +91,16 @@ class RankGroup:
 
         The function may communicate if it raises on all ranks. If it raises on one rank only, other ranks may wait for
         this rank inside of the function. Therefore, after PATIENCE_S and twice the time of the slowest earlier call,
-        the error is raised on this rank only.
+        the error is raised on this rank only. In the first call, this limit is FIRST_PATIENCE_S.
         """
-        slowest_s = 0.0
+        slowest_s: float | None = None
 
         def call(x: Any) -> T:
             nonlocal slowest_s
             begin_s = perf_counter()
-            result = validate_on_all(self.comm, lambda: function(x), limit_s=PATIENCE_S + 2.0 * slowest_s)
-            slowest_s = max(slowest_s, perf_counter() - begin_s)
+            limit_s = FIRST_PATIENCE_S if slowest_s is None else PATIENCE_S + 2.0 * slowest_s
+            result = validate_on_all(self.comm, lambda: function(x), limit_s=limit_s)
+            slowest_s = max(slowest_s or 0.0, perf_counter() - begin_s)
             return result
 
         return call

@@ -1,4 +1,4 @@
-"""Symmetric matrices on a process grid of which one triangle is read, and a test whether a matrix is Hermitian."""
+"""Symmetric matrices on a process grid of which one triangle is used, and a test whether a matrix is Hermitian."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TriangleTile(NamedTuple):
 
 
 class SymmetricMatrix:
-    """A symmetric n×n matrix in NB×NB blocks on a grid, with one triangle from a `Strips` function.
+    """A symmetric n×n matrix in NB×NB blocks on a grid, of which one triangle of a `Strips` function is used.
 
     grid, rows, cols   the distribution of the lower triangle. If the upper triangle is read, its transpose is the lower
                        triangle, and the process grid is transposed.
@@ -47,7 +47,8 @@ class SymmetricMatrix:
     def multiply(self, x: Vector) -> Vector:
         """Return A x in fp64, distributed like the rows of A, for x distributed like the columns. Collective.
 
-        x is one vector, or several vectors as columns. Every entry of the triangle is computed or read once.
+        x is one vector, or several vectors as columns. Every strip is computed or read once; of the values in the other
+        triangle, none is used.
         """
         xp = self._kernels.xp
         return part_of(self._product(gathered(x, self.cols, self.grid.row, xp)), self.rows, xp)

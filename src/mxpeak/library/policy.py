@@ -150,7 +150,7 @@ def small_lu_is_faster(n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
     return n >= SMALL_LU_FROM and 2 * n + rhs <= limit
 
 
-def small_cholesky_is_faster(n: int, dtype: np.dtype[Any]) -> bool:
+def small_cholesky_is_faster(n: int) -> bool:
     """Return whether the compiled Cholesky factorization is faster than LAPACK's for one to a few right-hand sides."""
     return SMALL_LU_FROM <= n <= SMALL_CHOLESKY_ORDER
 

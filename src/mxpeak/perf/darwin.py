@@ -42,17 +42,18 @@ def host_facts() -> dict[str, Any]:
 
 def speeds(cores: list[int]) -> dict[int, float]:
     """Return the relative speed of each core. macOS neither numbers nor binds cores, so only their counts matter."""
-    fast = _number(_sysctl(), "hw.perflevel0.physicalcpu") or len(cores)
-    slow = _number(_sysctl(), "hw.perflevel1.physicalcpu") or 0
+    found = _sysctl()
+    fast = _number(found, "hw.perflevel0.physicalcpu") or _number(found, "hw.physicalcpu") or len(cores)
+    slow = _number(found, "hw.perflevel1.physicalcpu") or 0
     physical = cores[: fast + slow] if slow else cores[:fast]
     return {core: 1.0 if at < fast else EFFICIENCY_CORE for at, core in enumerate(physical)}
 
 
 def available_memory_bytes() -> int | None:
-    """Return the bytes of free, inactive and purgeable pages."""
+    """Return the bytes of free, speculative and inactive pages."""
     text = _output("vm_stat")
     page = re.search(r"page size of (\d+) bytes", text)
-    pages = re.findall(r"^Pages (?:free|inactive|purgeable|speculative):\s+(\d+)\.", text, re.MULTILINE)
+    pages = re.findall(r"^Pages (?:free|inactive|speculative):\s+(\d+)\.", text, re.MULTILINE)
     return int(page[1]) * sum(map(int, pages)) if page and pages else None
 
 

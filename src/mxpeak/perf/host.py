@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +42,9 @@ OWN = (
 
 #: Cores whose speeds differ by less are of one kind, because processors raise the clocks of their best cores.
 SAME_KIND = 0.85
-#: Speed of Intel's small cores at the same clock: half as many multiplications per cycle as a large core with AVX2.
-SMALL_CORE = 0.5
+#: Speed of Intel's small cores at the same clock, by CPU model. Those of Alder, Raptor and Meteor Lake multiply half as
+#: many numbers per cycle as their large cores; later ones multiply as many.
+SMALL_CORES = dict.fromkeys(("151", "154", "183", "186", "191", "170", "172"), 0.5)
 
 #: cgroup v1 writes a page-rounded 2^63 for "no limit"; no real limit is that large.
 NO_LIMIT = 2**60
@@ -108,25 +108,19 @@ def allowed_cores(affinity: Sequence[int] | None = None) -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None, *, at_least: int = 1) -> list[int]:
+def one_core_each(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[int]:
     """Return one allowed logical core per physical core, because a second hardware thread does not speed up GEMM.
 
-    Of a processor with several kinds of cores, only the kinds with the best common rate are returned, or more kinds if
-    `at_least` is larger than their number of cores.
+    Of a processor with several kinds of cores, only the kinds with the best common rate are returned.
     """
-    chosen, kinds = list[int](), core_kinds(root, affinity)
-    for kind in kinds[: _best_count(kinds)]:
-        chosen += kind.cores
-    for kind in kinds[_best_count(kinds) :]:
-        if len(chosen) < at_least:
-            chosen += kind.cores
-    return sorted(chosen)
+    kinds = core_kinds(root, affinity)
+    return sorted(core for kind in kinds[: _best_count(kinds)] for core in kind.cores)
 
 
-def idle_cores(root: str | Path = "/", affinity: Sequence[int] | None = None, *, at_least: int = 1) -> list[int]:
+def idle_cores(root: str | Path = "/", affinity: Sequence[int] | None = None) -> list[int]:
     """Return the cores of slower kinds that `one_core_each` omits."""
-    used = one_core_each(root, affinity, at_least=at_least)
-    return sorted(core for kind in core_kinds(root, affinity) for core in kind.cores if core not in used)
+    kinds = core_kinds(root, affinity)
+    return sorted(core for kind in kinds[_best_count(kinds) :] for core in kind.cores)
 
 
 class CoreKind(NamedTuple):
@@ -177,11 +171,12 @@ def _speeds(root: Path, cores: tuple[int, ...]) -> dict[int, float]:
     """Return the relative speeds of cores from the kernel's capacities, otherwise from clocks; equal if unknown."""
     system = root / "sys/devices/system/cpu"
     small = core_list(text_in(root / "sys/devices/cpu_atom/cpus") or "")
+    of_small = SMALL_CORES.get(_cpuinfo(root).get("model", ""), 1.0)
     capacities = {core: _number(system / f"cpu{core}/cpu_capacity") for core in cores}
     if not all(capacities.values()):
         clocks = {core: _number(system / f"cpu{core}/cpufreq/cpuinfo_max_freq") for core in cores}
         known = all(clocks.values())
-        capacities = {core: (clocks[core] if known else 1.0) * (SMALL_CORE if core in small else 1.0) for core in cores}
+        capacities = {core: (clocks[core] if known else 1.0) * (of_small if core in small else 1.0) for core in cores}
     return capacities
 
 
@@ -351,6 +346,8 @@ def _version(name: str) -> str | None:
 
     The version is cached, because reading the metadata takes milliseconds.
     """
+    from importlib import metadata  # which imports the packages email and csv; `mxpeak --help` needs neither
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

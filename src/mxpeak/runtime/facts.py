@@ -63,6 +63,9 @@ def _utc(unix: float) -> str:
 
 def facts_of(argv: Sequence[str], run: Run[Any], comm: Communicator, placement: Placement, kernels: Kernels) -> Facts:
     """Collect the facts of a run and return them. Collective over comm."""
+    of_place = placement.cautions
+    if run.config.on_gpu:  # slower cores do not delay a GPU
+        of_place = [caution for caution in of_place if caution.code != "hybrid-cores"]
     nodes, devices = placement.nodes, {**kernels.device_facts(), **counted(comm, kernels)}
     return Facts(
         argv=list(argv),
@@ -70,7 +73,7 @@ def facts_of(argv: Sequence[str], run: Run[Any], comm: Communicator, placement: 
         machine={**host_facts(affinity=placement.before), "nodes": nodes, **devices},
         software={**software_facts(), **kernels.facts(), **mpi_library(comm), "environment": environment()},
         launch=launch_facts(comm, placement, kernels),
-        cautions=[*placement.cautions, *gpu_cautions(comm, placement, kernels.device_facts())],
+        cautions=[*of_place, *gpu_cautions(comm, placement, kernels.device_facts())],
     )
 
 

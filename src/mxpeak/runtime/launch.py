@@ -438,7 +438,7 @@ def local_rank(comm: Communicator, environ: Mapping[str, str] = os.environ) -> i
 def bind(cores: list[int]) -> list[int]:
     """Bind the calling thread, and the threads that it starts later, to `cores`; return its previous cores."""
     if not hasattr(os, "sched_setaffinity"):
-        return cores
+        return list(range(os.cpu_count() or 1))
     before = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores)
     return before

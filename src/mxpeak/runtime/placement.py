@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, is_leader, raise_first_error
@@ -41,6 +41,13 @@ from mxpeak.runtime.launch import bind, local_rank
 from mxpeak.runtime.nodes import nodes_of
 
 
+class Idle(NamedTuple):
+    """The number of slower cores that no rank uses, and the number of threads per rank that would use all cores."""
+
+    cores: int
+    threads: int
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The cores and threads of this rank.
@@ -61,6 +68,7 @@ class Placement:
     crowded: bool
     shared: bool
     before: list[int]
+    idle: Idle | None = None
 
     def release(self) -> None:
         """Bind the calling thread to its original cores again."""
@@ -75,9 +83,9 @@ class Placement:
         elif self.threads > len(self.cores):
             text = f"{self.threads} threads per rank on {len(self.cores)} cores"
             cautions.append(Caution("oversubscribed", text, f"use --threads {len(self.cores)}"))
-        if idle := idle_cores(affinity=self.before, at_least=self.threads * self.ranks_a_node):
-            text = f"{len(idle)} slower cores stay idle, because equal shares of the work would make the others wait"
-            cautions.append(Caution("hybrid-cores", text, f"use --threads {len(self.cores) + len(idle)} for all cores"))
+        if self.idle and self.idle.cores:
+            text = f"{self.idle.cores} slower cores stay idle, because equal shares would make the fast cores wait"
+            cautions.append(Caution("hybrid-cores", text, f"use --threads {self.idle.threads} for all cores"))
         if pinned := os.environ.get("OPENBLAS_CORETYPE"):
             text = f"OPENBLAS_CORETYPE={pinned} is set, so OpenBLAS uses those kernels on any processor"
             cautions.append(Caution("core-type", text, "unset OPENBLAS_CORETYPE to let OpenBLAS choose"))
@@ -160,16 +168,37 @@ def bind_to_cores(
     all ranks have such a list, each rank gets a share of its list. `row` is the process row whose ranks compute
     alternately and share all cores except their first.
     """
-    cores_here = one_core_each(at_least=(threads or 1) * comm.size)
-    nodes = nodes_of(comm, (tuple(cores_here), tuple(near), row))
-    bound = [cores for cores, _, _ in nodes.values]
+    nodes = nodes_of(comm, (_usable_cores(), tuple(near), row))
+    usable = [of_rank for of_rank, _, _ in nodes.values]
+    bound = _bound_cores(usable, threads)
     masks = split_masks(bound, [beside for _, beside, _ in nodes.values], [of for _, _, of in nodes.values])
-    crowded = oversubscribed(cores_here, bound.count(tuple(cores_here)))
+    own, every = bound[nodes.rank], usable[nodes.rank].every
+    sharing = bound.count(own)
+    idle = Idle(len(every) - len(own), len(every) // sharing) if threads is None else None
     cores = list(masks[nodes.rank])
     before, shared = bind(cores[:1]), sum(core in mask for core in cores for mask in masks) > len(cores)
     return Placement(
-        cores, threads or len(cores), local_rank(comm), number, nodes.max_ranks, nodes.count, crowded, shared, before
-    )
+        cores, threads or len(cores), local_rank(comm), number, nodes.max_ranks, nodes.count,
+        oversubscribed(own, sharing), shared, before, idle,
+    )  # fmt: skip
+
+
+class UsableCores(NamedTuple):
+    """One core per physical core that a rank may use: the fast ones alone, and all of them."""
+
+    fast: tuple[int, ...]
+    every: tuple[int, ...]
+
+
+def _usable_cores() -> UsableCores:
+    """Return the cores that this rank may use. Collective calls pass them to the other ranks of the node."""
+    fast = tuple(one_core_each())
+    return UsableCores(fast, tuple(sorted({*fast, *idle_cores()})))
+
+
+def _bound_cores(usable: Sequence[UsableCores], threads: int | None) -> list[tuple[int, ...]]:
+    """Return the cores of each rank of a node: the fast ones if they suffice for all ranks with the same cores."""
+    return [own.every if (threads or 1) * usable.count(own) > len(own.fast) else own.fast for own in usable]
 
 
 def cores_near(config: PlaceConfig, number: int, root: str | Path = "/") -> list[int]:
@@ -199,8 +228,9 @@ def map_of_a_node(
     The function binds no rank and reads only the addresses of GPUs. The device in `config` must be resolved. Collective
     over comm.
     """
-    nodes = nodes_of(comm, (tuple(one_core_each()), tuple(gpu_buses(config.device)), row))
-    bound, shown = [cores for cores, _, _ in nodes.values], {buses for _, buses, _ in nodes.values}
+    nodes = nodes_of(comm, (_usable_cores(), tuple(gpu_buses(config.device)), row))
+    bound = _bound_cores([usable for usable, _, _ in nodes.values], config.threads)
+    shown = {buses for _, buses, _ in nodes.values}
     near: list[list[int]] = [[] for _ in bound]
     gpus, devices = ["-"] * len(bound), [0] * len(bound)
     adapters: list[Adapter] = []

@@ -46,7 +46,7 @@ class GridCholesky(GridFactors):
     def _pivot_sizes(self) -> tuple[float, float]:
         """Return the smallest and the largest l_kk² on this rank; inf and 0 if it has none."""
         least, largest = super()._pivot_sizes()
-        return least**2, largest**2
+        return least * least, largest * largest  # the power of a Python float raises an error if it overflows
 
     def _balanced(self) -> Balance:
         """Scale the copy of A by powers of two, so that its diagonal entries are in (1/4, 1]."""
@@ -61,9 +61,9 @@ class GridCholesky(GridFactors):
         xp, L = self.xp, self.LU
         by_row, by_column = xp.zeros(L.rows.local_size), xp.zeros(L.cols.local_size)
         self.kernels.abs_sums(L.local, by_row, by_column)
-        size = xp.abs(self._diagonal())  # it is in the sums of its row and of its column
-        sums = gathered(by_row, L.rows, L.grid.all, xp) + gathered(by_column, L.cols, L.grid.all, xp)
-        sums = sums - xp.where(xp.isfinite(size), size, xp.zeros_like(size))
+        size = xp.abs(self._diagonal())  # it is in the sums of its row and of its column; their sum may overflow
+        below = gathered(by_column, L.cols, L.grid.all, xp) - xp.where(xp.isfinite(size), size, xp.zeros_like(size))
+        sums = gathered(by_row, L.rows, L.grid.all, xp) + below
         return part_of(sums, L.rows, xp), part_of(sums, L.cols, xp)
 
     def _diagonal(self) -> Vector:

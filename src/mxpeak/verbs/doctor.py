@@ -221,7 +221,10 @@ def _core_facts(ranks: int) -> Mapping[str, Any]:
     from mxpeak.layout.cores import core_masks, short_list
     from mxpeak.perf.host import idle_cores, one_core_each
 
-    masks, idle = core_masks(one_core_each(at_least=ranks), ranks), idle_cores(at_least=ranks)
+    fast, idle = one_core_each(), idle_cores()
+    if ranks > len(fast):
+        fast, idle = sorted([*fast, *idle]), []
+    masks = core_masks(fast, ranks)
     users = [core for mask in masks for core in mask]
     return ({"slower cores, idle": short_list(idle)} if idle else {}) | {
         f"rank {rank}": short_list(mask) + ("  (shared with another rank)" if users.count(mask[0]) > 1 else "")

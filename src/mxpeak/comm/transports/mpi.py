@@ -39,7 +39,7 @@ from mxpeak.comm.base import (  # noqa: E402
     arrival,
 )
 from mxpeak.comm.deferred import Posts  # noqa: E402
-from mxpeak.errors import UsageError  # noqa: E402
+from mxpeak.errors import MxpeakError, UsageError  # noqa: E402
 
 
 def _max_with_nan(inbuf: Any, inoutbuf: Any, datatype: MPI.Datatype) -> None:
@@ -60,7 +60,7 @@ def _op(name: str) -> MPI.Op:
     raise ValueError(f"unknown reduction {name!r}; use sum or max")
 
 
-#: Reductions that not all ranks joined in time, with the buffers that MPI may still write.
+#: Requests that may never be complete, with the buffers that MPI may still read or write.
 _abandoned: list[Any] = []
 
 #: Messages of all groups that are posted but not started, because a device still uses their buffers.
@@ -173,6 +173,16 @@ class Mpi(Communicator):
         self._all = f"all {self.size} ranks of {self._world[0]} to {self._world[-1]}"
         # MPI errors become exceptions, so that the traceback of the failing rank is visible.
         comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._is_abandoned = False
+
+    def _prepare_collective(self) -> None:
+        """Start the posted messages; raise an error after a reduction that not all ranks joined in time."""
+        if self._is_abandoned:
+            raise MxpeakError(
+                f"{self._all} cannot communicate, because an earlier error was raised on some ranks only; do not catch "
+                "that error, or use a new communicator on all ranks, such as comm.Dup()"
+            )
+        _posts.flush()
 
     def direct(self, transport: DeviceTransport) -> Communicator | None:
         """Return this group with device buffers passed to MPI, or None if MPI reports no support on some rank."""
@@ -211,7 +221,7 @@ class Mpi(Communicator):
     def allreduce(self, buffer: Buffer, op: str) -> None:
         """Reduce fp64 numbers on the host by MPI_Iallreduce, and yield the core while waiting."""
         if self.size > 1:
-            _posts.flush()  # all ranks must start the collective operations of a group in the same order
+            self._prepare_collective()  # all ranks must start the collective operations of a group in the same order
             numbers, land = self.transport.numbers(buffer)
             _pending(self._comm.Iallreduce(MPI.IN_PLACE, numbers, _op(op)), f"a reduction over {self._all}").wait()
             if land is not None:
@@ -219,14 +229,14 @@ class Mpi(Communicator):
 
     def barrier(self) -> None:
         """Wait for all ranks by MPI_Ibarrier, and yield the core while waiting."""
-        _posts.flush()
+        self._prepare_collective()
         _pending(self._comm.Ibarrier(), f"a barrier of {self._all}").wait()
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         """Return the object of rank `root`, broadcast as a pickle: first its length, then its bytes."""
         from pickle import dumps, loads
 
-        _posts.flush()
+        self._prepare_collective()
         message = bytearray(dumps(obj)) if self.rank == root else bytearray()
         length = bytearray(len(message).to_bytes(8, "little"))
         _pending(self._comm.Ibcast(length, root), "the broadcast of", self._world[root]).wait()
@@ -239,7 +249,7 @@ class Mpi(Communicator):
         """Gather pickled objects along a binomial tree: the root receives log2 R messages and unpickles all objects."""
         from pickle import dumps, loads
 
-        _posts.flush()
+        self._prepare_collective()
         position = (self.rank - root) % self.size
         packed, distance = [dumps(obj)], 1
         while distance < self.size and not position & distance:
@@ -261,7 +271,7 @@ class Mpi(Communicator):
 
     def split(self, color: int | None, key: int) -> Communicator | None:
         """Call MPI_Comm_split, and return the new group, or None if color is None."""
-        _posts.flush()
+        self._prepare_collective()
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
 
@@ -275,11 +285,12 @@ class Mpi(Communicator):
 
     def agree_within(self, ok: bool, limit_s: float) -> bool | None:
         """Return whether `ok` is true on all ranks, or None if not all of them call this method within the limit."""
-        _posts.flush()
+        self._prepare_collective()
         flag = bytearray([0 if ok else 1])
         request = self._comm.Iallreduce(MPI.IN_PLACE, [flag, MPI.UNSIGNED_CHAR], MPI.MAX)
         if limit_s < inf and not _completed_within(request, limit_s):
             _abandoned.append((request, flag))
+            self._is_abandoned = True
             return None
         _pending(request, f"the word of {self._all}").wait()
         return flag[0] == 0
@@ -288,7 +299,7 @@ class Mpi(Communicator):
         """Return whether all ranks call this method within the limit. Rank 0 counts them, and answers if all do."""
         others, end_s = self.size - 1, monotonic() + limit_s
         if self.rank:
-            self._comm.isend(None, 0, tag=FAILED)
+            _abandoned.append(self._comm.isend(None, 0, tag=FAILED))  # rank 0 may never receive it
         missing, tag = (1, LEAVE) if self.rank else (others, FAILED)
         while missing and monotonic() < end_s:
             if self._comm.iprobe(tag=tag):

@@ -219,6 +219,8 @@ class DistributedFactors(DenseFactors):
             An argument is invalid, or it is not the same on all ranks.
         SingularMatrixError
             A pivot of the fp64 factors is exactly zero.
+        NotPositiveDefiniteError
+            The Cholesky factorization in fp64 shows that A is not positive definite.
         ResourceError
             There is not enough memory.
 
@@ -267,6 +269,8 @@ class DistributedFactors(DenseFactors):
             An argument is invalid, or it is not the same on all ranks.
         SingularMatrixError
             A pivot of the fp64 factors is exactly zero.
+        NotPositiveDefiniteError
+            The Cholesky factorization in fp64 shows that A is not positive definite.
         ResourceError
             There is not enough memory.
         """

@@ -157,7 +157,9 @@ class DirectSolution(NamedTuple):
 
 
 class CholeskySolution(NamedTuple):
-    """The solution X of A X = B, and the Cholesky factor of A in its own type, from LAPACK.
+    """The solution X of A X = B, and the Cholesky factor of A in its own type.
+
+    The factor is from LAPACK or from the compiled factorization.
 
     of       LAPACK's routines for the type
     history  the worst backward error, and the one after a correction if there was one

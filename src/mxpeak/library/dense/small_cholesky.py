@@ -26,7 +26,7 @@ def suits_small_cholesky(A: Array, B: Array) -> bool:
     """Return whether the small Cholesky factorization can solve A X = B faster than LAPACK."""
     n = len(A)
     k = B.size // n
-    return k <= SAMPLED and small_cholesky_is_faster(n, A.dtype) and A.flags.aligned and B.flags.aligned
+    return k <= SAMPLED and small_cholesky_is_faster(n) and A.flags.aligned and B.flags.aligned
 
 
 @cache

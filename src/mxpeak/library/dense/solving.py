@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.errors import UsageError
 from mxpeak.kernels import choose
 from mxpeak.kernels.contract import DenseKernels, Matrix
@@ -86,13 +87,13 @@ def solve(
         it tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack,
         "auto" uses LU. A DistributedMatrix supports "gen", "pos" and "auto".
     lower : bool, default False
-        Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. `solve` never
-        reads the other triangle.
+        Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. The values in
+        the other triangle are not used. A DistributedMatrix that stores its entries must have finite values there.
     fp64 : {"native", "emulated", "auto"}, default "native"
-        Arithmetic of the matrix products in fp64 LU factors. "emulated" computes them from products of integers (Ozaki
-        scheme), which is faster on devices with slow fp64. "auto" emulates on such devices if possible. The argument
-        does not change the precision of the factors; use `precision="fp64"` to select fp64 factors. Complex matrices,
-        stacks, and factorizations other than LU require "native".
+        Arithmetic of the matrix products in fp64 LU factors. With "emulated", mxpeak computes them from products of
+        integers (Ozaki scheme), which is faster on devices with slow fp64. With "auto", it does so on such devices. Use
+        `precision="fp64"` to select fp64 factors, because this argument does not. Complex matrices, stacks, distributed
+        matrices and factorizations other than LU require "native".
 
     Returns
     -------
@@ -130,17 +131,15 @@ def solve(
     >>> x, info.solved
     (array([1., 1.]), True)
     """
-    form = "N" if transposed is False else form_of(transposed)
-    structure = "gen" if assume_a == "gen" else structure_of(assume_a, lower=lower)
-    if fp64 != "native":
-        check_fp64(fp64, A, structure)
-    elif form != "H" and precision == device == "auto" and not local:
+    if isinstance(A, DistributedMatrix):
+        form, structure = validate_on_all(A.comm, partial(_checked, A, transposed, assume_a, lower=lower, fp64=fp64))
+        return warned(*solve_by_structure(A, b, structure, precision, device, form=form, local=local))
+    form, structure = _checked(A, transposed, assume_a, lower=lower, fp64=fp64)
+    if fp64 == "native" and form != "H" and precision == device == "auto" and not local:
         if structure == "gen" and _is_plain(A, b):
             return warned(*_solve_in_own_precision(A if form == "N" else A.T, b))
         if structure != "gen" and form == "N" and (found := solve_plain(A, b, structure)):
             return warned(*found)
-    if isinstance(A, DistributedMatrix):
-        return warned(*solve_by_structure(A, b, structure, precision, device, form=form, local=local))
     if local:
         raise UsageError(
             "local=True applies only to a DistributedMatrix, whose rows are distributed over the ranks; "
@@ -169,6 +168,15 @@ def solve(
         return warned(*_solve_blocks(partial(solve_single, form), kernels, of_A, of_b))
     check_rows(of_b, of_A.shape[0])
     return warned(*solve_single(form, kernels, of_A, of_b))
+
+
+def _checked(A: Any, transposed: Any, assume_a: Any, *, lower: Any, fp64: Any) -> tuple[str, Structure | str]:
+    """Return the form of the system and the structure of A; raise a UsageError for invalid arguments of `solve`."""
+    form = "N" if transposed is False else form_of(transposed)
+    structure = "gen" if assume_a == "gen" else structure_of(assume_a, lower=lower)
+    if fp64 != "native":
+        check_fp64(fp64, A, structure)
+    return form, structure
 
 
 def _solve_blocks(
@@ -265,10 +273,10 @@ def lu_factor(
     >>> x
     array([1., 1.])
     """
-    if fp64 != "native":
-        check_fp64(fp64, A)
     if isinstance(A, DistributedMatrix):
+        validate_on_all(A.comm, partial(check_fp64, fp64, A))
         return factored(A, precision, device)
+    check_fp64(fp64, A)
     _check_constant(A, "lu_factor")
     of_A = matrix(A)
     return lu_factor_by(kernels_for(device, of_A, fp64=fp64), of_A, precision)
@@ -284,7 +292,8 @@ def cho_factor(
     A : array_like, tensor or DistributedMatrix
         Positive definite matrix to factor. Do not change A while you use the factor, because it refers to A.
     lower : bool, default False
-        Triangle of A to read: the lower one if True, otherwise the upper one. The other triangle is never read.
+        Triangle of A to read: the lower one if True, otherwise the upper one. The values in the other triangle are not
+        used. A DistributedMatrix that stores its entries must have finite values there.
     precision : {"auto", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8"}, default "auto"
         Precision of the factor. The diagonal is increased slightly for formats with fewer digits than fp32, because
         rounding could otherwise make the matrix indefinite.
@@ -315,7 +324,8 @@ def cho_factor(
     >>> x, info.factorization
     (array([1., 1.]), 'Cholesky')
     """
-    structure = structure_of("pos", lower=lower)
+    checked = partial(structure_of, "pos", lower=lower)
+    structure = validate_on_all(A.comm, checked) if isinstance(A, DistributedMatrix) else checked()
     assert isinstance(structure, Structure)
     if isinstance(A, DistributedMatrix):
         return cho_factored(A, structure, precision, device)

@@ -194,7 +194,7 @@ def solve_plain(A: Any, b: Any, structure: Structure | str) -> tuple[Any, SolveI
 
 def note_of_indefiniteness(error: NotPositiveDefiniteError) -> str:
     """Return the note that the detected structure did not lead to a Cholesky factor."""
-    return f"A is symmetric, but {str(error).partition(';')[0].removeprefix('A is ')}; LU factored A"
+    return f"A is symmetric or Hermitian, but {str(error).partition(';')[0].removeprefix('A is ')}; LU factored A"
 
 
 def mirrored(A: Input, structure: Structure) -> Input:

@@ -90,13 +90,14 @@ def solve_operator(
     ranks = _ranks(A, comm)
     cores = None if ranks.size == 1 else threads_per_rank(ranks)
 
-    def checked() -> tuple[GmresOptions, Any, Input]:
+    def checked() -> tuple[GmresOptions, Any, Input, str]:
         where = device_for(device, *(device_of(operand) or "cpu" for operand in (b, b if x0 is None else x0)))
         right_side = read(b, "b")
         rows = right_side.shape[0] if A.order is None and right_side.shape else A.order
-        return _supported(options(), A, where), where, inputs.vectors(b, "b", rows or 0, part=ranks.size > 1)
+        B = inputs.vectors(b, "b", rows or 0, part=ranks.size > 1)
+        return _supported(options(), A, where), where, B, _kind(x0, "x0")
 
-    chosen, where, right_side = validate_on_all(ranks, checked, lambda it: _must_match(A, it[0], it[2], x0))
+    chosen, where, right_side, kind_of_x0 = validate_on_all(ranks, checked, lambda it: _must_match(A, it[0], it[2], x0))
     rows = right_side.shape[0]
     counts = ranks.bcast_object(ranks.gather_objects(rows))
     group = RankGroup(ranks, tuple(accumulate(counts, initial=0)))
@@ -105,7 +106,7 @@ def solve_operator(
     with nullcontext() if own else TURN if ranks.size == 1 else own_threads(threads):
         kernels = sparse_kernels(where, threads, own=own)
         B = group.collectively(lambda: inputs.on_kernels(right_side, kernels))
-        if _is_complex(A, B, x0, group):
+        if _is_complex(A, B, kind_of_x0, group):
             group.collectively(lambda: _refuse_device(where))
             kernels = sparse_kernels(None, threads, own=own, parts=2)
         with kernels.computing():
@@ -150,24 +151,28 @@ def _must_match(A: GivenOperator, options: GmresOptions, right_side: Input, x0: 
     return f"{values}, preconditioner={preconditioner}, A={A.kind} with {types[A.is_complex]}, {shape}"
 
 
-def _is_complex(A: GivenOperator, B: Any, x0: Any, group: RankGroup) -> bool:
+def _is_complex(A: GivenOperator, B: Any, kind_of_x0: str, group: RankGroup) -> bool:
     """Return whether the system needs complex kernels. Collective.
 
     A function without a type is called once, with the first column of b or with complex numbers if b or x0 is complex.
     """
     if A.is_complex is not None:
         return A.is_complex
-    if group.largest(float("complex" in (kind_of(B.dtype), _kind(x0)))) > 0:
+    if group.largest(float("complex" in (kind_of(B.dtype), kind_of_x0))) > 0:
         return True
     if not (group.sum(B.shape[0]) and all(B.shape[1:])):
         return False
     first = B if B.ndim == 1 else B[:, 0]
-    return group.largest(float(_kind(group.shared(A.multiply)(first + 0.0)) == "complex")) > 0
+    kind = group.shared(lambda x: _kind(A.multiply(x), "A x"))(first + 0.0)
+    return group.largest(float(kind == "complex")) > 0
 
 
-def _kind(values: Any) -> str:
-    """Return `real` or `complex` for the numbers of an array, a tensor or a sequence."""
-    return kind_of(values.dtype if hasattr(values, "dtype") else np.asarray(values).dtype)
+def _kind(values: Any, name: str) -> str:
+    """Return the kind of number in an array, a tensor or a sequence; raise a UsageError for a ragged sequence."""
+    try:
+        return kind_of(values.dtype if hasattr(values, "dtype") else np.asarray(values).dtype)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{name} is not a numeric array: {error}; use an array of numbers") from None
 
 
 def _refuse_device(device: Any) -> None:

@@ -22,9 +22,9 @@ FILES = {
     "nvpl": ("libnvpl_blas_lp64_gomp", "libnvpl_blas_lp64_seq"),
 }
 assert set(FILES) == set(BLAS_LIBRARIES)
-#: The name of a routine in a library: with the underscore of Fortran compilers, without it, of SciPy's OpenBLAS, and of
-#: Accelerate's current interface.
-SYMBOLS = ("{}_", "{}", "scipy_{}_", "{}$NEWLAPACK")
+#: The name of a routine in a library: of Accelerate's current interface (it also has the old one), with the underscore
+#: of Fortran compilers, without it, and of SciPy's OpenBLAS.
+SYMBOLS = ("{}$NEWLAPACK", "{}_", "{}", "scipy_{}_")
 #: Names of routines with 64-bit integers, which cannot be called.
 WIDE_SYMBOLS = ("{}_64_", "{}64_", "{}_64", "scipy_{}_64_", "{}$NEWLAPACK$ILP64")
 #: The routines without which a library is refused, and the routine that shows whether it contains LAPACK.
@@ -120,10 +120,7 @@ def open_blas(name: str) -> BlasLibrary:
                 continue
             return BlasLibrary(path, name)
         files = ", ".join(f"{stem}.{_ending()}" for stem in FILES[name])
-        raise ResourceError(
-            f"the system's loader does not find {name} ({files}); install it, add its folder to LD_LIBRARY_PATH, or "
-            "use --blas PATH"
-        )
+        raise ResourceError(f"the system's loader does not find {name} ({files}); install it, or use --blas PATH")
     if not Path(name).is_file():
         raise ResourceError(f"--blas {name}: there is no such file; use the path of a shared library")
     return BlasLibrary(os.path.abspath(name), Path(name).name)
