@@ -99,10 +99,12 @@ def test_the_files_of_the_repository_can_be_prepared(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / prepare.FRAGMENTS, tmp_path / prepare.FRAGMENTS)
-    prepare.prepare(tmp_path, "999.0.0", "2027-01-31")
+    unreleased = re.search(r"^## \[(.+)\] - unreleased$", (ROOT / prepare.CHANGELOG).read_text(), re.MULTILINE)
+    version = unreleased[1] if unreleased else "999.0.0"
+    prepare.prepare(tmp_path, version, "2027-01-31")
     assert prepare.unprepared(tmp_path) == []
     citation = yaml.safe_load((tmp_path / prepare.CITATION).read_text())
-    assert (citation["version"], citation["date-released"].isoformat()) == ("999.0.0", "2027-01-31")
+    assert (citation["version"], citation["date-released"].isoformat()) == (version, "2027-01-31")
 
 
 def test_a_version_is_released_once(copy: Path) -> None:
@@ -111,6 +113,45 @@ def test_a_version_is_released_once(copy: Path) -> None:
     with pytest.raises(SystemExit, match=r"\[0.1.0\] - 2027-01-31 is released; use a larger version"):
         prepare.prepare(copy, "0.1.0", "2027-02-28")
     assert [(copy / name).read_bytes() for name in EDITED] == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("## [0.1.0] - unreleased\n", "## [0.1.0] - unreleased\n\nThe first.\n", "text before the first section"),
+        ("### Known limitations", "### Commands", "several sections Benchmarks, Commands, Commands"),
+        ("## [0.1.0]", "## [0.0.9]", r"has \[0.0.9\] - unreleased; rename it to \[0.1.0\]"),
+    ],
+)
+def test_text_of_the_changelog_that_would_be_lost_is_refused(copy: Path, old: str, new: str, message: str) -> None:
+    text = TEXTS[prepare.CHANGELOG].replace(old, new)
+    (copy / prepare.CHANGELOG).write_text(text)
+    with pytest.raises(SystemExit, match=message):
+        prepare.prepare(copy, "0.1.0", "2027-01-31")
+    assert (copy / prepare.CHANGELOG).read_text() == text
+
+
+def test_a_tag_needs_a_signature(copy: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "tag.gpgSign=false")
+        done = subprocess.run(["git", *identity, *words], cwd=copy, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    prepare.prepare(copy, "0.1.0", "2027-01-31")
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "commit.gpgSign=false", "commit", "-q", "-m", "release")
+    commit = git("rev-parse", "HEAD")
+    assert artifacts.blockers(copy, copy, commit) == ["the tag v0.1.0 does not name the commit"]
+    assert not artifacts.is_tag(copy, "v0.1.0")
+    git("branch", "v0.2.0")
+    assert not artifacts.is_tag(copy, "v0.2.0")
+    for words in (("tag", "v0.1.0"), ("tag", "--force", "--annotate", "-m", "0.1.0", "v0.1.0")):
+        git(*words)
+        assert artifacts.is_tag(copy, "v0.1.0")
+        assert artifacts.is_tag(copy, "refs/tags/v0.1.0")
+        (reason,) = artifacts.blockers(copy, copy, commit)
+        assert reason.startswith("git verify-tag v0.1.0: ")
 
 
 def test_a_fragment_without_a_section_is_refused_before_any_edit(copy: Path) -> None:

@@ -198,7 +198,17 @@ def blockers(root: Path, source: Path, commit: str) -> list[str]:
     """Return the reasons why a commit cannot be published."""
     tag = f"v{version_of(source)}"
     tags = run("git", "tag", "--points-at", commit, folder=root).split()
-    return [*unprepared(source), *([] if tag in tags else [f"the tag {tag} does not name the commit"])]
+    reasons = unprepared(source)
+    if tag not in tags:
+        return [*reasons, f"the tag {tag} does not name the commit"]
+    verified = subprocess.run(["git", "verify-tag", tag], cwd=root, capture_output=True, text=True)
+    return reasons if verified.returncode == 0 else [*reasons, f"git verify-tag {tag}: {verified.stderr.strip()}"]
+
+
+def is_tag(root: Path, ref: str) -> bool:
+    """Return whether a ref is the name of a tag."""
+    name = ref if ref.startswith("refs/tags/") else f"refs/tags/{ref}"
+    return not subprocess.run(["git", "show-ref", "--verify", "--quiet", name], cwd=root).returncode
 
 
 def build(root: Path, ref: str, out: Path) -> None:
@@ -229,7 +239,7 @@ def build(root: Path, ref: str, out: Path) -> None:
         with step("the documentation site is built"):
             documentation(source, ref if ref != "HEAD" else commit, files[3])
         reasons = blockers(root, source, commit)
-        if reasons and ref.startswith("v"):
+        if reasons and is_tag(root, ref):
             raise SystemExit("\n".join([f"{ref} cannot be published:", *reasons]))
         out.mkdir(parents=True, exist_ok=True)
         for file in files:

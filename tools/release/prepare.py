@@ -47,10 +47,17 @@ def released(changelog: str, version: str, date: str, entries: dict[str, list[st
     head, *versions = re.split(r"^(?=## \[)", changelog, flags=re.MULTILINE)
     earlier = [text for text in versions if not text.startswith(f"## [{version}] - unreleased\n")]
     for text in earlier:
+        if text.splitlines()[0].endswith("] - unreleased"):
+            raise SystemExit(f"{CHANGELOG} has {text.splitlines()[0][3:]}; rename it to [{version}] - unreleased")
         if text.startswith(f"## [{version}]"):
             raise SystemExit(f"{CHANGELOG} says that {text.splitlines()[0][3:]} is released; use a larger version")
     unreleased = "".join(text for text in versions if text not in earlier)
-    _, *parts = re.split(r"^### (.+)\n", unreleased, flags=re.MULTILINE)
+    heading, *parts = re.split(r"^### (.+)\n", unreleased, flags=re.MULTILINE)
+    names = parts[::2]
+    if len(set(names)) < len(names):
+        raise SystemExit(f"{CHANGELOG} has several sections {', '.join(names)} of {version}; use one of each name")
+    if text := heading.partition("\n")[2].strip():
+        raise SystemExit(f"{CHANGELOG} has text before the first section of {version}: {text!r}; move it to a section")
     items = dict(zip(parts[::2], (part.strip("\n") for part in parts[1::2])))
     for section, sentences in entries.items():
         name = section.capitalize()
