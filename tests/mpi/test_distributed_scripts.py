@@ -110,6 +110,18 @@ def multiply(x):
     return (2.0 * y + np.roll(y, 1))[100 * world.rank :][:100]
 mx.gmres(multiply, np.arange(100.0), comm=world)
 """,
+    "catches": """
+def multiply(x):
+    if world.rank == 1:
+        raise OSError("the table is gone")
+    return np.concatenate(world.allgather(x))[:100]
+try:
+    mx.gmres(multiply, np.arange(100.0), comm=world)
+except mx.MxpeakError as error:
+    import sys
+    print(error, file=sys.stderr, flush=True)
+    mx.gmres(lambda x: 2.0 * x, np.arange(100.0), comm=world)
+""",
     "preconditions": """
 import scipy.sparse as sp
 def before(r):
@@ -149,10 +161,12 @@ def test_an_error_that_one_rank_raises_ends_all_ranks(name: str, tmp_path: Path)
     assert run.returncode != 0
     assert "went on" not in out
     assert "the table is gone" in err
-    if name in ("communicates", "preconditions"):
+    if name in ("communicates", "catches", "preconditions"):
         assert "rank 1: " in err
         assert "other ranks did not join this rank within 2 s" in err
         assert "use one that raises on all ranks" in err
+    if name == "catches":
+        assert "all 2 ranks of 0 to 1 cannot communicate" in err
     if name == "alone":
         assert err.count("rank 1: OSError: the table is gone") == 2
         assert "did not join" not in err
