@@ -22,11 +22,12 @@ import scipy.linalg
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from tests.library import test_500_sparse_systems
 from tests.support import hard_systems
 from tests.support.extended import solved
 from tests.support.hard_systems import orthogonal
 from tests.support.roundoff import U
+from tests.support.scattered_systems import scattered
+from tests.support.scattered_systems import systems as scattered_systems
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Long = np.longdouble
@@ -215,7 +216,7 @@ def sparse_systems(count: int, *, definite: bool) -> Iterator[tuple[str, Array]]
     rng = np.random.default_rng(61 + definite)
     for number in range(count):
         n = int(rng.integers(2, 41))
-        S = test_500_sparse_systems.scattered(rng, n)
+        S = scattered(rng, n)
         S = S + S.T
         dominant = S + np.diag(1.0 + np.abs(S).sum(axis=1))
         kind = number % 7
@@ -235,16 +236,16 @@ def sparse_systems(count: int, *, definite: bool) -> Iterator[tuple[str, Array]]
             free[0, 0] = free[-1, -1] = 1.0
             yield "singular", free
         elif definite:
-            M = test_500_sparse_systems.scattered(rng, n) + np.eye(n)
+            M = scattered(rng, n) + np.eye(n)
             yield "product", M @ M.T
         else:
             half = max(1, n // 3)
-            B = test_500_sparse_systems.scattered(rng, n)[:half] + np.eye(n)[:half]
+            B = scattered(rng, n)[:half] + np.eye(n)[:half]
             yield "saddle", np.block([[dominant, B.T], [B, np.zeros((half, half))]])
 
 
 def unsymmetric(count: int) -> Iterator[tuple[str, Array]]:
-    return islice(test_500_sparse_systems.systems(), count)
+    return islice(scattered_systems(), count)
 
 
 ITERATIVE: dict[str, tuple[Any, Callable[[int], Iterator[tuple[str, Array]]]]] = {
