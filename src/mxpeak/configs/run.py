@@ -62,9 +62,7 @@ class PlaceConfig:
     threads: int | None = option(
         None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "where", "T"
     )
-    blas: str = option(
-        "scipy", blas_library, "BLAS of the host kernels: SciPy's, a known library, or a shared library", "where"
-    )
+    blas: str = option("scipy", blas_library, "BLAS library of the host kernels: a name or a path", "where")
     mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "where")
 
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
