@@ -56,7 +56,7 @@ def test_a_long_phase_has_its_energy_and_power(monkeypatch: pytest.MonkeyPatch, 
     waited = []
 
     def slow(self: Any, *args: Any, **more: Any) -> Any:
-        if not waited:
+        if not waited and args[0].shape[0] == 192:  # the probe of fp64 multiplies smaller matrices before
             waited.append(time.sleep(0.5))
         return product(self, *args, **more)
 

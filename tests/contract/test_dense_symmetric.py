@@ -39,7 +39,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
             from mxpeak.kernels.torch.dense import dense, symmetric
 
             init: Any = dense.TorchDense.__init__
-            patch.setattr(dense.TorchDense, "__init__", lambda self, device: init(self, device, WIDTH))
+            patch.setattr(dense.TorchDense, "__init__", lambda self, device, **more: init(self, device, WIDTH, **more))
             patch.setattr(dense, "STRIP", 100)
             patch.setattr(symmetric, "HEIGHT", 5)
         yield backend
