@@ -473,7 +473,11 @@ def test_the_module_runs_as_the_command_does():
 
 
 def doctored(monkeypatch: pytest.MonkeyPatch, blas: Any, mpi: Any) -> None:
-    monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.engine.blas", SimpleNamespace(blas_facts=blas))
+    def gemm(alpha: float, A: Any, B: Any, C: Any) -> None:
+        C += alpha * A @ B
+
+    fake = SimpleNamespace(blas_facts=blas, gemm=gemm)
+    monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.engine.blas", fake)
     monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi, launcher=lambda: None))
 
 
