@@ -492,7 +492,7 @@ def test_doctor_says_what_is_there_and_what_to_install(
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("ready: mxpeak runs on the CPU, on one rank")
-    assert "✓ BLAS\n  library  OpenBLAS\n  threads  unknown\n" in out
+    assert "✓ BLAS\n  library        OpenBLAS\n  threads        unknown\n  fp64 products  native\n" in out
     assert "– MPI\n  missing: No module named 'mpi4py'" in out
     assert install_command("mpich") in out
     assert "rank 0" in out
