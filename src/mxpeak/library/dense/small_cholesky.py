@@ -63,7 +63,8 @@ class SmallCholeskyPlan(NamedTuple):
 @lru_cache(maxsize=256)
 def plan(n: int, k: int, dtype: np.dtype[Any]) -> SmallCholeskyPlan:
     """Return the constants of the small Cholesky factorization for systems of order n with k right-hand sides."""
-    from mxpeak.kernels.host.dense.small_cholesky import DIAGNOSTICS, facts_of, padded, work_size
+    from mxpeak.kernels.host.dense.small_cholesky import DIAGNOSTICS, facts_of, work_size
+    from mxpeak.kernels.host.dense.small_lu import padded
 
     memory = work_size(n, k + 1), facts_of(n, k)
     bound = plain_lu(n, k, is_complex=dtype.kind == "c")

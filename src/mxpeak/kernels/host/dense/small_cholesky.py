@@ -14,6 +14,7 @@ from functools import cache
 import numpy as np
 from numba import from_dtype, types
 
+from mxpeak.kernels.host.dense.small_lu import padded
 from mxpeak.kernels.host.dense.small_lu_check import ends, largest_of, residual_by_triangle, sizes_of, sums_of_triangle
 from mxpeak.kernels.host.dense.small_lu_simd import LINE, RANK, VECTOR, products, solve_lower, solve_upper
 from mxpeak.kernels.host.engine.jit import FLAG, ZERO, by_type, inner, jit
@@ -21,12 +22,6 @@ from mxpeak.kernels.host.engine.vector_ir import address_of, piece, row
 
 #: The number of diagnostics that `solve` stores in `facts`, before its workspace for norms.
 DIAGNOSTICS = 12
-
-
-def padded(n: int, sides: int) -> tuple[int, int]:
-    """Return the numbers of rows and columns of [A B] after padding: a multiple and an odd multiple of eight."""
-    rows = (n + RANK - 1) // RANK
-    return rows * RANK, (rows + (sides + RANK - 1) // RANK | 1) * RANK
 
 
 _padded = inner()(padded)
