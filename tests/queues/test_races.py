@@ -54,6 +54,17 @@ def halo(transport: str) -> runs.Found:
     return results, logs
 
 
+def positive_definite(P: int, Q: int, transport: str, precision: str) -> runs.Found:
+    """The Cholesky factorization, whose blocks below the diagonal are NumPy's."""
+    results, logs = runs.factor_positive_definite((P, Q), transport, precision, n := 40)
+    L = np.linalg.cholesky(runs.positive_definite(n))
+    tolerance = 1e-13 if precision == "fp64" else 1e-2
+    for minor, blocks in results:
+        assert minor == 0
+        assert max(abs(value - L[i, j]) for (i, j), value in blocks.items()) < tolerance * np.abs(L).max()
+    return results, logs
+
+
 CASES: dict[str, Callable[[], runs.Found]] = {
     "hpl 1x1": lambda: hpl(1, 1, "mpi"),
     "hpl 1x2 mpi": lambda: hpl(1, 2, "mpi", PivotedLuOptions(PanelOptions(bcast="1ring"))),
@@ -66,6 +77,9 @@ CASES: dict[str, Callable[[], runs.Found]] = {
     "hpl 2x2 nccl plain": lambda: hpl(2, 2, "nccl", PivotedLuOptions(lookahead=0)),
     "hpl 2x3 mpi long": lambda: hpl(2, 3, "mpi", PivotedLuOptions(PanelOptions(bcast="long"))),
     "hpl 2x3 staged split": lambda: hpl(2, 3, "staged", PivotedLuOptions(PanelOptions(bcast="2ring"), split=0.5)),
+    "cholesky 1x2 nccl": lambda: positive_definite(1, 2, "nccl", "fp16"),
+    "cholesky 2x2 mpi": lambda: positive_definite(2, 2, "mpi", "fp64"),
+    "cholesky 2x2 staged": lambda: positive_definite(2, 2, "staged", "fp64"),
     "hpl whole": lambda: whole("hpl", 1, 2, "mpi"),
     "hpl-mxp 1x2 mpi": lambda: whole("hpl-mxp", 1, 2, "mpi"),
     "hpl-mxp 2x1 staged": lambda: factored("staged"),
@@ -122,6 +136,7 @@ NOT_MET = {
     ("comm/transports/torchdist.py", "TorchDist._object_of"),
     ("comm/transports/nccl.py", "connected"),
     ("solvers/abft/checksums.py", "Checks.finish"),  # checksums and checkpoints exist only for matrices in host memory
+    ("kernels/torch/lu/cublas.py", "CublasEmulation._count"),  # virtual GPUs have no cuBLAS
     ("solvers/lu/pipeline.py", "Pipeline.keep"),
     ("solvers/butterfly.py", "_Exchange.arrived"),  # no case of these tests transforms its matrix
     ("solvers/lu/triangular.py", "_solve_by_rows"),  # devices solve in rounds instead

@@ -26,6 +26,7 @@ from mxpeak.kernels.torch.kernels import TorchKernels
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.stencil import Box
+from mxpeak.solvers import cholesky
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
@@ -89,6 +90,33 @@ def hpl(
         return {A.cols.to_global(jl): value for jl, value in enumerate(x.tolist())}, singular
 
     return played(shape[0] * shape[1], transport, body)
+
+
+def factor_positive_definite(shape: tuple[int, int], transport: str, precision: str, n: int = 40, nb: int = 6) -> Found:
+    """Factor a positive definite matrix; return the entries of L that each rank owns, by their global indices."""
+
+    def body(comm: Communicator) -> Any:
+        kernels = kernels_here()
+        grid = make_grid(ProcessGrid(*shape), check_device_messages(comm, kernels.transport))
+        assert grid is not None
+        A = dist_matrix(grid, n, n, nb, kernels, "fp32" if precision == "fp16" else "fp64")
+        whole = kernels.device.tensor(positive_definite(n))
+        rows, columns = ([index.to_global(i) for i in range(index.local_size)] for index in (A.rows, A.cols))
+        A.local.copy_(whole[rows][:, columns])
+        minor = cholesky.factorize(A, precision, kernels, Spans(stopwatch=kernels.stopwatch))
+        kernels.wait()
+        L = A.local.cpu().numpy()
+        return minor, {
+            (i, j): L[il, jl] for il, i in enumerate(rows) for jl, j in enumerate(columns) if i // nb > j // nb
+        }
+
+    return played(shape[0] * shape[1], transport, body)
+
+
+def positive_definite(n: int) -> Any:
+    """Return a positive definite matrix of order n."""
+    B = np.random.default_rng(1).standard_normal((n, n))
+    return B @ B.T + n * np.eye(n)
 
 
 def hpg_mxp(
