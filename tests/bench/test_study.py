@@ -270,7 +270,7 @@ def test_a_step_without_a_valid_result_has_no_rate(monkeypatch):
 
 
 def test_hpg_mxp_is_refused_under_a_launcher(here, capsys, monkeypatch):
-    monkeypatch.setattr("mxpeak.runtime.launch.launched", lambda: True)
+    monkeypatch.setattr("mxpeak.runtime.launcher.launched", lambda: True)
     assert cli.main(["study", "hpg-mxp"]) == 2
     assert "mxpeak study hpg-mxp starts its own ranks" in capsys.readouterr().err
 

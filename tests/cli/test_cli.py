@@ -450,6 +450,7 @@ def test_help_imports_nothing_heavy_and_lists_the_exit_codes():
     text = python(
         "import sys\nfrom mxpeak.cli.main import main\nassert main(['--help']) == 0\n"
         "heavy = {'numpy', 'scipy', 'numba', 'torch', 'rich', 'mpi4py', 'threadpoolctl'} & set(sys.modules)\n"
+        "heavy |= {f'mxpeak.{name}' for name in ('options', 'records', 'runtime.launch')} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     assert "exit codes:" in text
@@ -478,7 +479,7 @@ def doctored(monkeypatch: pytest.MonkeyPatch, blas: Any, mpi: Any) -> None:
 
     fake = SimpleNamespace(blas_facts=blas, gemm=gemm)
     monkeypatch.setitem(sys.modules, "mxpeak.kernels.host.engine.blas", fake)
-    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi, launcher=lambda: None))
+    monkeypatch.setitem(sys.modules, "mxpeak.runtime.launch", SimpleNamespace(mpi_facts=mpi))
 
 
 def missing() -> dict[str, Any]:

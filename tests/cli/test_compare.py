@@ -461,7 +461,7 @@ def test_all_ranks_end_with_the_code_of_the_one_that_speaks(
     write("a", run(100, samples=TWICE))
     write("b", run(50, samples=TWICE))
     write("c", run(50, status="invalid"))
-    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec", 1, 2))
+    monkeypatch.setattr("mxpeak.runtime.launcher.launcher", lambda: ("mpiexec", 1, 2))
     assert main(argv) == code
     assert main(["baseline", "set", "a"]) == 0
     assert not Path("mxpeak-out/baseline.json").exists()

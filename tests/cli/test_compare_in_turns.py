@@ -111,6 +111,6 @@ def test_a_signal_that_ends_a_run_ends_the_comparison(capsys: pytest.CaptureFixt
 def test_a_launcher_belongs_into_the_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec", 0, 2))
+    monkeypatch.setattr("mxpeak.runtime.launcher.launcher", lambda: ("mpiexec", 0, 2))
     assert main(["compare", "--rounds", "2", "sh fake run 1", "sh fake run 1"]) == 2
     assert "use the launcher inside A and B" in capsys.readouterr().err

@@ -403,7 +403,7 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     monkeypatch.setattr(sessions, "abort_mpiexec", ended.append)
     monkeypatch.setattr(sessions, "sleep", waited.append)
     monkeypatch.setattr(sessions, "mpiexec_socket", lambda: 7 if launched else None)
-    monkeypatch.setattr("mxpeak.runtime.launch.launcher", lambda: ("mpiexec (PMI)", rank, 2))
+    monkeypatch.setattr("mxpeak.runtime.launcher.launcher", lambda: ("mpiexec (PMI)", rank, 2))
     session = sessions.Session()
     if met:
         fake: Any = Comm(rank=rank, size=2)

@@ -127,7 +127,7 @@ def test_a_rank_that_raises_ends_all_within_ten_seconds(tmp_path: Path) -> None:
     (tmp_path / "crash.py").write_text(
         "import sys\n"
         "from mxpeak.solvers.lu import panel\n"
-        "from mxpeak.runtime.launch import launcher\n"
+        "from mxpeak.runtime.launcher import launcher\n"
         "from mxpeak.cli.main import main\n"
         "def broken(self, *args):\n"
         "    print('the fault', flush=True)\n"

@@ -14,7 +14,7 @@ from mxpeak.configs.run import PlaceConfig
 from mxpeak.layout.cores import devices_near, split_masks
 from mxpeak.perf.devices import gpu_location
 from mxpeak.perf.nearest_adapter import adapter_of_each, adapter_variables, fabric_adapters, gpus_in, own_gpu
-from mxpeak.runtime import facts, launch, placement
+from mxpeak.runtime import facts, launch, launcher, placement
 from tests.support.nodes import NODES, Gpu, Node, Port, frontier, h100
 from tests.support.nodes import node as node_tree
 
@@ -195,7 +195,7 @@ def test_the_result_contains_the_adapter_and_the_variables(tmp_path: Path, monke
     ],
 )  # fmt: skip
 def test_the_place_of_a_rank_on_its_node_is_known_before_mpi_starts(environ: dict[str, str], place: Any) -> None:
-    assert launch.local_place(environ) == place
+    assert launcher.local_place(environ) == place
 
 
 def test_adapters_are_selected_only_for_ranks_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

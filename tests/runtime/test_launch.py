@@ -18,7 +18,8 @@ from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.engine import cache
 from mxpeak.runtime import launch
-from mxpeak.runtime.launch import bind, code_of, confirm, launcher, local_rank, respawn, start
+from mxpeak.runtime.launch import bind, code_of, confirm, local_rank, respawn, start
+from mxpeak.runtime.launcher import launcher
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.records import Caution, Result
-from mxpeak.runtime import launch
+from mxpeak.runtime import launch, launcher
 from mxpeak.spans import Spans
 
 #: An input file of HPL that asks for several cases.
@@ -116,9 +116,9 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default: Any, **benches: Any) -> None:
     """Work in an empty folder without MXPEAK_* variables, the launcher a fake, and the benchmarks those by name."""
     nothing_from_outside(monkeypatch, folder)
+    monkeypatch.setattr(launcher, "launched", lambda: comm.size > 1)
+    monkeypatch.setattr(launcher, "launcher", lambda: ("fake", comm.rank, comm.size))
     fakes = {
-        "launched": lambda: comm.size > 1,
-        "launcher": lambda: ("fake", comm.rank, comm.size),
         "start": lambda *wish: comm,
         "confirm": lambda *wish: None,
         "respawn": lambda ranks, argv, comm: 100 + ranks,

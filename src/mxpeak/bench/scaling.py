@@ -34,7 +34,7 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
 
     Errors are raised on all ranks.
     """
-    from mxpeak.runtime.launch import launched, launcher
+    from mxpeak.runtime.launcher import launched, launcher
 
     started = launcher() if launched() else None
     requested = started[2] if started else config.ranks

@@ -30,7 +30,8 @@ def read_on_root(args: argparse.Namespace, session: Session, read: Callable[[], 
 
     If `read` raises an error, all ranks raise it.
     """
-    from mxpeak.runtime.launch import launched, start
+    from mxpeak.runtime.launch import start
+    from mxpeak.runtime.launcher import launched
 
     if not launched():
         return read()
@@ -55,7 +56,8 @@ def join_ranks(
     `dry_ranks` is the number of ranks that a dry run plans, or 0 without a dry run. A dry run starts no ranks and
     needs no MPI.
     """
-    from mxpeak.runtime.launch import confirm, launcher, start
+    from mxpeak.runtime.launch import confirm, start
+    from mxpeak.runtime.launcher import launcher
 
     if session.comm is None:
         ranks = place.ranks or 1

@@ -72,7 +72,7 @@ def wanted(args: argparse.Namespace) -> RunRequest:
     """
     from mxpeak.bench.checkpointing import check_resumable, read_run
     from mxpeak.runtime.folder_lock import check_unlocked
-    from mxpeak.runtime.launch import launched
+    from mxpeak.runtime.launcher import launched
 
     folder = Path(args.folder)
     check_unlocked(folder)

@@ -160,7 +160,7 @@ class Session:
         """Return the rank in the communicator, or the launcher's rank if there is no communicator yet."""
         if self.comm is not None:
             return self.comm.rank
-        from mxpeak.runtime.launch import launcher
+        from mxpeak.runtime.launcher import launcher
 
         launched = launcher()
         return 0 if launched is None else launched[1]
@@ -226,7 +226,7 @@ class Session:
 
         Before MPI has started, the launcher notices the end of a rank only if a signal ended that rank.
         """
-        from mxpeak.runtime.launch import launched
+        from mxpeak.runtime.launcher import launched
 
         if self.comm is None and code > 128 and launched():
             flush()

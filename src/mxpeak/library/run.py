@@ -20,7 +20,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.options import Option, as_text, options, parsed_by, suggestion
 from mxpeak.records import Result, results_of
-from mxpeak.runtime.launch import launched
+from mxpeak.runtime.launcher import launched
 from mxpeak.runtime.parent_watch import child_environment
 
 #: Time limit in seconds for a run to end its ranks.

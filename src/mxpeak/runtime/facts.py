@@ -19,7 +19,8 @@ from mxpeak.perf.devices import adapter_advice, bus_address, cross_socket, map_l
 from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.perf.nearest_adapter import adapter_of_each, gpus_in
 from mxpeak.records import Caution
-from mxpeak.runtime.launch import ADAPTER_VARIABLES, launcher, library_name
+from mxpeak.runtime.launch import ADAPTER_VARIABLES, library_name
+from mxpeak.runtime.launcher import launcher
 from mxpeak.runtime.nodes import node_name, nodes_of
 from mxpeak.runtime.placement import Placement
 

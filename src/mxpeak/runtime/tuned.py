@@ -214,7 +214,7 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool, open_n: bool = Fa
 
     Under a launcher, the ranks are fixed, and the threads follow from them.
     """
-    from mxpeak.runtime.launch import launched, launcher
+    from mxpeak.runtime.launcher import launched, launcher
 
     launched_by = launcher() if launched() else None
     cores = max(1, len(one_core_each()))

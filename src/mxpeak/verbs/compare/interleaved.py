@@ -72,7 +72,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
     from mxpeak.cli.output import new_folder
     from mxpeak.records import figure_text
     from mxpeak.report.compare import nothing_in_common, pairs
-    from mxpeak.runtime.launch import launched
+    from mxpeak.runtime.launcher import launched
 
     first, second = map(command, "AB", texts)
     if launched():

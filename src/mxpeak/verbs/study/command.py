@@ -178,7 +178,7 @@ def _check_flags(args: argparse.Namespace, studies: tuple[str, ...]) -> None:
 
 def _sweep(args: argparse.Namespace, threads: tuple[int, ...] | None) -> SweepPlan:
     """Return the plan of the study hpg-mxp; raise a UsageError for values that its runs would reject."""
-    from mxpeak.runtime.launch import launched
+    from mxpeak.runtime.launcher import launched
     from mxpeak.verbs.study.hpg_mxp import SweepPlan
 
     if launched():

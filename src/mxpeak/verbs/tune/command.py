@@ -97,7 +97,8 @@ def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     if args.job is not None:
         return _job(args.job, session)
     _parse(args)
-    from mxpeak.runtime.launch import launched, start
+    from mxpeak.runtime.launch import start
+    from mxpeak.runtime.launcher import launched
 
     if not launched():
         return _lead(args, session, None, None)
