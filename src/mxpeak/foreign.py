@@ -9,8 +9,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Maximum number of bytes of a file. A result of 75,000 ranks has 14 MB, and a file may contain several results.
 MOST_BYTES = 256 * 2**20

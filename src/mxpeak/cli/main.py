@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 from mxpeak import __version__
 from mxpeak.cli import help
-from mxpeak.cli.did_you_mean import flags_after, flags_elsewhere, of_choice, of_flags
 from mxpeak.cli.registry import VERBS, import_extensions
 from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
@@ -94,6 +93,7 @@ class Parser(argparse.ArgumentParser):
         """Raise a UsageError for an unknown verb or benchmark, with a suggestion."""
         if action.choices is not None and value not in action.choices:
             from mxpeak.bench.registry import BENCHMARKS
+            from mxpeak.cli.did_you_mean import of_choice
 
             message = of_choice(str(value), [str(choice) for choice in action.choices], list(BENCHMARKS))
             raise argparse.ArgumentError(action, message)
@@ -141,6 +141,8 @@ def parsed(argv: list[str]) -> argparse.Namespace:
     else:
         unknown += argv[cut + 1 :]
     if unknown:
+        from mxpeak.cli.did_you_mean import flags_after, flags_elsewhere, of_flags
+
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
         meant = of_flags(unknown, flags_after(top, words), flags_elsewhere(top, words))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
+from typing import NamedTuple
 
 from mxpeak.errors import UsageError
 
@@ -13,9 +13,8 @@ from mxpeak.errors import UsageError
 GROUPS = ("Run", "Results", "Machine", "Plan", "Other")
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb of the command line.
+class Verb(NamedTuple):
+    """A verb of the command line. It is a named tuple, because importing `dataclasses` would slow down `--help`.
 
     name      name that the user types after `mxpeak`
     group     group of the help that lists it

@@ -17,7 +17,6 @@ import struct
 import sys
 import termios
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
@@ -191,6 +190,8 @@ def _unread(file: int) -> int:
 
 def show_traceback(prefix: str) -> None:
     """Print the traceback of the current error, with the name of the rank in front of each line."""
+    import traceback
+
     lines = traceback.format_exc().splitlines()
     print("".join(f"{prefix}{line}\n" for line in lines), end="", file=sys.stderr, flush=True)
 
