@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mxpeak.comm.base import Steps, Task
+from mxpeak.comm.base import Steps
 from mxpeak.comm.broadcast import broadcast
 from mxpeak.comm.exchange import gather_everywhere_ring
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.lu_schedule import ALL, LuEvent, LuOverlap, LuStep, looks_ahead
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
-from mxpeak.solvers.lu.pipeline import GRAIN, Pipeline
+from mxpeak.solvers.lu.pipeline import GRAIN, Pipeline, StepPanels
 from mxpeak.spans import Spans
 
 TAG = 7701  # a multiple of FAMILY
@@ -108,8 +108,7 @@ class _Cholesky(Pipeline):
         """Compute and send a panel as far as possible without waiting."""
         step = self.steps[event.k]
         panel = _Panel(self.A, step, self.buffers[event.k % len(self.buffers)], self.kernels)
-        with self.kernels.side_stream():
-            panel.under_way = Task(self.make_panel(step, panel))
+        panel.start(self.make_panel(step, panel))
         self.panels[event.k] = self.in_flight[event.key] = panel
 
     def await_panel(self, event: LuEvent) -> None:
@@ -135,11 +134,8 @@ class _Cholesky(Pipeline):
         """Subtract L21 L21^T from these local columns of A22, in the rows from the first of these columns."""
         if columns.start >= columns.stop:
             return
-        A, jb = self.A, panel.step.jb
-        rows = slice(A.rows.local_start(A.cols.to_global(columns.start)), A.rows.local_size)
-        A22 = A.local[rows, columns]
-        with self.spans("gemm", flops=2.0 * A22.shape[0] * A22.shape[1] * jb):
-            self.kernels.subtract_product(A22, panel.left(rows), panel.right(columns))
+        rows, first = self.A.rows, self.A.cols.to_global(columns.start)
+        panel.update(slice(rows.local_start(first), rows.local_size), columns, self.spans)
 
     def flops_done(self, columns: int) -> float:
         """Return half of the flops of an LU, because the upper triangle is not updated."""
@@ -171,28 +167,24 @@ class _Buffers:
             self.right: Any = kernels.operand_buffer(jb, n, precision, "right")
 
 
-class _Panel:
+class _Panel(StepPanels):
     """The diagonal block and L21 of a step, as matrices and as messages, which end with `first_not_positive`.
 
     D           L11^T in its upper triangle
     L, L_T      the rows of L21 that belong to this rank's rows of A22, and to its columns, transposed
     messages    for each process row, the part of L_T that it sends to its process column
-    under_way   all computation and communication of the panel
     """
 
-    under_way: Task
-
     def __init__(self, A: DistMatrix, step: LuStep, buffers: _Buffers, kernels: Kernels):
-        self.step, self._A, self._buffers, self._kernels = step, A, buffers, kernels
-        jb = step.jb
-        self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
+        super().__init__(A, step, kernels)
+        self._buffers, jb = buffers, step.jb
         m, n = A.rows.local_size - self._first_row, A.cols.local_size - self._first_column
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
         self.D_message = buffers.D[: kernels.panel_size(jb, jb, A.precision) + 1]
         self.L: Matrix = kernels.panel(buffers.L, m, jb)
         self.L_message = buffers.L[: kernels.panel_size(m, jb, A.precision) + 1]
         self.L_T: Matrix = buffers.L_T[:jb, :n]
-        self._left, self._right = self.L, self.L_T
+        self.L_row, self.U_col = self.L, self.L_T
         self._blocks: list[list[tuple[slice, int]]] = [[] for _ in range(A.grid.P)]  # by process row, see `_parts`
         for columns, everywhere in A.cols.blocks():
             if everywhere.start >= step.j1:
@@ -230,33 +222,12 @@ class _Panel:
             with spans("cast"):
                 L = buffers.by_rows[:m, :jb]  # panels are stored by columns and cast by rows
                 kernels.copy(self.L, L)
-                self._left = kernels.operand_matrix(buffers.left, m, jb, buffers.precision, "left")
-                self._right = kernels.operand_matrix(buffers.right, jb, n, buffers.precision, "right")
-                kernels.cast(L, self._left, buffers.precision)
-                kernels.cast(self.L_T, self._right, buffers.precision)
+                self.L_row = kernels.operand_matrix(buffers.left, m, jb, buffers.precision, "left")
+                self.U_col = kernels.operand_matrix(buffers.right, jb, n, buffers.precision, "right")
+                kernels.cast(L, self.L_row, buffers.precision)
+                kernels.cast(self.L_T, self.U_col, buffers.precision)
 
     @property
     def first_not_positive(self) -> int:
         """Return the first pivot of the diagonal block that is not positive, counted from 1, or 0."""
         return int(self.L_message[-1])
-
-    def progress(self) -> bool:
-        """Compute and send more of the panel without waiting; return whether it is complete on this rank."""
-        if not self.under_way.done:
-            with self._kernels.side_stream():
-                self.under_way.test()
-        return self.under_way.done
-
-    def wait(self, spans: Spans) -> None:
-        """Wait until the panel is complete on this rank."""
-        with self._kernels.side_stream():
-            self.under_way.wait(lambda: spans("bcast"))
-        self._kernels.join()
-
-    def left(self, rows: slice) -> Matrix:
-        """Return the rows of L21, as a left operand, that belong to these local rows of A."""
-        return self._left[rows.start - self._first_row : rows.stop - self._first_row]
-
-    def right(self, columns: slice) -> Matrix:
-        """Return the columns of L21^T, as a right operand, that belong to these local columns of A."""
-        return self._right[:, columns.start - self._first_column : columns.stop - self._first_column]

@@ -28,7 +28,7 @@ from mxpeak.precision import stored_as
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.lu.panel_solves import PanelSolves
-from mxpeak.solvers.lu.pipeline import Pipeline, column_chunks
+from mxpeak.solvers.lu.pipeline import Pipeline, StepPanels, column_chunks
 from mxpeak.spans import Spans
 
 
@@ -144,8 +144,7 @@ class _MixedLu(Pipeline):
         """Compute and send the panels of a step as far as possible without waiting."""
         step = self.steps[event.k]
         panels = Panels(self.A, step, self.buffers[event.k % len(self.buffers)], self.options.precision, self.kernels)
-        with self.kernels.side_stream():
-            panels.under_way = Task(self.make_panels(step, panels))
+        panels.start(self.make_panels(step, panels))
         self.panels[event.k] = self.in_flight[event.key] = panels
 
     def await_panel(self, event: LuEvent) -> None:
@@ -163,9 +162,9 @@ class _MixedLu(Pipeline):
         step, panels = self.steps[event.k], self.panels[event.k - 1]
         grid, rows, cols = self.A.grid, self.A.rows, self.A.cols
         if grid.q == step.q:
-            self.subtract(panels, rows.local_range(step.j0, rows.n), cols.local_range(step.j0, step.j1))
+            panels.update(rows.local_range(step.j0, rows.n), cols.local_range(step.j0, step.j1), self.spans)
         if grid.p == step.p:
-            self.subtract(panels, rows.local_range(step.j0, step.j1), cols.local_range(step.j1, cols.n))
+            panels.update(rows.local_range(step.j0, step.j1), cols.local_range(step.j1, cols.n), self.spans)
 
     def update(self, event: LuEvent) -> None:
         """Update all rows and columns that `prepare` did not update.
@@ -184,13 +183,7 @@ class _MixedLu(Pipeline):
         rows = self.A.rows.local_range(trailing, self.A.rows.n)
         first, end = self.sections.columns(event.k, event.section)
         for c0, c1 in column_chunks(end - first, self.A.nb, arrived, fixed=self.cuts_show and upcoming is not None):
-            self.subtract(self.panels[event.k], rows, slice(first + c0, first + c1))
-
-    def subtract(self, panels: Panels, rows: slice, cols: slice) -> None:
-        """Subtract L_row U_col from these local rows and columns of A22."""
-        A22, L_row, U_col = self.A.local[rows, cols], panels.L_row_at(rows), panels.U_col_at(cols)
-        with self.spans("gemm", flops=2.0 * A22.shape[0] * A22.shape[1] * panels.step.jb):
-            self.kernels.subtract_product(A22, L_row, U_col)
+            self.panels[event.k].update(rows, slice(first + c0, first + c1), self.spans)
 
     def end_step(self, event: LuEvent) -> None:
         """Report the end of a step and release its panels."""
@@ -222,33 +215,30 @@ class _Buffers:
         self.U: Any = kernels.operand_buffer(jb, A.cols.local_size if casts_U else 0, low, "right")
 
 
-class Panels:
+class Panels(StepPanels):
     """A step's diagonal block D and panels L_row and U_col, each as a matrix and as the message that contains it.
 
     in_row, in_column    whether this rank is in the process row (column) that computes U_col (L_row)
     casts_L, casts_U     whether L_row and U_col are copies
     block                the broadcasts of D along that row and column
-    under_way            all computation and communication of the panels
     """
 
     block: Task
-    under_way: Task
 
     def __init__(self, A: DistMatrix, step: LuStep, buffers: _Buffers, low: str, kernels: Kernels):
-        self.step, jb = step, step.jb
-        self._A, self._kernels = A, kernels
+        super().__init__(A, step, kernels)
+        jb = step.jb
         self.in_row, self.in_column = A.grid.p == step.p, A.grid.q == step.q
         self.casts_L, self.casts_U = _casts(A, low, kernels)
-        self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
         m, n = A.rows.local_size - self._first_row, A.cols.local_size - self._first_column
         self.D: Matrix = kernels.panel(buffers.D, jb, jb)
         self.D_message = buffers.D[: kernels.panel_size(jb, jb, stored_as(low))]
         if self.casts_L:
-            self.L_row: Matrix = kernels.operand_matrix(buffers.L, m, jb, low, "left")
+            self.L_row = kernels.operand_matrix(buffers.L, m, jb, low, "left")
         else:
             self.L_row = A[step.j1 :, step.j0 : step.j1]
         if self.casts_U:
-            self.U_col: Matrix = kernels.operand_matrix(buffers.U, jb, n, low, "right")
+            self.U_col = kernels.operand_matrix(buffers.U, jb, n, low, "right")
         else:
             self.U_col = A[step.j0 : step.j1, step.j1 :]
         self.L_message = buffers.L[: kernels.operand_size(m if self.casts_L else 0, jb, low, "left")]
@@ -260,19 +250,6 @@ class Panels:
         lines = [(grid.row, step.q)] * self.in_row + [(grid.column, step.p)] * self.in_column
         return [broadcast("ilib", comm, self.D_message, root) for comm, root in lines]
 
-    def progress(self) -> bool:
-        """Compute and send more of the panels without waiting; return whether both are complete on this rank."""
-        if not self.under_way.done:
-            with self._kernels.side_stream():
-                self.under_way.test()
-        return self.under_way.done
-
-    def wait(self, spans: Spans) -> None:
-        """Wait until both panels are complete on this rank."""
-        with self._kernels.side_stream():
-            self.under_way.wait(lambda: spans("bcast"))
-        self._kernels.join()
-
     @property
     def computed(self) -> bool:
         """Return whether this rank has computed its part of the panels.
@@ -280,11 +257,3 @@ class Panels:
         All ranks except the owner of D must first receive D.
         """
         return self.block.done or (self.in_row and self.in_column)
-
-    def L_row_at(self, rows: slice) -> Matrix:
-        """Return the rows of L_row that belong to these local rows of A."""
-        return self.L_row[rows.start - self._first_row : rows.stop - self._first_row]
-
-    def U_col_at(self, cols: slice) -> Matrix:
-        """Return the columns of U_col that belong to these local columns of A."""
-        return self.U_col[:, cols.start - self._first_column : cols.stop - self._first_column]

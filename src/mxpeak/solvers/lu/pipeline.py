@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import sched_yield
 from typing import Protocol
 
+from mxpeak.comm.base import Steps, Task
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import StoppedError
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.lu_schedule import (
     AWAIT,
     END,
@@ -22,6 +23,7 @@ from mxpeak.layout.lu_schedule import (
     UPDATE,
     LuEvent,
     LuOverlap,
+    LuStep,
     Sections,
     lu_schedule,
     lu_steps,
@@ -43,6 +45,48 @@ class InFlight(Protocol):
 
     def progress(self) -> bool:
         """Continue the communication without waiting; return whether it is complete on this rank."""
+
+
+class StepPanels:
+    """The panels of a step, which one task on the side stream computes and communicates, and the update with them.
+
+    L_row, U_col   the operands of the update: a block column for this rank's rows, and a block row for its columns
+    under_way      all computation and communication of the panels
+    """
+
+    L_row: Matrix
+    U_col: Matrix
+    under_way: Task
+
+    def __init__(self, A: DistMatrix, step: LuStep, kernels: Kernels):
+        self.step, self._A, self._kernels = step, A, kernels
+        self._first_row, self._first_column = A.rows.local_start(step.j1), A.cols.local_start(step.j1)
+
+    def start(self, steps: Steps) -> None:
+        """Compute and send the panels as far as possible without waiting."""
+        with self._kernels.side_stream():
+            self.under_way = Task(steps)
+
+    def progress(self) -> bool:
+        """Compute and send more of the panels without waiting; return whether they are complete on this rank."""
+        if not self.under_way.done:
+            with self._kernels.side_stream():
+                self.under_way.test()
+        return self.under_way.done
+
+    def wait(self, spans: Spans) -> None:
+        """Wait until the panels are complete on this rank."""
+        with self._kernels.side_stream():
+            self.under_way.wait(lambda: spans("bcast"))
+        self._kernels.join()
+
+    def update(self, rows: slice, cols: slice, spans: Spans) -> None:
+        """Subtract L_row U_col from these local rows and columns of A22."""
+        A22 = self._A.local[rows, cols]
+        L_row = self.L_row[rows.start - self._first_row : rows.stop - self._first_row]
+        U_col = self.U_col[:, cols.start - self._first_column : cols.stop - self._first_column]
+        with spans("gemm", flops=2.0 * A22.shape[0] * A22.shape[1] * self.step.jb):
+            self._kernels.subtract_product(A22, L_row, U_col)
 
 
 class Pipeline(ABC):
