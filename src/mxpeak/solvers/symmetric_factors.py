@@ -86,6 +86,11 @@ class SymmetricFactors(ArrayFactors):
         return bool(diagonal.min() ** 2 >= DOUBT * diagonal.max() ** 2)
 
 
+def shifts(precision: str) -> tuple[float, ...]:
+    """Return the shifts to try in this order, relative to the diagonal: a single 0 unless operands have 16 bits."""
+    return tuple(c * PRECISIONS[precision].u for c in SHIFTS) if coarser_than_fp32(precision) else (0.0,)
+
+
 def factor_triangle(
     backend: DenseBackend, A: Triangle, precision: str, spans: Spans, *, definite: bool
 ) -> SymmetricFactors:
@@ -102,7 +107,7 @@ def factor_triangle(
     kernels.check_memory(n, low, precision, copied=not definite)  # torch's L D L^T does not overwrite W
     W = kernels.factor_storage(n, low)
     with kernels.computing():
-        for shift in SHIFTS if coarser_than_fp32(precision) else (0.0,):
+        for shift in shifts(precision):
             with spans("equilibrate"):
                 D, A_inf = None, None
                 sums, largest = kernels.copy_triangle(R, None, W)
@@ -114,7 +119,7 @@ def factor_triangle(
             with spans("factor"):
                 triangle = Triangle(W, R.lower, R.hermitian)
                 if definite:
-                    F = kernels.cholesky(triangle, precision, shift * PRECISIONS[precision].u)
+                    F = kernels.cholesky(triangle, precision, shift)
                 else:
                     F = kernels.ldl(triangle)
             if not F.breakdown:

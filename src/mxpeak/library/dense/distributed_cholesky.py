@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,19 +21,17 @@ from mxpeak.library.dense.distributed_solving import (
     factored,
     factored_as,
     first_breakdown,
+    grid_matrix,
     stored,
 )
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import Source
-from mxpeak.library.dense.real_form import moduli, real_form
 from mxpeak.library.dense.symmetric import Structure, note_of_indefiniteness, text_of
 from mxpeak.library.outcomes import NotPositiveDefiniteError
 from mxpeak.library.types import Array
-from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.factorization import coarser_than_fp32
 from mxpeak.solvers.grid_cholesky import GridCholesky
-from mxpeak.solvers.grid_factors import GridFactors, GridMatrix
-from mxpeak.solvers.symmetric_factors import SHIFTS
+from mxpeak.solvers.grid_factors import GridFactors
+from mxpeak.solvers.symmetric_factors import shifts
 from mxpeak.spans import Spans
 
 
@@ -106,13 +105,12 @@ class DistributedCholeskyFactors(DistributedFactors):
 
         In 16-bit formats, a larger shift is tried if the first one is not sufficient.
         """
-        first, *larger = SHIFTS if coarser_than_fp32(precision) else (0.0,)
-        u = PRECISIONS[precision].u
-        factors = _factor_once(precision, A, source, spans, first * u)
+        first, *larger = shifts(precision)
+        factors = _factor_triangle(precision, A, source, spans, first)
         for shift in larger:
             if factors.singular:
                 del factors  # free this memory before the next factorization
-                factors = _factor_once(precision, A, source, spans, shift * u)
+                factors = _factor_triangle(precision, A, source, spans, shift)
         if precision == "fp64":
             check_norms(factors)
             if factors.singular:
@@ -128,14 +126,10 @@ class DistributedCholeskyFactors(DistributedFactors):
         return f"leading minor {first_breakdown(factors, A)} is not positive"
 
 
-def _factor_once(precision: str, A: DistributedMatrix, source: Source, spans: Spans, shift: float) -> GridCholesky:
+def _factor_triangle(precision: str, A: DistributedMatrix, source: Source, spans: Spans, shift: float) -> GridCholesky:
     """Generate one triangle of A in the storage type of `precision`, and factor it. Collective."""
-    lower = bool(source.lower)
     with computing(A.comm) as kernels:
-        strips = real_form(source) if A.parts == 2 else source
-        real = SymmetricMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels, lower=lower)
-        sizes = SymmetricMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(source(*part)), kernels, lower=lower)
-        L = stored(real, A.comm, source, precision, spans)
-        matrix = GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
+        matrix = grid_matrix(A, source, partial(SymmetricMatrix, kernels=kernels, lower=bool(source.lower)))
+        L = stored(matrix, A.comm, source, precision, spans)
         with np.errstate(all="ignore"):  # numbers beyond the range of fp32 are visible in the norms
             return GridCholesky(matrix, L, precision, kernels, spans, shift=shift)

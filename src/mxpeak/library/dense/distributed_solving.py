@@ -7,9 +7,10 @@ again in fp64, and `info` contains the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf, isfinite
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
@@ -93,18 +94,27 @@ def check_norms(factors: GridFactors) -> None:
 def _factor_once(precision: str, A: DistributedMatrix, source: Source, spans: Spans, *, scale: bool) -> GridLU:
     """Generate A in the storage type of `precision`, and factor A. If `scale`, scale A if necessary. Collective."""
     with computing(A.comm) as kernels:
-        strips = real_form(source) if A.parts == 2 else source
-        real = UserMatrix(A.grid, A.parts * A.n, A.parts * A.nb, strips, kernels)
-        sizes = UserMatrix(A.grid, A.n, A.nb, lambda *part: np.abs(source(*part)), kernels)
-        LU = stored(real, A.comm, source, precision, spans)
-        matrix = GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
+        matrix = grid_matrix(A, source, partial(UserMatrix, kernels=kernels))
+        LU = stored(matrix, A.comm, source, precision, spans)
         return GridLU(matrix, LU, precision, kernels, spans, scale=scale)
 
 
-def stored(
-    real: UserMatrix | SymmetricMatrix, comm: Communicator, source: Source, precision: str, spans: Spans
-) -> DistMatrix:
-    """Return a copy of a real matrix in the storage type of `precision`; raise the errors of its source. Collective."""
+def grid_matrix(
+    A: DistributedMatrix, source: Source, distribute: Callable[..., UserMatrix | SymmetricMatrix]
+) -> GridMatrix:
+    """Return the real form and the absolute values of a matrix, whose entries are those of `source`, on the grid of A.
+
+    `distribute` creates a distributed matrix from a grid, the order, the block size and a `Strips` function.
+    """
+    strips = real_form(source) if A.parts == 2 else source
+    real = distribute(A.grid, A.parts * A.n, A.parts * A.nb, strips)
+    sizes = distribute(A.grid, A.n, A.nb, lambda *part: np.abs(source(*part)))
+    return GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
+
+
+def stored(matrix: GridMatrix, comm: Communicator, source: Source, precision: str, spans: Spans) -> DistMatrix:
+    """Return a copy of a matrix in the storage type of `precision`; raise the errors of its source. Collective."""
+    real = matrix.A
     with computing(comm) as kernels:
         copy = dist_matrix(real.grid, real.n, real.n, real.nb, kernels, stored_as(precision))
     # Numbers beyond the range of fp32 become inf, which the norms show.
