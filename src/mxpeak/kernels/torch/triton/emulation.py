@@ -16,7 +16,7 @@ import triton.language as tl
 from mxpeak.kernels.contract.emulation import PART, WORD, part_residues, residues
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
-from mxpeak.kernels.torch.triton.gemm import GROUP, LARGE, SMALL, tile_of
+from mxpeak.kernels.torch.triton.gemm import GROUP, LARGE, SMALL, tile_of, tile_place, tile_product
 
 Tensor = Any
 
@@ -75,27 +75,17 @@ def product_kernel(
     R, A, B, planes, moduli, shape, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr
 ):
     """Store the residues of one tile of A B^T modulo one modulus; k is a multiple of BK."""
-    m, n, k = shape
+    m, n, _ = shape
     t = tl.program_id(1).to(tl.int64)
-    across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
-    group = tl.program_id(0) // (GROUP * across)
-    height = tl.minimum(down - group * GROUP, GROUP)
-    member = tl.program_id(0) % (GROUP * across)
-    row, column = group * GROUP + member % height, member // height
-
-    i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
-    a_at = A.entries + t * planes[1] + ((row * BM + i) % m).to(tl.int64)[:, None] * A.ld + inner[None, :]
-    b_at = B.entries + t * planes[2] + ((column * BN + j) % n).to(tl.int64)[None, :] * B.ld + inner[:, None]
-    total = tl.zeros((BM, BN), tl.int32)
-    for _ in range(0, k, BK):
-        total = tl.dot(tl.load(a_at), tl.load(b_at), total, out_dtype=tl.int32)
-        a_at += BK
-        b_at += BK
+    row, column = tile_place(m, n, BM, BN, GROUP)
+    i, j = row * BM + tl.arange(0, BM), column * BN + tl.arange(0, BN)
+    left, right = (A.entries + t * planes[1], A.ld), (B.entries + t * planes[2], 1, B.ld)
+    total = tile_product(left, right, i, j, shape, tl.int32, True, BM, BN, BK)
     modulus = tl.load(moduli + t)
     r = total % modulus  # the sign is that of the sum
     r += tl.where(2 * r < -modulus, modulus, 0) - tl.where(2 * r >= modulus, modulus, 0)
-    r_at = R.entries + t * planes[0] + (row * BM + i).to(tl.int64)[:, None] * R.ld + (column * BN + j)[None, :]
-    tl.store(r_at, r.to(tl.int8), (row * BM + i < m)[:, None] & (column * BN + j < n)[None, :])
+    r_at = R.entries + t * planes[0] + i.to(tl.int64)[:, None] * R.ld + j[None, :]
+    tl.store(r_at, r.to(tl.int8), (i < m)[:, None] & (j < n)[None, :])
 
 
 @triton.jit

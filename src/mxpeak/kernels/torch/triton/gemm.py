@@ -38,32 +38,51 @@ class Operand(NamedTuple):
 
 
 @triton.jit
-def gemm_kernel(
-    C, A, B, shape, EVEN_K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr
-):
-    """Compute one tile of C -= A B."""
-    m, n, k = shape
+def tile_place(m, n, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr):
+    """Return the row and the column of this program's tile, counted in tiles."""
     across, down = tl.cdiv(n, BN), tl.cdiv(m, BM)
     group = tl.program_id(0) // (GROUP * across)
     height = tl.minimum(down - group * GROUP, GROUP)
     member = tl.program_id(0) % (GROUP * across)
-    row, column = group * GROUP + member % height, member // height
+    return group * GROUP + member % height, member // height
 
-    i, j, inner = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+
+@triton.jit
+def tile_product(
+    A, B, i, j, shape, SUMS: tl.constexpr, EVEN_K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Return rows i and columns j of A B, summed in the type SUMS; A and B are entries with strides.
+
+    The stride of the columns of A is 1. If EVEN_K, k is a multiple of BK.
+    """
+    (a, a_row), (b, b_row, b_column), (m, n, k) = A, B, shape
+    inner = tl.arange(0, BK)
     # Beyond the edge, the first rows are read again. This needs no mask, and the products of these rows are not
     # stored.
-    a_at = A.entries + ((row * BM + i) % m).to(tl.int64)[:, None] * A.ld + inner[None, :]
-    b_at = B.entries + ((column * BN + j) % n).to(tl.int64)[None, :] * B.column + inner[:, None] * B.row
-    total = tl.zeros((BM, BN), tl.float32)
+    a_at = a + (i % m).to(tl.int64)[:, None] * a_row + inner[None, :]
+    b_at = b + (j % n).to(tl.int64)[None, :] * b_column + inner[:, None] * b_row
+    total = tl.zeros((BM, BN), SUMS)
     for k0 in range(0, k, BK):
         if EVEN_K:
-            a, b = tl.load(a_at), tl.load(b_at)
+            x, y = tl.load(a_at), tl.load(b_at)
         else:
-            a = tl.load(a_at, (inner < k - k0)[None, :], other=0.0)
-            b = tl.load(b_at, (inner < k - k0)[:, None], other=0.0)
-        total = tl.dot(a, b, total)
+            x = tl.load(a_at, (inner < k - k0)[None, :], other=0.0)
+            y = tl.load(b_at, (inner < k - k0)[:, None], other=0.0)
+        total = tl.dot(x, y, total, out_dtype=SUMS)
         a_at += BK
-        b_at += BK * B.row
+        b_at += BK * b_row
+    return total
+
+
+@triton.jit
+def gemm_kernel(
+    C, A, B, shape, EVEN_K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr
+):
+    """Compute one tile of C -= A B."""
+    m, n, _ = shape
+    row, column = tile_place(m, n, BM, BN, GROUP)
+    i, j = tl.arange(0, BM), tl.arange(0, BN)
+    total = tile_product(A, B, row * BM + i, column * BN + j, shape, tl.float32, EVEN_K, BM, BN, BK)
     corner = C.entries + (row * BM).to(tl.int64) * C.ld + column * BN
     c_at = corner + i[:, None] * C.ld + j[None, :]
     inside = (row * BM + i < m)[:, None] & (column * BN + j < n)[None, :]
