@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
+from math import cbrt, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,9 +22,10 @@ from mxpeak.layout.stencil import Box, times
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.aggregation import smooth
-from mxpeak.solvers.precond.factors import fill_of_any, no_room_for_rows, width
+from mxpeak.solvers.precond.factors import bandwidth, fill, fill_of_any, no_room_for_rows, width
 from mxpeak.solvers.precond.problem import FIRST_USE
 from mxpeak.solvers.precond.setup import DIVIDING, Choice, default_sweep
+from mxpeak.solvers.precond.symbolic import fill_in_order
 from mxpeak.solvers.precond.transversal import rows_to_diagonal
 from mxpeak.solvers.recurrence_driver import METHODS
 
@@ -44,6 +47,10 @@ DOMINATED = 0.7
 #: times the number of entries. If multigrid is also suitable, factors are used up to FACTORED_ROWS rows; above,
 #: multigrid is faster.
 NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
+#: If multigrid is not suitable, the fill-in is also computed from an order of elimination. This needs few entries per
+#: row and a separator that is no larger than that of a planar graph (Lipton and Tarjan 1979), times sqrt(n), because
+#: the order takes too long for other graphs.
+FEW_ENTRIES, SEPARATOR = 6.0, sqrt(8.0)
 #: Largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
 SKEW = 0.1
 #: Mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
@@ -201,7 +208,7 @@ def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
     The cheaper test is first, because the test for a narrow graph gathers the rows of all ranks.
     """
     if group.sum(A.shape[0]) <= FACTORED_ROWS:
-        return NARROW if narrow(A, group) else ""
+        return NARROW if narrow(A, group, thorough=share < M_LIKE) else ""
     if group.is_serial and not narrow(A):
         return ""
     why = _reason_against_multigrid(A, share, group)
@@ -219,15 +226,28 @@ def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
     return "A is indefinite" if indefinite(A, group) else ""
 
 
-def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
+def narrow(A: Csr, group: RankGroup = SERIAL, *, thorough: bool = False) -> bool:
     """Return whether few rows separate the graph of A into two parts, so that its factors have little fill-in.
 
-    Returns False if rank 0 has too little memory for all rows. Collective.
+    If `thorough`, compute the fill-in of a graph in which the search finds no small separator. Returns False if rank 0
+    has too little memory for all rows. Collective.
     """
     if no_room_for_rows(group, int(group.sum(A.nnz))):
         return False
-    graph = A if group.is_serial else pattern(A)
-    return group.on_all_rows(graph, lambda graph: bool(width(graph) ** 3 <= NARROW_GRAPH * graph.nnz))
+    return group.on_all_rows(A if group.is_serial else pattern(A), partial(_has_narrow_graph, thorough=thorough))
+
+
+def _has_narrow_graph(A: Csr, *, thorough: bool) -> bool:
+    """Return whether few rows separate the graph of all rows. The bandwidth of A is an upper bound of their number.
+
+    If a few long edges connect distant parts of a graph, a breadth-first search finds no small separator.
+    """
+    n, most = A.shape[0], cbrt(NARROW_GRAPH * A.nnz)
+    if bandwidth(A) <= most or (rows := width(A)) <= most:
+        return True
+    if not thorough or A.nnz > FEW_ENTRIES * n or rows > SEPARATOR * sqrt(n):
+        return False
+    return fill_in_order(A) <= fill(n, A.nnz)
 
 
 @dataclass(frozen=True, slots=True)

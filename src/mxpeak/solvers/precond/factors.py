@@ -23,7 +23,7 @@ import scipy.sparse as sparse
 from scipy.sparse import csgraph, linalg
 
 from mxpeak.comm.base import Task, all_of
-from mxpeak.distributed.csr import Csr, pattern, stacked
+from mxpeak.distributed.csr import Csr, pattern, rows_of_entries, stacked
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.rows import Array
 from mxpeak.distributed.spaces import vector_type
@@ -219,6 +219,11 @@ def work_of(n: int, nnz: int, entries: float) -> float:
     return 2.0 / 3.0 * in_block * sqrt(in_block) + 10.0 * entries
 
 
+def bandwidth(A: Csr) -> int:
+    """Return the largest |i - j| of all entries."""
+    return int(np.abs(rows_of_entries(A) - A.indices).max(initial=0))
+
+
 def width(A: Csr) -> float:
     """Return the mean number of rows per level of a breadth-first search in the largest part of the graph of A.
 
@@ -240,9 +245,9 @@ def _rows_per_level(graph: Any, start: int) -> tuple[float, int]:
     for _ in range(2):  # from any row to a distant one, and back to a more distant one
         order, before = csgraph.breadth_first_order(graph, last, directed=True)
         last, reached = int(order[-1]), len(order)
-    levels, row = 1, last
-    while before[row] >= 0:
-        row, levels = int(before[row]), levels + 1
+    levels, row, parent = 1, last, memoryview(before)
+    while parent[row] >= 0:
+        row, levels = parent[row], levels + 1
     return reached / levels, reached
 
 
