@@ -10,11 +10,13 @@ import pytest
 import scipy.sparse as sparse
 
 import mxpeak as mx
-from mxpeak.errors import Outcome
+from mxpeak.errors import Outcome, SingularError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.sparse import auto_preconditioner
 from mxpeak.solvers.precond import amg, factors, ruge_stuben
+from mxpeak.solvers.precond.band import BandFactors, bandwidth, fills_band
 from mxpeak.solvers.precond.factors import factored, fill, width
+from mxpeak.solvers.precond.symbolic import fill_in_order
 from tests.support.sparse_systems import (
     PRECISIONS,
     beam,
@@ -27,6 +29,7 @@ from tests.support.sparse_systems import (
     random,
     reached,
     saddle,
+    shuffled,
     vector,
     waves,
 )
@@ -97,6 +100,36 @@ def test_factors_are_about_as_large_as_was_thought() -> None:
         assert made.lu.nnz <= 1.5 * fill(A.shape[0], A.nnz)
 
 
+def network(side: int, lines: int) -> Any:
+    """A complex mesh in which long lines connect random rows."""
+    rng, n = np.random.default_rng(1), side * side
+    i, j = rng.integers(0, n, (2, lines))
+    W = poisson(side, side) - sparse.coo_array((np.ones(lines), (i, j)), shape=(n, n)).tocsr()
+    W = W + W.T - sparse.diags_array(2.0 * W.diagonal())
+    return sparse.csr_array((sparse.diags_array(1e-3 - W.sum(axis=1)) + W) * (1.0 + 0.5j))
+
+
+def test_few_long_lines_leave_little_fill_in() -> None:
+    A, b = network(100, 100), vector(10_000)
+    assert not auto_preconditioner.narrow(A)
+    assert auto_preconditioner.narrow(A, thorough=True)
+    x, info = mx.gmres(A, b)
+    assert info.preconditioner == "lu"
+    assert reached(A, x, b, 1e-9)
+    assert not auto_preconditioner.narrow(network(100, 2000), thorough=True)
+
+
+@pytest.mark.parametrize("A", [network(60, 60), poisson(30, 30), poisson(11, 11, 11), random(300)])
+def test_the_order_of_elimination_bounds_the_fill_in(A: Any) -> None:
+    dominant = sparse.csr_array(A + 50.0 * sparse.eye_array(A.shape[0]))
+    made, problem = factored(dominant, "fp64")
+    assert not problem
+    assert made is not None
+    bound = fill_in_order(sparse.csr_array(dominant))
+    assert made.lu.nnz <= bound + A.shape[0]  # SuperLU stores the diagonals of both factors
+    assert bound <= 2.5 * made.lu.nnz
+
+
 # --- factors ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,7 +186,7 @@ def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.
 
 
 def test_products_behind_factors_are_not_rounded_before_they_are_summed() -> None:
-    A, b = beam(256), vector(256)  # condition 7e8, 40 times what fp32 can do
+    A, b = shuffled(beam(256)), vector(256)  # condition 7e8, 40 times what fp32 can do
     x, info = mx.gmres(A, b, preconditioner="lu", rtol=1e-6)
     assert info.converged, str(info)
     assert (info.vectors, info.fallback) == ("fp32", False)
@@ -161,8 +194,40 @@ def test_products_behind_factors_are_not_rounded_before_they_are_summed() -> Non
     assert reached(A, x, b, 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["fp64", "fp32"])
+@pytest.mark.parametrize("phase", [1.0, 1.0 + 2.0j])
+def test_a_band_has_factors_of_lapack(phase: complex, dtype: str) -> None:
+    rng, n = np.random.default_rng(4), 37
+    A = sparse.diags_array([rng.standard_normal(n - abs(k)) for k in (-1, 0, 1, 2)], offsets=[-1, 0, 1, 2])
+    A = sparse.csr_array(A * phase)
+    made, problem = factored(A, dtype)
+    assert not problem
+    assert made is not None
+    assert isinstance(made.lu, BandFactors)
+    B, dense = rng.standard_normal((n, 3)), A.toarray()
+    accuracy = 1e3 * np.linalg.cond(dense) * np.finfo(dense.dtype if dtype == "fp64" else np.float32).eps
+    assert np.allclose(made.solve(B), np.linalg.solve(dense, B), rtol=0, atol=accuracy)
+    assert np.allclose(made.solve_transposed(B[:, 0]), np.linalg.solve(dense.conj().T, B[:, 0]), rtol=0, atol=accuracy)
+
+
+def test_only_full_and_small_bands_are_bands() -> None:
+    assert fills_band(line(50))
+    assert fills_band(sparse.csr_array(sparse.eye_array(3)))
+    assert not fills_band(shuffled(line(50)))
+    assert not fills_band(poisson(5, 50))
+    assert bandwidth(poisson(50, 5)) == 5
+    wide = sparse.csr_array(np.ones((20, 20)))
+    assert not fills_band(wide)
+
+
+def test_a_singular_band_is_an_error() -> None:
+    singular = sparse.csr_array(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))
+    with pytest.raises(SingularError, match="exactly zero"):
+        factored(singular, "fp32")
+
+
 def test_where_factors_in_fp32_do_not_do_they_are_made_again_in_fp64() -> None:
-    A, b = beam(1500), vector(1500)
+    A, b = shuffled(beam(1500)), vector(1500)
     x, info = mx.gmres(A, b, preconditioner="lu", rtol=1e-4)
     assert info.converged, str(info)
     assert info.fallback

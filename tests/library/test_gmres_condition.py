@@ -19,7 +19,7 @@ from mxpeak.solvers.precond.factor_condition import condition_bound, condition_e
 from mxpeak.solvers.precond.factors import factored
 from tests.support.roundoff import U
 from tests.support.sparse_ranks import even, gmres_on
-from tests.support.sparse_systems import beam, flow, jumps, line, poisson, vector
+from tests.support.sparse_systems import beam, flow, jumps, line, poisson, shuffled, vector
 
 HILBERT = sparse.csr_array(scipy.linalg.hilbert(12))
 
@@ -43,8 +43,16 @@ def test_ranks_are_warned_too() -> None:
     assert len({info.condition for info in infos}) == 1
 
 
-@pytest.mark.parametrize("A", [poisson(30, 30), flow(20), line(2000), jumps(30, 1e6), beam(256)])
-def test_others_are_not_warned_of_and_are_factored_once(A: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+OTHERS = [
+    (poisson(30, 30), "fp32"), (flow(20), "fp32"), (jumps(30, 1e6), "fp32"), (shuffled(beam(256)), "fp32"),
+    (line(2000), "fp64"), (beam(256), "fp64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("A", "precision"), OTHERS)
+def test_others_are_not_warned_of_and_are_factored_once(
+    A: Any, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
     right = factors.factored
 
@@ -59,7 +67,7 @@ def test_others_are_not_warned_of_and_are_factored_once(A: Any, monkeypatch: pyt
         _, info = mx.gmres(A, vector(A.shape[0]), preconditioner="lu", rtol=1e-6)
     assert info.converged
     assert not info.ill_conditioned
-    assert made == ["fp32"]
+    assert made == [precision]
 
 
 def test_a_large_condition_is_estimated_to_a_factor_of_three() -> None:

@@ -86,6 +86,12 @@ def beam(n: int) -> Any:
     return sparse.csr_array(T @ T)
 
 
+def shuffled(A: Any) -> Any:
+    """The same unknowns and equations in a random order, so that A has no band."""
+    order = np.random.default_rng(6).permutation(A.shape[0])
+    return sparse.csr_array(A[order][:, order])
+
+
 def saddle(n: int) -> Any:
     """A Laplacian with constraints on sums of neighbours: zeros on the diagonal."""
     A, count = poisson(n, n), n * n // 4

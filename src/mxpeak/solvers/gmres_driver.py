@@ -22,6 +22,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
+from mxpeak.solvers.precond.band import fills_band
 from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
 from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, suspicious
 from mxpeak.solvers.precond.factors import ENTRY_BYTES, estimated_fill, factored, refined, work_of
@@ -160,9 +161,12 @@ class GmresDriver:
     def _formats_for(self, A: Csr, choice: Choice) -> Formats:
         """Return the formats for the requested precision.
 
-        With complete factors, `mixed` does not round A, because the factors are very close to A^-1.
+        With complete factors, `mixed` does not round A, because the factors are very close to A^-1. For the factors of
+        a band, `mixed` is fp64.
         """
         rows, precision = rows_of(self._kernels, A), self._options.precision
+        if choice.name == "lu" and precision == "mixed" and self.group.is_serial and fills_band(A):
+            precision = "fp64"
         return formats(self._kernels, rows, precision, self.group, exact=choice.name == "lu")
 
     def _sweep_order(self, choice: Choice) -> str:

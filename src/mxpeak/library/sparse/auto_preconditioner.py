@@ -22,7 +22,8 @@ from mxpeak.layout.stencil import Box, times
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.aggregation import smooth
-from mxpeak.solvers.precond.factors import bandwidth, fill, fill_of_any, no_room_for_rows, width
+from mxpeak.solvers.precond.band import bandwidth
+from mxpeak.solvers.precond.factors import fill, fill_of_any, no_room_for_rows, width
 from mxpeak.solvers.precond.problem import FIRST_USE
 from mxpeak.solvers.precond.setup import DIVIDING, Choice, default_sweep
 from mxpeak.solvers.precond.symbolic import fill_in_order

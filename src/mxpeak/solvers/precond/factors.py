@@ -1,4 +1,4 @@
-"""Factor A = L U completely with SciPy's SuperLU, on rank 0 for all ranks.
+"""Factor A = L U completely with SciPy's SuperLU, or LAPACK if A is a band, on rank 0 for all ranks.
 
 fp32 factors treat numbers below the range as zeros. The columns are in a minimum-degree order of the pattern of A +
 A^T (Liu 1985). The diagonal entry is the pivot unless it is below PIVOT times the largest entry of its column.
@@ -13,7 +13,8 @@ depend on the number of ranks.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from math import inf, log2, sqrt
 from typing import Any
@@ -23,7 +24,7 @@ import scipy.sparse as sparse
 from scipy.sparse import csgraph, linalg
 
 from mxpeak.comm.base import Task, all_of
-from mxpeak.distributed.csr import Csr, pattern, rows_of_entries, stacked
+from mxpeak.distributed.csr import Csr, pattern, stacked
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.rows import Array
 from mxpeak.distributed.spaces import vector_type
@@ -34,6 +35,7 @@ from mxpeak.perf.host import available_memory_bytes
 from mxpeak.records import size_text
 from mxpeak.runtime.host_modes import flushed
 from mxpeak.runtime.memory import MARGIN
+from mxpeak.solvers.precond.band import BandFactors, fills_band
 from mxpeak.solvers.precond.equilibration import host_array
 from mxpeak.solvers.precond.transversal import WEAK, rows_to_diagonal, weak_diagonal
 from mxpeak.spans import Spans
@@ -139,11 +141,14 @@ def _factored(A: Csr, vectors: str, entries: float | None) -> tuple[SparseFactor
     need, free = _parts(A) * ENTRY_BYTES * entries, available_memory_bytes()
     if free is not None and need > free:
         return None, f"factors may take {size_text(int(need))}, but {size_text(free)} of memory is free"
-    rows = rows_to_diagonal(A) if weak_diagonal(A) else None
-    columns = sparse.csc_array(A if rows is None else A[rows])
+    rows, columns = None, None
+    if not fills_band(A):
+        rows = rows_to_diagonal(A) if weak_diagonal(A) else None
+        columns = sparse.csc_array(A if rows is None else A[rows])
     for precision in dict.fromkeys((vectors, "fp64")):
         try:
-            return SparseFactors(_superlu(columns, precision), precision, rows, _parts(A)), ""
+            lu = _band(A, precision) if columns is None else _superlu(columns, precision)
+            return SparseFactors(lu, precision, rows, _parts(A)), ""
         except (RuntimeError, MemoryError, ValueError) as error:
             problem = str(error) or type(error).__name__
             if "singular" not in problem:
@@ -159,9 +164,20 @@ def _parts(A: Csr) -> int:
     return 2 if A.dtype.kind == "c" else 1
 
 
+def _band(A: Csr, precision: str) -> BandFactors:
+    with _range_of(precision):
+        return BandFactors(A, _TYPES[_parts(A)][precision])
+
+
+@contextmanager
+def _range_of(precision: str) -> Iterator[None]:
+    """Flush subnormal numbers of fp32 to zero, and permit overflow."""
+    with flushed() if precision == "fp32" else nullcontext(), np.errstate(over="ignore"):
+        yield
+
+
 def _superlu(columns: Any, precision: str) -> Any:
-    low = precision == "fp32"
-    with flushed() if low else nullcontext(), np.errstate(over="ignore"):
+    with _range_of(precision):
         return linalg.splu(
             columns.astype(_TYPES[_parts(columns)][precision]),
             permc_spec="MMD_AT_PLUS_A",
@@ -217,11 +233,6 @@ def work_of(n: int, nnz: int, entries: float) -> float:
     """Estimate the operations of a factorization, assuming that most entries of the factors are in one dense block."""
     in_block = max(entries - fill(n, nnz), 0.0)
     return 2.0 / 3.0 * in_block * sqrt(in_block) + 10.0 * entries
-
-
-def bandwidth(A: Csr) -> int:
-    """Return the largest |i - j| of all entries."""
-    return int(np.abs(rows_of_entries(A) - A.indices).max(initial=0))
 
 
 def width(A: Csr) -> float:

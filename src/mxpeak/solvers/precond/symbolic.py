@@ -1,8 +1,8 @@
 """Bound the fill-in of a factorization without its numbers, from the minimum-degree order of SuperLU.
 
-When the first k vertices of a graph have been eliminated, the later neighbors of each connected part of these k
-vertices form a clique (Rose, Tarjan and Lueker 1976). Column j of L therefore has at most as many entries below the
-diagonal as its part has later neighbors, at any k > j, plus the vertices of the part between j and k.
+When the first k vertices of a graph have been eliminated, the later neighbors of each connected part of the eliminated
+vertices form a clique (Rose, Tarjan and Lueker 1976). This bounds column j < k of L. Below the diagonal, it has at most
+one entry per later neighbor of its part, and one per vertex of the part between j and k.
 """
 
 from __future__ import annotations
