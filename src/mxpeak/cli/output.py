@@ -216,6 +216,11 @@ class Folder:
             return f"results in {self.path}/"
         return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"
 
+    def write_error(self, error: OSError) -> str:
+        """Return the message for an error from writing a file of the results."""
+        place = error.filename or self.path
+        return f"mxpeak: error: cannot write {place}: {error.strerror}; the result is on stdout only"
+
     def remove_if_empty(self) -> None:
         """Remove the folder, and the parent folders created for it, if they are empty."""
         for path in self.created:
@@ -302,10 +307,7 @@ def write_result(
         if json not in (None, "-"):
             write_new(Path(json), content)
     except OSError as error:
-        log(
-            f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
-            "the result is on stdout only"
-        )
+        log(folder.write_error(error))
         return ExitCode.RESOURCE
     log(folder.location(json or ""))
     return stdout.exit_code(log, "" if folder.missing else f"; see {folder.path}/{result}")

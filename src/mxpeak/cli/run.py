@@ -442,10 +442,7 @@ class Execution:
             for file, text in files.items():
                 folder.write(file, text)
         except OSError as error:
-            log(
-                f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}; "
-                "the result is on stdout only"
-            )
+            log(folder.write_error(error))
             return ExitCode.RESOURCE
         if not output.quiet:
             log(folder.location(output.json or ""))

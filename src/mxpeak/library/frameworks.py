@@ -50,7 +50,7 @@ class Framework:
         if device_of(values) == "cpu":
             by_dlpack = re.fullmatch(rf"({'|'.join(KINDS)})(8|16|32|64|128)?", str(values.dtype))
             return np.from_dlpack(values) if by_dlpack else np.asarray(values)
-        return _tensors().from_dlpack(values)
+        return torch_tensors("an array on a GPU").from_dlpack(values)
 
     def array_of(self, x: Any) -> Any:
         """Convert a NumPy array or a torch tensor to an array of this library on the same device.
@@ -101,14 +101,12 @@ def device_of(values: Any) -> str:
     return f"{name}:{index}" if name == "cuda" else name
 
 
-def _tensors() -> Any:
-    """Return the module of torch's conversions; raise a ResourceError if PyTorch is not installed."""
+def torch_tensors(what: str) -> Any:
+    """Return the module of torch's conversions; raise a ResourceError if `what` needs it and PyTorch is missing."""
     try:
         from mxpeak.kernels.torch.engine import tensors
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "torch":
             raise
-        raise ResourceError(
-            f"an array on a GPU needs PyTorch, which is not installed; run {install_command('gpu')}"
-        ) from None
+        raise ResourceError(f"{what} needs PyTorch, which is not installed; run {install_command('gpu')}") from None
     return tensors

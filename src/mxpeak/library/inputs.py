@@ -10,9 +10,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mxpeak.errors import ResourceError, UnknownTypeError, UsageError
-from mxpeak.installation import install_command
-from mxpeak.library.frameworks import Framework, framework_of, is_sparse, is_traced
+from mxpeak.errors import UnknownTypeError, UsageError
+from mxpeak.library.frameworks import Framework, framework_of, is_sparse, is_traced, torch_tensors
 from mxpeak.library.frameworks import device_of as device_by_dlpack
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -204,15 +203,7 @@ def device_for(name: str, *devices: str | None) -> Any:
 
 def opened(name: str) -> Any:
     """Return the torch device with this name; raise an error if PyTorch or the device is missing."""
-    try:
-        from mxpeak.kernels.torch.engine.tensors import device_named
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "torch":
-            raise
-        raise ResourceError(
-            f'device="{name}" needs PyTorch, which is not installed; run {install_command("gpu")}'
-        ) from None
-    return device_named(name)
+    return torch_tensors(f'device="{name}"').device_named(name)
 
 
 def check_finite(x: Any, name: str, xp: Any) -> None:

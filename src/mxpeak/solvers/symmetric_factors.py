@@ -47,14 +47,6 @@ class SymmetricFactors(ArrayFactors):
         self.A_inf, self.A_one, _ = matrix.norms
         self.singular, self.scaled = F.breakdown, matrix.balance is not None
 
-    def solve(self, B: Block) -> Block:
-        """Return A_s^-1 B in the precision of the factors."""
-        return self._solve(B, transposed=not self.matrix.W_is_A)
-
-    def solve_transposed(self, B: Block) -> Block:
-        """Return A_s^-T B in the precision of the factors."""
-        return self._solve(B, transposed=self.matrix.W_is_A)
-
     def _solve(self, B: Block, *, transposed: bool) -> Block:
         conj: Any = lambda V: V  # noqa: E731
         if transposed and self.factor.W.hermitian and self.matrix.is_complex:

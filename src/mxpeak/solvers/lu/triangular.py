@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.kernels.contract.lu import BlockSolver
-from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 
@@ -60,9 +59,7 @@ class Factored:
         Each right-hand side takes 2·N² flops in fp64. Collective over the grid.
         """
         A, kernels = self._A, self._kernels
-        s, x = _zeros(A.rows, r, kernels), _zeros(A.cols, r, kernels)
-        if A.grid.q == 0:
-            kernels.add_scaled(s, -1.0, r)
+        s, x = _begun(A, r, kernels)
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True)
         s[...] = 0.0
         _solve(A, s, x, kernels, self._diagonal("upper"), lower=False)
@@ -71,9 +68,7 @@ class Factored:
     def solve_transposed(self, c: Vector) -> Any:
         """Return L^-T U^-T c over the rows, for c over the columns (the same along every process column)."""
         A, kernels = self._A, self._kernels
-        s, x = _zeros(A.cols, c, kernels), _zeros(A.rows, c, kernels)
-        if A.grid.p == 0:
-            kernels.add_scaled(s, -1.0, c)
+        s, x = _begun(A, c, kernels, transposed=True)
         _solve(A, s, x, kernels, self._diagonal("upper"), lower=False, transposed=True)
         s[...] = 0.0
         _solve(A, s, x, kernels, self._diagonal("lower"), lower=True, transposed=True)
@@ -102,13 +97,9 @@ class FactoredCholesky:
         Each right-hand side takes 2·N² flops in fp64. Collective over the grid.
         """
         A, kernels = self._A, self._kernels
-        s, y = _zeros(A.rows, r, kernels), _zeros(A.cols, r, kernels)
-        if A.grid.q == 0:
-            kernels.add_scaled(s, -1.0, r)
+        s, y = _begun(A, r, kernels)
         _solve(A, s, y, kernels, self._solve_diagonal, lower=True)
-        s, x = _zeros(A.cols, r, kernels), _zeros(A.rows, r, kernels)
-        if A.grid.p == 0:
-            kernels.add_scaled(s, -1.0, y)
+        s, x = _begun(A, y, kernels, transposed=True)
         _solve(A, s, x, kernels, self._solve_diagonal, lower=True, transposed=True)
         return x
 
@@ -119,9 +110,16 @@ class FactoredCholesky:
         self._ready[step.k](x, transposed=not transposed)
 
 
-def _zeros(along: BlockCyclic, like: Vector, kernels: Kernels) -> Vector:
-    """Return zeros for the local part of one dimension of the matrix, with as many columns as `like`."""
-    return kernels.xp.zeros((along.local_size, *like.shape[1:]))
+def _begun(A: DistMatrix, b: Vector, kernels: Kernels, *, transposed: bool = False) -> tuple[Vector, Vector]:
+    """Return the sums s and the solution x at the start of a solve with right-hand side b, for `_solve`.
+
+    One rank of each process row subtracts b from its part of s, or one of each process column if `transposed`.
+    """
+    over, under, first = (A.cols, A.rows, A.grid.p) if transposed else (A.rows, A.cols, A.grid.q)
+    s, x = (kernels.xp.zeros((along.local_size, *b.shape[1:])) for along in (over, under))
+    if first == 0:
+        kernels.add_scaled(s, -1.0, b)
+    return s, x
 
 
 def _solve(

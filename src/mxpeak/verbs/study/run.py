@@ -16,7 +16,7 @@ The figures are those of Dongarra and Luszczek, "HPL-MxP Benchmark", 2025.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite, log10, sqrt
@@ -400,23 +400,23 @@ def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
 
 
 def _gmres_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the range of steps by diagonal scale c. `unsolved` counts the cases that n steps did not solve."""
-    by_scale = []
-    for c in sorted({case["diagonal_scale"] for case in cases}):
-        chosen = [case for case in cases if case["diagonal_scale"] == c]
-        steps = [float(case["steps"]) for case in chosen if case["steps"] is not None]
-        by_scale.append({"diagonal_scale": c, "steps": _range(steps), "unsolved": len(chosen) - len(steps)})
-    return {"by_scale": by_scale}
+    """Return the range of steps by diagonal scale c."""
+    return {"by_scale": _steps_by("diagonal_scale", sorted({case["diagonal_scale"] for case in cases}), cases)}
 
 
 def _generator_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the range of steps by generator. `unsolved` counts the cases that n steps did not solve."""
-    by_generator = []
-    for name in dict.fromkeys(case["generator"] for case in cases):
-        chosen = [case for case in cases if case["generator"] == name]
+    """Return the range of steps by generator."""
+    return {"by_generator": _steps_by("generator", dict.fromkeys(case["generator"] for case in cases), cases)}
+
+
+def _steps_by(key: str, values: Iterable[Any], cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the range of steps for each value of `key`. `unsolved` counts the cases that n steps did not solve."""
+    ranges = []
+    for value in values:
+        chosen = [case for case in cases if case[key] == value]
         steps = [float(case["steps"]) for case in chosen if case["steps"] is not None]
-        by_generator.append({"generator": name, "steps": _range(steps), "unsolved": len(chosen) - len(steps)})
-    return {"by_generator": by_generator}
+        ranges.append({key: value, "steps": _range(steps), "unsolved": len(chosen) - len(steps)})
+    return ranges
 
 
 def _pivoting_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
