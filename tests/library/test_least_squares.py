@@ -6,13 +6,18 @@ import pickle
 import warnings
 from collections.abc import Iterator
 from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import mxpeak as mx
+from mxpeak.kernels.choose import dense
+from mxpeak.kernels.host.engine import blas
 from mxpeak.library.dense import least_squares
+from mxpeak.solvers.least_squares import QrFactors
 from tests.support.roundoff import U
 from tests.support.systems import KERNELS, TYPES, dense_kernels, layouts, random
 
@@ -250,6 +255,56 @@ def test_equal_columns_share_the_solution() -> None:
     x, info = mx.lstsq(A, [1.0, 2.0, 3.0])
     assert info.rank == 1
     assert np.allclose(x, [0.5, 0.5], atol=1e-15)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("decades", [0, 5, 12])
+def test_the_inverse_of_r_bounds_its_condition(is_complex: bool, decades: int) -> None:
+    rng, n = np.random.default_rng(3), 30
+    A = (
+        rng.standard_normal((50, n))
+        @ np.diag(np.logspace(0, -decades, n))
+        @ np.linalg.qr(rng.standard_normal((n, n)))[0]
+    )
+    factors = QrFactors(dense(None), A * (1 + 1j) if is_complex else A, np.dtype(complex if is_complex else float))
+    condition = np.linalg.cond(factors.R)
+    assert (1 - 1e-3) * condition <= factors.condition_bound() <= 1.001 * n * condition
+    factors.R[3, 3] = 0.0
+    assert factors.condition_bound() == inf
+
+
+@pytest.mark.parametrize(("m", "decades", "noise"), [(40, 3, 1.0), (40, 7, 1e6), (40, 7, 1e-9), (400, 7, 1e4)])
+def test_a_bound_of_the_condition_changes_no_warning(
+    m: int, decades: int, noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, n = np.random.default_rng(5), 30
+    A = (
+        rng.standard_normal((m, n))
+        @ np.diag(np.logspace(0, -decades, n))
+        @ np.linalg.qr(rng.standard_normal((n, n)))[0]
+    )
+    b = A @ np.ones(n) + noise * rng.standard_normal(m)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        info = mx.lstsq(A, b)[1]
+        monkeypatch.setattr("mxpeak.solvers.least_squares.INVERTED", 0)
+        other = mx.lstsq(A, b)[1]
+    assert (info.method, info.precision, info.ill_conditioned) == (other.method, other.precision, other.ill_conditioned)
+
+
+@pytest.mark.parametrize(("m", "n", "threads"), [(300, 20, 1), (20, 300, 1), (3000, 200, 2)])
+def test_small_problems_use_one_thread_of_blas(m: int, n: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    factor = QrFactors.condition_bound
+
+    def observed(self: Any) -> float:
+        found.append(max(controller.num_threads for controller in blas._controllers()))
+        return factor(self)
+
+    monkeypatch.setattr(QrFactors, "condition_bound", observed)
+    with threadpool_limits(2):
+        mx.lstsq(random((m, n)), random((m,)))
+    assert found == [threads]
 
 
 def test_an_unclear_rank_is_warned_of() -> None:

@@ -46,6 +46,8 @@ from mxpeak.solvers.scaling import powers, scale_rows
 REDUCTION = 2.0**-20
 #: Number of random vectors and of steps for estimates of the largest and the smallest singular value.
 PROBES, POWER_STEPS = 4, 4
+#: Largest order of R for which R^-1 takes less time than random vectors, and number of entries of a small A.
+INVERTED, SMALL = 256, 2**20
 #: Number of corrections with singular values. They are necessary only if the residual is small relative to b.
 SVD_STEPS = 3
 #: Right-hand sides outside 1/FAR to FAR are scaled, because the squares of their entries may overflow or underflow.
@@ -93,11 +95,17 @@ class QrFactors:
         self.m, self.n = max(A.shape), min(A.shape)
         self.u = float(xp.finfo(A.dtype).eps) / 2
         self.is_complex = _is_complex(xp, A)
-        ones = [xp.ones(size, dtype=xp.float64) for size in A.shape]
-        self.D = powers(kernels.largest_entries(A, *ones)[0 if self.wide else 1], xp)
+        self.D = powers(self._largest_entries(), xp)
         R = kernels.triangle_of_qr(A.T if self.wide else A, self.D, dtype)
         self.R = xp.astype(self._conj(R) if self.wide else R, A.dtype, copy=False)
         self.sizes = _norms(xp, self.R)
+
+    def _largest_entries(self) -> Vector:
+        """Return the largest absolute entry of each column of C in fp64."""
+        xp, A, axis = self.xp, self.A, 0 if self.wide else 1
+        if self.m * self.n <= SMALL:
+            return _widest(xp, xp.max(xp.abs(A), axis=1 - axis))
+        return self.kernels.largest_entries(A, *(xp.ones(size, dtype=xp.float64) for size in A.shape))[axis]
 
     def _conj(self, V: Block) -> Block:
         return self.xp.conj(V) if self.is_complex else V
@@ -149,6 +157,20 @@ class QrFactors:
 
         C, C_T = (self.A.T, self.A) if self.wide else (self.A, self.A.T)
         return product(C, scale_rows(xp, self.D, Y)), self.D[:, None] * product(C_T, X)
+
+    def condition_bound(self) -> float:
+        """Return an upper bound of the two-norm condition number of R, or inf if R is large, singular or not finite.
+
+        The bound is computed from R^-1, because ||R||_2² <= ||R||_1·||R||_inf. It is at most n times too large.
+        """
+        xp, R = self.xp, self.R
+        if self.n > INVERTED or not float(xp.min(xp.abs(R.diagonal()))) > 0.0:
+            return inf
+        squares = 1.0
+        for T in (R, self.kernels.solve_triangle(R, xp.eye(self.n, dtype=R.dtype))):
+            sizes = _widest(xp, xp.abs(T))
+            squares *= float(xp.max(xp.sum(sizes, axis=0))) * float(xp.max(xp.sum(sizes, axis=1)))
+        return sqrt(squares) if squares < inf else inf
 
     def condition(self) -> float:
         """Return an estimate of the two-norm condition number of R, or inf if R is singular or not finite.

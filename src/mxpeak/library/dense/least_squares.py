@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isfinite, sqrt
@@ -19,9 +20,10 @@ from mxpeak.library.dense.solving import kernels_for
 from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.outcomes import Info, warned
-from mxpeak.library.policy import choose_qr_precision, max_gmres_steps
+from mxpeak.library.policy import choose_qr_precision, max_gmres_steps, qr_on_one_thread
 from mxpeak.library.types import own_precision, roundoff, typed, with_precision_of, working_type
 from mxpeak.precision import PRECISIONS
+from mxpeak.runtime.host_modes import one_thread
 from mxpeak.solvers.accuracy import plain_lu
 from mxpeak.solvers.forward_error import ErrorBound
 from mxpeak.solvers.least_squares import (
@@ -244,7 +246,8 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     B = block(b, dtype, kernels)
     if not (k := columns(b)):  # A has a rank although there is no x
         B = xp.zeros((m, 1), dtype=M.dtype)
-    with kernels.computing():
+    small = kernels.device is None and qr_on_one_thread(m, n)
+    with kernels.computing(), one_thread() if small else nullcontext():
         check_finite(M, "A", xp)
         M, exponent = raised(xp, M)
         exponents = unit_exponents(xp, B)
@@ -293,6 +296,11 @@ class _Found:
     condition: Estimates
     bounds: Estimates | None
     values: Any = None
+
+
+def _most_condition(name: str, factors: QrFactors) -> float:
+    """Return the largest condition number of R in this precision at which refinement converges."""
+    return min(COARSE / PRECISIONS[name].u, sqrt(SQUARED / factors.u))
 
 
 class _Problem:
@@ -359,10 +367,11 @@ class _Problem:
         kernels, xp, A, B = self._kernels, self._kernels.xp, self._A, self._B
         with self._spans("factor"):
             factors = QrFactors(kernels, A, typed(self._dtype.kind == "c", wide=name == "fp64"))
-            condition = factors.condition()
+            condition = factors.condition_bound()
+            if not (bounded := condition <= _most_condition(name, factors)):
+                condition = factors.condition()
         coarse, m, k = PRECISIONS[name].u > factors.u, factors.m, B.shape[1]
-        limit = min(COARSE / PRECISIONS[name].u, sqrt(SQUARED / factors.u))
-        if not condition <= limit:
+        if not condition <= _most_condition(name, factors):
             self._note_failure(name, f"the condition of A is {condition:.1e} or more")
             return None
         F, G = self._sides(factors)
@@ -380,6 +389,9 @@ class _Problem:
         x = xp.asarray(X, copy=True) if factors.wide else factors.D[:, None] * Y
         residual = kernels.residual(B, A, X) if factors.wide else xp.asarray(X, copy=True)
         solved = Solved(factors, F, G, X, Y, done.eta)
+        sensitivity = factors.sensitivity(F, X, Y, condition, self._u)
+        if bounded and not sensitivity < LOST:
+            sensitivity = factors.sensitivity(F, X, Y, factors.condition(), self._u)
         return _Found(
             xp.astype(x, A.dtype, copy=False),
             residual,
@@ -389,7 +401,7 @@ class _Problem:
             name,
             done.history,
             done.steps,
-            factors.sensitivity(F, X, Y, condition, self._u),
+            sensitivity,
             Estimates(lambda: (condition_number(solved),)),
             Estimates(lambda: error_bound(solved)),
         )
