@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from fractions import Fraction
 from itertools import combinations
 from math import gcd, log2, prod
 from types import SimpleNamespace
@@ -27,14 +28,29 @@ from mxpeak.kernels.contract.emulation import (
 )
 from mxpeak.kernels.host.engine import matrix_engines
 from mxpeak.kernels.host.kernels import HostKernels
+from mxpeak.kernels.host.lu import emulated_tiles
 from mxpeak.kernels.host.lu import emulation as host
 from mxpeak.kernels.reference import emulation as reference
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
-from tests.support.backends import Backend, sizes
+from tests.support.backends import BACKENDS, Backend, backend_named, sizes
 from tests.support.blocks import WIDE, matrix, numbers, panel
 from tests.support.hpl_ranks import solve, system
 from tests.support.roundoff import U
+
+#: The host's two methods. The tiles are those of the software model, which needs no processor with AMX.
+HOST_ENGINES = {"host by SGEMM": None, "host by tiles": matrix_engines.SOFTWARE_INT8}
+
+
+@pytest.fixture(params=[*BACKENDS, *HOST_ENGINES])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each backend in turn, and each method of the host."""
+    if request.param not in HOST_ENGINES:
+        return backend_named(request.param)
+    kernels = HostKernels(2, poison=True, units=())
+    kernels.int8_engine = HOST_ENGINES[request.param]
+    return Backend(request.param, kernels)
+
 
 #: Half the distance of subnormal numbers: the rounding error of results below the normal range.
 HALF_TINIEST = WIDE(2.0) ** -1075
@@ -237,12 +253,14 @@ def test_a_long_product_is_split(backend: Backend, rng: Any) -> None:
         assert counts.emulated == (1 if backend.name == "reference" else parts)
 
 
-@pytest.mark.parametrize("module", ["mxpeak.kernels.host.lu.emulation", "mxpeak.kernels.torch.lu.emulation"])
-def test_blocks_are_independent(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
-    """A NaN and a large span in one block leave the others emulated."""
-    if backend.name == "reference" or backend.on_torch != ("torch" in module):
-        pytest.skip("this file does not compute for this backend")
-    monkeypatch.setattr(f"{module}.BLOCK", 16)
+def test_blocks_are_independent(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NaN in one block leaves the others emulated."""
+    if backend.name == "reference":
+        pytest.skip("the reference has one block")
+    if backend.on_torch:
+        monkeypatch.setattr("mxpeak.kernels.torch.lu.emulation.BLOCK", 16)
+    monkeypatch.setattr(host, "BLOCK", 16)
+    monkeypatch.setattr(emulated_tiles, "block_side", lambda k: 16)
     A, B, C = rng.standard_normal((40, 9)), rng.standard_normal((9, 33)), rng.standard_normal((40, 33))
     A[20, 3] = np.nan
     found, counts = subtracted(backend, C, A, B)
@@ -264,35 +282,82 @@ def test_a_gpu_without_int8_products_is_named() -> None:
 # --- INT8 tiles of AMX, computed by loops with the same layouts
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (32, 32, 64), (33, 70, 65), (70, 31, 300), (5, 64, 129)])
-def test_tiles_give_the_residues_of_sgemm(rng: Any, shape: tuple[int, int, int]) -> None:
-    m, n, k = shape
-    A, B = (np.rint(np.ldexp(rng.random((lines, k)) - 0.5, 56)) for lines in (m, n))
-    engines = [matrix_engines.SOFTWARE_INT8]
-    if matrix_engines.is_present(matrix_engines.INT8_UNIT):
-        engines.append(matrix_engines.AMX_INT8)
-    by_sgemm = host.products_by_sgemm(A, B, MODULI)
-    for engine in engines:
-        assert np.array_equal(host.products_by_tiles(engine, A, B, MODULI), by_sgemm), engine
+def int8_engines() -> list[int]:
+    """The software model of the tiles, and AMX where it is present."""
+    amx = matrix_engines.is_present(matrix_engines.INT8_UNIT)
+    return [matrix_engines.SOFTWARE_INT8, *[matrix_engines.AMX_INT8] * amx]
 
 
-def test_a_product_by_tiles_is_that_by_sgemm(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels, found = HostKernels(1, units=()), []
-    A, B, C = rng.standard_normal((45, 70)), rng.standard_normal((70, 37)), rng.standard_normal((45, 37))
-    for engine in (None, matrix_engines.SOFTWARE_INT8):
-        monkeypatch.setattr(kernels, "int8_engine", engine)
-        found.append(C.copy())
-        assert kernels.subtract_emulated_product(found[-1], A, B).emulated == 1
-    assert np.array_equal(*found)
-    assert in_bounds(found[0], C, A, B)
+@pytest.mark.parametrize("engine", int8_engines())
+def test_products_by_tiles_on_several_pieces(rng: Any, engine: int) -> None:
+    """Shapes of more than one piece, of parts of tiles, and of sums that are stored between parts of k."""
+    kernels = HostKernels(2, units=())
+    kernels.int8_engine = engine
+    rows, columns, steps = emulated_tiles.PIECE_ROWS, emulated_tiles.PIECE_COLUMNS, emulated_tiles.STEPS
+    for m, n, k in ((rows + 33, columns + 1, 5), (33, 70, steps * 64 + 65), (65, 31, 2 * steps * 64)):
+        A, B, C = rng.standard_normal((m, k)), rng.standard_normal((k, n)), rng.standard_normal((m, n))
+        found = C.copy()
+        counts = kernels.subtract_emulated_product(found, A, B)
+        assert (counts.emulated, counts.widened, counts.native) == (1, 0, 0)
+        assert in_bounds(found, C, A, B), (m, n, k)
+
+
+@pytest.mark.parametrize("engine", int8_engines())
+def test_the_largest_sums_of_tiles(engine: int) -> None:
+    """All terms are equal: every residue occurs DEPTH times in a sum."""
+    kernels = HostKernels(1, units=())
+    kernels.int8_engine = engine
+    for value in (127.0, 128.0, 2.0**52 - 1, 3.0**33):
+        A, B, C = np.full((2, DEPTH), value), np.full((DEPTH, 3), -value), np.zeros((2, 3))
+        assert kernels.subtract_emulated_product(C, A, B).emulated == 1
+        assert in_bounds(C, np.zeros((2, 3)), A, B), value
+
+
+def test_packed_residues_are_exact(rng: Any) -> None:
+    """Of integers with few and with all digits, also of those with the largest digits and of halves of moduli."""
+    few, all_digits = (emulated_tiles.DIGIT * d for d in (emulated_tiles.FEW_DIGITS, emulated_tiles.DIGITS))
+    for bits, count in ((few - 2, emulated_tiles.FEW_DIGITS), (all_digits - 10, emulated_tiles.DIGITS)):
+        x = np.rint(np.ldexp(rng.random((3, 400)) - 0.5, rng.integers(1, bits + 1, (3, 400))))
+        x[0, :6] = (
+            128,
+            -128,
+            0,
+            2.0 ** (bits - 1),
+            sum(2.0**14 * 2.0 ** (15 * d) for d in range(3)),
+            -(2.0**44) - 2.0**29,
+        )
+        table = np.array([emulated_tiles._digit_residues(m) for m in MODULI], np.float32)
+        operands = emulated_tiles.Operands.of(emulated_tiles.Memory(), len(MODULI), 3, 3, 400)
+        p = np.full(3, bits)
+        scaled = [np.ldexp(x, -bits) for _ in range(2)]
+        emulated_tiles._pack(0, 1, *scaled, p, p, count, table, *operands)
+        for t, m in enumerate(MODULI):
+            left = operands.left[t].reshape(-1, 32, 64).transpose(1, 0, 2).reshape(32, -1)
+            right = operands.right[t].view(np.int8).reshape(-1, 32, 4).transpose(1, 0, 2).reshape(32, -1)
+            assert np.array_equal(left, right)
+            assert not left[3:].any()
+            assert not left[:, 400:].any()
+            assert all((int(a) - int(r)) % m == 0 for a, r in zip(x.flat, left[:3, :400].flat)), m
+
+
+def test_words_of_fractions_restore_an_integer_exactly_enough() -> None:
+    """Against exact fractions: the exact words end at their unit, and the last has 53 bits of the rest."""
+    for count in (1, 2, 15, USUAL, 20, MOST):
+        words, M = emulated_tiles.fraction_words(count)
+        assert len(words) % 2 == 0
+        for m, of_modulus in zip(MODULI, words.T):
+            exact = Fraction(pow(prod(MODULI[:count]) // m, -1, m), m)
+            error = abs(sum(map(Fraction, of_modulus)) - exact)
+            assert float(error) * 128 * count * M <= 2.0 ** (2 * 52 - 1 - 53 - 3), count
+            assert of_modulus[0] * 2.0**WORD == int(exact * 2**WORD)
 
 
 def test_the_int8_tile_is_four_instructions_of_amx() -> None:
-    """The assembly of the tile, assembled for a processor that need not be there."""
+    """The assembly of the steps, assembled for a processor that need not be there."""
     if platform.machine() != "x86_64":
         pytest.skip("this processor's compiler does not assemble x86 instructions")
     inputs = ",".join("r" * 5)
-    text = matrix_engines._amx("tdpbssd").replace("\n", "\\0A")
+    text = matrix_engines._amx_steps("tdpbssd", matrix_engines.PACKED).replace("\n", "\\0A")
     code = (
         "define void @tile(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e) {\n"
         f'call void asm sideeffect "{text}", "{inputs},~{{rax}},~{{rcx}},~{{rdx}},~{{rsi}},~{{rdi}},~{{r8}},~{{r9}}"'

@@ -184,9 +184,8 @@ def dense(device: Any, *, emulated: bool = False) -> DenseKernels:
     return TorchDense(device, emulation=emulated_products(device) if emulated else None)
 
 
-@cache
 def _host_emulation() -> EmulatedProducts | None:
-    """Return the host's emulated products on as many threads as BLAS has."""
+    """Return the host's emulated products on as many threads as BLAS has, with their own counts and memory."""
     from mxpeak.kernels.host.engine.blas import one_thread, own_threads
     from mxpeak.kernels.host.kernels import HostKernels
 

@@ -3,7 +3,8 @@
 A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, and AVX-512 computes C -= A
 B. A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both
 instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B. AVX-512 reads one pair of
-A, repeated, and 16 pairs of B. For 8-bit numbers, four entries of B along k replace a pair, and sums are in INT32.
+A, repeated, and 16 pairs of B. For 8-bit numbers, four entries of B along k replace a pair, sums are in INT32, and A
+is packed by steps of a tile, so that each block is contiguous.
 
 llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. All other parts of a
 product are ordinary compiled code (`operands`).
@@ -26,11 +27,13 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import inner
-from mxpeak.kernels.host.engine.vector_ir import vector_at
+from mxpeak.kernels.host.engine.vector_ir import vector_at, widened_bf16
 
 #: The largest number of rows of a tile, the number of columns of a tile, and the multiple to which k is padded with
 #: zeros.
 ROWS, COLUMNS, DEPTH = 32, 32, 32
+#: Bytes of a row of A in one step of a tile, and bytes of a step of A and of B in packed operands.
+STEP_BYTES, PACKED = 64, 2048
 
 #: The number by which compiled code selects each matrix engine. SOFTWARE_INT8 selects compiled loops, which compute the
 #: same tiles as AMX_INT8 and test its layouts on other processors.
@@ -107,8 +110,19 @@ TILE_CONFIG = np.zeros(64, dtype=np.uint8)
 TILE_CONFIG[0], TILE_CONFIG[16:32:2], TILE_CONFIG[48:56] = 1, 64, 16
 
 
-def _amx(multiply: str) -> str:
-    """Return the AMX assembly of T = A B in 2×2 blocks of 16×16. Each loaded block is used for two products."""
+_ZERO = "".join(f"tilezero %tmm{t}\n" for t in range(4))
+#: The four blocks of T at address $0, where the rows of T are 128 bytes apart.
+_T_BLOCKS = ("(%rsi,%rax,1)", "64(%rsi,%rax,1)", "2048(%rsi,%rax,1)", "2112(%rsi,%rax,1)")
+_AT_T = "movq $0, %rsi\nmovl $$128, %eax\n"
+_LOAD = _AT_T + "".join(f"tileloadd {block}, %tmm{t}\n" for t, block in enumerate(_T_BLOCKS))
+_STORE = _AT_T + "".join(f"tilestored %tmm{t}, {block}\n" for t, block in enumerate(_T_BLOCKS))
+
+
+def _amx_steps(multiply: str, advance: int) -> str:
+    """Return the AMX assembly of steps along k, in 2×2 blocks of 16×16. Each loaded block is used for two products.
+
+    `advance` is the distance of two steps of A in bytes. The arguments $1 to $4 are those of `tile` behind T.
+    """
     return f"""
         movq $1, %rsi
         movq $2, %rdx
@@ -117,10 +131,6 @@ def _amx(multiply: str) -> str:
         movq $3, %rdi
         movq $4, %rcx
         movl $$128, %eax
-        tilezero %tmm0
-        tilezero %tmm1
-        tilezero %tmm2
-        tilezero %tmm3
     1:
         tileloadd (%rsi,$2,1), %tmm4
         tileloadd (%rdi,%rax,1), %tmm6
@@ -130,17 +140,17 @@ def _amx(multiply: str) -> str:
         tileloadd (%rdx,$2,1), %tmm5
         {multiply} %tmm6, %tmm5, %tmm2
         {multiply} %tmm7, %tmm5, %tmm3
-        addq $$64, %rsi
-        addq $$64, %rdx
+        addq $${advance}, %rsi
+        addq $${advance}, %rdx
         addq $$2048, %rdi
         decq %rcx
         jnz 1b
-        movq $0, %rsi
-        tilestored %tmm0, (%rsi,%rax,1)
-        tilestored %tmm1, 64(%rsi,%rax,1)
-        tilestored %tmm2, 2048(%rsi,%rax,1)
-        tilestored %tmm3, 2112(%rsi,%rax,1)
     """
+
+
+def _amx(multiply: str, advance: int = 64) -> str:
+    """Return the AMX assembly of T = A B."""
+    return _ZERO + _amx_steps(multiply, advance) + _STORE
 
 
 def _avx512() -> str:
@@ -236,8 +246,28 @@ def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
 
 
 @intrinsic
-def _tile_amx_int8(typingctx, T, A, lda, B, depths):
-    return _assembled(INT8_UNIT, _amx("tdpbssd"), 5, _TILE_REGISTERS)
+def _packed_amx_bf16(typingctx, T, A, lda, B, depths):
+    return _assembled(INT8_UNIT, _amx("tdpbf16ps", PACKED), 5, _TILE_REGISTERS)
+
+
+@intrinsic
+def _steps_amx_int8(typingctx, T, A, lda, B, depths):
+    return _assembled(INT8_UNIT, _amx_steps("tdpbssd", PACKED), 5, _TILE_REGISTERS)
+
+
+@intrinsic
+def _zero_amx(typingctx):
+    return _assembled(INT8_UNIT, _ZERO, 0, [])
+
+
+@intrinsic
+def _load_amx(typingctx, T):
+    return _assembled(INT8_UNIT, _LOAD, 1, _TILE_REGISTERS)
+
+
+@intrinsic
+def _store_amx(typingctx, T):
+    return _assembled(INT8_UNIT, _STORE, 1, _TILE_REGISTERS)
 
 
 @intrinsic
@@ -290,23 +320,66 @@ def tile(unit, T, A, lda, B, depths):
         _tile_amx_fp16(T, A, lda, B, depths)
 
 
-@inner()
-def tile_int8(unit, T, A, lda, B, depths):
-    """Compute T = A B for INT8 numbers: 32 rows, 32 columns and 64·depths entries along k, with sums in INT32.
+@inner(inline=True)
+def begin_sums(unit, T, added):
+    """Set this thread's sums to zero or, if `added`, to those at address T, before `add_steps_int8`.
 
-    The arguments are those of `tile`. The layout of A and B is that of pairs, with four entries along k instead of two.
+    AMX has the sums in registers. The software model has them at T.
     """
     if unit == AMX_INT8:
-        _tile_amx_int8(T, A, lda, B, depths)
+        if added:
+            _load_amx(T)
+        else:
+            _zero_amx()
+    elif not added:
+        sums = vector_at(T, ROWS * COLUMNS, np.int32)
+        sums[:] = 0
+
+
+@inner(inline=True)
+def store_sums(unit, T):
+    """Store this thread's sums at address T: row-major, with 32 numbers per row."""
+    if unit == AMX_INT8:
+        _store_amx(T)
+
+
+@inner()
+def add_steps_int8(unit, T, A, B, steps):
+    """Add A B to this thread's sums, for INT8 numbers.
+
+    T, A and B are addresses. For each step, A has 32 rows of STEP_BYTES adjacent bytes, and B has a table of 16×32
+    words with four entries along k.
+    """
+    if unit == AMX_INT8:
+        _steps_amx_int8(T, A, np.int64(STEP_BYTES), B, steps)
         return
     for i in range(ROWS):
-        sums, a = vector_at(T + i * COLUMNS * 4, COLUMNS, np.int32), vector_at(A + i * lda, depths * 64, np.int8)
+        sums = vector_at(T + i * COLUMNS * 4, COLUMNS, np.int32)
+        for step in range(steps):
+            a = vector_at(A + step * PACKED + i * STEP_BYTES, STEP_BYTES, np.int8)
+            for group in range(STEP_BYTES // 4):
+                b = vector_at(B + step * PACKED + group * COLUMNS * 4, COLUMNS * 4, np.int8)
+                for j in range(COLUMNS):
+                    for byte in range(4):
+                        sums[j] += np.int32(a[4 * group + byte]) * np.int32(b[4 * j + byte])
+
+
+@inner()
+def packed_tile_bf16(unit, T, A, B, steps):
+    """Compute T = A B for bf16 numbers with sums in fp32; the layout is that of `add_steps_int8`."""
+    if unit == AMX_INT8:
+        _packed_amx_bf16(T, A, np.int64(STEP_BYTES), B, steps)
+        return
+    for i in range(ROWS):
+        sums = vector_at(T + i * COLUMNS * 4, COLUMNS, np.float32)
         sums[:] = 0
-        for group in range(depths * 16):
-            b = vector_at(B + group * COLUMNS * 4, COLUMNS * 4, np.int8)
-            for j in range(COLUMNS):
-                for byte in range(4):
-                    sums[j] += np.int32(a[4 * group + byte]) * np.int32(b[4 * j + byte])
+        for step in range(steps):
+            a = vector_at(A + step * PACKED + i * STEP_BYTES, STEP_BYTES // 2, np.int16)
+            for pair in range(STEP_BYTES // 4):
+                b = vector_at(B + step * PACKED + pair * COLUMNS * 4, COLUMNS * 2, np.int16)
+                for j in range(COLUMNS):
+                    for half in range(2):
+                        sums[j] += widened_bf16(a[2 * pair + half]) * widened_bf16(b[2 * j + half])
 
 
 @intrinsic

@@ -213,23 +213,26 @@ def piece(typingctx, a, first, count):
     return result(a, types.int64, types.int64), codegen
 
 
-def emit_prefetch(builder, address, write):
-    """Emit a prefetch of the cache line at `address`, for reading if write = 0, for writing also if write = 1."""
+def emit_prefetch(builder, address, write, keep=3):
+    """Emit a prefetch of the cache line at `address`, for reading if write = 0, for writing also if write = 1.
+
+    keep = 3 stands for the first-level cache, keep = 2 for the second-level cache.
+    """
     function_type = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
     function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
-    write, keep, data = (ir.Constant(_I32, value) for value in (write, 3, 1))
+    write, keep, data = (ir.Constant(_I32, value) for value in (write, keep, 1))
     builder.call(function, [builder.inttoptr(address, _I8.as_pointer()), write, keep, data])
 
 
-def _prefetching(write):
-    """Return an intrinsic that prefetches a cache line, for reading if write = 0, for writing also if write = 1."""
+def _prefetching(write, keep=3):
+    """Return an intrinsic that prefetches a cache line; the arguments are those of `emit_prefetch`."""
 
     @intrinsic
     def prefetch(typingctx, address):
         """Prefetch the cache line at `address`."""
 
         def codegen(context, builder, signature, args):
-            emit_prefetch(builder, args[0], write)
+            emit_prefetch(builder, args[0], write, keep)
             return context.get_dummy_value()
 
         return types.void(types.int64), codegen
@@ -237,8 +240,8 @@ def _prefetching(write):
     return prefetch
 
 
-#: Prefetch a cache line for reading and writing, or only for reading.
-prefetch, prefetch_read = _prefetching(1), _prefetching(0)
+#: Prefetch a cache line for reading and writing, only for reading, or only for reading to the second-level cache.
+prefetch, prefetch_read, prefetch_far = _prefetching(1), _prefetching(0), _prefetching(0, 2)
 
 
 @intrinsic
@@ -323,6 +326,45 @@ def nearest(typingctx, x):
         return builder.call(function, args)
 
     return types.float64(types.float64), codegen
+
+
+#: The number of sums that `weighted_sums` computes.
+SUMS = 16
+
+
+@intrinsic
+def weighted_sums(typingctx, R, stride, count, words, out, row_bytes):
+    """Compute out_wj = Σ_t words_wt R_tj for w = 0, 1 and SUMS numbers j.
+
+    R, `words` and `out` are addresses. R has rows of int8 numbers, `stride` bytes apart; `words` has two rows of
+    `count` fp64 numbers; `out` has two rows of fp64 numbers, `row_bytes` apart.
+    """
+
+    def codegen(context, builder, signature, args):
+        R, stride, count, words, out, row_bytes = args
+        double, eight = ir.DoubleType(), ir.IntType(8)
+        wide, narrow = ir.VectorType(double, SUMS), ir.VectorType(eight, SUMS)
+        totals = [cgutils.alloca_once(builder, wide) for _ in range(2)]
+        for total in totals:
+            builder.store(constant(double, [0.0] * SUMS), total)
+        multiply_add = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(wide, [wide] * 3), f"llvm.fma.v{SUMS}f64"
+        )
+        with cgutils.for_range(builder, count) as loop:
+            at = builder.inttoptr(builder.add(R, builder.mul(loop.index, stride)), narrow.as_pointer())
+            r = builder.sitofp(builder.load(at, align=1), wide)
+            for w, total in enumerate(totals):
+                index = builder.add(loop.index, builder.mul(count, _I64(w)))
+                address = builder.inttoptr(builder.add(words, builder.shl(index, _I64(3))), double.as_pointer())
+                lane = builder.insert_element(ir.Constant(wide, ir.Undefined), builder.load(address), _I32(0))
+                word = builder.shuffle_vector(lane, lane, constant(_I32, [0] * SUMS))
+                builder.store(builder.call(multiply_add, [r, word, builder.load(total)]), total)
+        for w, total in enumerate(totals):
+            address = builder.add(out, builder.mul(row_bytes, _I64(w)))
+            builder.store(builder.load(total), builder.inttoptr(address, wide.as_pointer()), align=8)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 6), codegen
 
 
 #: Whether the target processor has instructions that convert fp16 to fp32. False if Numba compiles for a different

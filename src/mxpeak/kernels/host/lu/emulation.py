@@ -1,15 +1,13 @@
-"""Emulate fp64 products by exact products of INT8 residues; `contract.emulation` describes the method.
+"""Emulate fp64 products by exact products of INT8 residues in SGEMM; `contract.emulation` describes the method.
 
-The threads compute separate blocks of C. For each block, a thread scales the rows of A and the columns of B, selects
-the number of moduli, and computes residues, products and sums. AMX multiplies INT8 residues, which are packed into its
-tiles as they are computed. On other processors, SGEMM multiplies the residues. Its sums of up to 2^10 products below
-2^14 are exact, but 16 such products take about 8 times as long as DGEMM. AVX512-VNNI would not help: it has 8 times the
-rate of fp64, so that 16 products take twice as long as DGEMM.
+Processors without a matrix engine for INT8 numbers use it. The threads compute separate blocks of C. For each block, a
+thread scales the rows of A and the columns of B, selects the number of moduli, and computes residues, products and
+sums. Sums of up to 2^10 products below 2^14 are exact in SGEMM, but 16 such products take about 8 times as long as
+DGEMM. AVX512-VNNI would not help: it has 8 times the rate of fp64, so that 16 products take twice as long as DGEMM.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import product
 from math import log2
 from typing import Any, NamedTuple
@@ -34,9 +32,7 @@ from mxpeak.kernels.contract.emulation import (
 )
 from mxpeak.kernels.host.engine import blas
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, inner, jit
-from mxpeak.kernels.host.engine.matrix_engines import COLUMNS, ROWS, TILE_CONFIG, begin, end, tile_int8
-from mxpeak.kernels.host.engine.vector_ir import address_of, bits_of, float_of, nearest, row, vector_at
-from mxpeak.kernels.host.lu.operands import STRIPS, aligned, left_stride
+from mxpeak.kernels.host.engine.vector_ir import bits_of, float_of, nearest, row
 from mxpeak.kernels.host.lu.row_moves import copy_block
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -46,8 +42,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 1024
 #: The largest k for which SGEMM multiplies residues exactly.
 EXACT = 1 << 10
-#: Entries along k of one step of a tile. Packed operands are padded with zeros to a multiple.
-BYTES = 64
 #: The exponent of a line that contains NaN or infinity.
 NOT_FINITE = 1 << 20
 #: 2^PART and 2^(2·PART), and the unit of the first word of a fraction.
@@ -72,22 +66,17 @@ class Lines(NamedTuple):
     sums: Array
 
 
-def subtract_part(
-    tid: int, threads: int, C: Array, A: Array, B: Array, engine: int | None, counts: list[Emulation]
-) -> None:
-    """Compute this thread's blocks of C -= A B, and add their counts to counts[tid].
-
-    `engine` is the code of the matrix engine that multiplies INT8 residues, or None for SGEMM.
-    """
+def subtract_part(tid: int, threads: int, C: Array, A: Array, B: Array, counts: list[Emulation]) -> None:
+    """Compute this thread's blocks of C -= A B, and add their counts to counts[tid]."""
     (m, k), n = A.shape, B.shape[1]
     for i, j in list(product(range(0, m, BLOCK), range(0, n, BLOCK)))[tid::threads]:
         rows, columns = slice(i, i + BLOCK), slice(j, j + BLOCK)
         for k0 in range(0, k, DEPTH):
             depth = slice(k0, k0 + DEPTH)
-            counts[tid] += _subtract_block(C[rows, columns], A[rows, depth], B[depth, columns], engine)
+            counts[tid] += _subtract_block(C[rows, columns], A[rows, depth], B[depth, columns])
 
 
-def _subtract_block(C: Array, A: Array, B: Array, engine: int | None) -> Emulation:
+def _subtract_block(C: Array, A: Array, B: Array) -> Emulation:
     """Compute C -= A B for one block, by residues if possible, and return how."""
     left, right = _scaled(A), _scaled(B.T)
     if max(left.exponents.max(), right.exponents.max()) < NOT_FINITE:
@@ -96,8 +85,7 @@ def _subtract_block(C: Array, A: Array, B: Array, engine: int | None) -> Emulati
             to_integers(left.entries, p)
             to_integers(right.entries, q)
             constants = residues(moduli)
-            multiply = products_by_sgemm if engine is None else partial(products_by_tiles, engine)
-            R = multiply(left.entries, right.entries, constants.moduli)
+            R = products_by_sgemm(left.entries, right.entries, constants.moduli)
             words, M = np.array(constants.words, np.float64), float(constants.product)
             subtract_restored(C, R, words, M, left.exponents - p, right.exponents - q)
             return emulated_with(moduli)
@@ -147,38 +135,22 @@ def products_by_sgemm(A: Array, B: Array, moduli: tuple[int, ...]) -> Array:
     return R
 
 
-def products_by_tiles(engine: int, A: Array, B: Array, moduli: tuple[int, ...]) -> Array:
-    """Return the same residues as `products_by_sgemm`, computed by a matrix engine in tiles."""
-    (m, k), n = A.shape, len(B)
-    depths = -(-k // BYTES)
-    R, lines = np.empty((len(moduli), m, n), np.int8), 4 * left_stride(BYTES * depths // 2)
-    left = aligned((m + ROWS) * lines, np.dtype(np.int8)).reshape(m + ROWS, lines)
-    strips, groups = -(-n // COLUMNS), BYTES * depths // 4
-    right = aligned(strips * groups * COLUMNS, np.dtype(np.int32)).reshape(strips, groups, COLUMNS)
-    left[m:], right[-1], sums = 0, 0, aligned(ROWS * COLUMNS, np.dtype(np.int32)).reshape(ROWS, COLUMNS)
-    for R_t, modulus in zip(R, moduli):
-        pack_left(A, constants_of(modulus), left)
-        pack_right(B, constants_of(modulus), right)
-        multiply_tiles(engine, TILE_CONFIG, left, right, sums, modulus, R_t)
-    return R
-
-
 def constants_of(modulus: int) -> Array:
     """Return m and its `part_residues`, for compiled code."""
     return np.array([modulus, *part_residues(modulus)], np.float64)
 
 
 @inner(inline=True)
-def _power_of_two(e):
+def power_of_two(e):
     """Return 2^e for -1022 <= e <= 1023."""
     return float_of(np.uint64(e + 1023) << np.uint64(52))
 
 
 @inner(inline=True)
-def _times_power(x, e):
+def times_power(x, e):
     """Return x · 2^e for |x| < 2^900 and e <= 2046. Two factors are needed, because 2^e may be outside the range."""
     half = e >> 1
-    return x * _power_of_two(max(half, -1022)) * _power_of_two(max(e - half, -1022))
+    return x * power_of_two(max(half, -1022)) * power_of_two(max(e - half, -1022))
 
 
 @inner()
@@ -197,20 +169,28 @@ def _exponent(a):
     return exponent - 1022
 
 
+@inner()
+def scale_line(a):
+    """Scale a line in place, and return the binary logarithm of its scale, or NOT_FINITE for NaN or infinity."""
+    e = _exponent(a)
+    if e != NOT_FINITE:
+        for j in range(a.shape[0]):
+            a[j] = times_power(a[j], -e)
+    return e
+
+
 @jit(MATRIX, MATRIX32, INTEGERS, VECTOR, later=True)
 def scale_lines(entries, bounds, exponents, sums):
     """Scale row-major lines in place, and compute the other members of `Lines`."""
     tiny = np.float32(TINY)
     for i in range(entries.shape[0]):
         a, low = row(entries, i, 0, entries.shape[1]), row(bounds, i, 0, entries.shape[1])
-        e = _exponent(a)
+        e = scale_line(a)
         exponents[i], total = e, 0.0
         if e == NOT_FINITE:
             continue
         for j in range(a.shape[0]):
-            x = a[j]
-            a[j] = _times_power(x, -e)
-            low[j] = max(np.float32(abs(a[j])), tiny) if x != 0.0 else np.float32(0.0)
+            low[j] = max(np.float32(abs(a[j])), tiny) if a[j] != 0.0 else np.float32(0.0)
         for j in range(a.shape[0]):
             total += abs(a[j])
         sums[i] = total
@@ -241,9 +221,9 @@ def largest_product(G, p, q, largest):
     """Set largest[0] to the maximum of G_il · 2^(p_i + q_l)."""
     most = 0.0
     for i in range(G.shape[0]):
-        g, scale = row(G, i, 0, G.shape[1]), _power_of_two(p[i])
+        g, scale = row(G, i, 0, G.shape[1]), power_of_two(p[i])
         for j in range(g.shape[0]):
-            most = max(most, np.float64(g[j]) * scale * _power_of_two(q[j]))
+            most = max(most, np.float64(g[j]) * scale * power_of_two(q[j]))
     largest[0] = most
 
 
@@ -251,7 +231,7 @@ def largest_product(G, p, q, largest):
 def to_integers(entries, bits):
     """Replace each entry of line i with the integer nearest to 2^bits_i times the entry."""
     for i in range(entries.shape[0]):
-        a, scale = row(entries, i, 0, entries.shape[1]), _power_of_two(bits[i])
+        a, scale = row(entries, i, 0, entries.shape[1]), power_of_two(bits[i])
         for j in range(a.shape[0]):
             a[j] = nearest(a[j] * scale)
 
@@ -288,51 +268,6 @@ def add_exact(P, sums):
         p, s = row(P, i, 0, P.shape[1]), row(sums, i, 0, P.shape[1])
         for j in range(p.shape[0]):
             s[j] += np.int32(p[j])
-
-
-@inner()
-def _pack_line(a, constants, out):
-    """Write the residues of a line to `out` as INT8 numbers, followed by zeros up to a multiple of BYTES."""
-    m, power, second_power = constants[0], constants[1], constants[2]
-    inverse, k = 1.0 / m, a.shape[0]
-    for j in range(k):
-        out[j] = np.int8(np.int32(residue(a[j], m, inverse, power, second_power)))
-    for j in range(k, (k + BYTES - 1) // BYTES * BYTES):
-        out[j] = np.int8(0)
-
-
-@jit(MATRIX, VECTOR, SMALL, later=True)
-def pack_left(integers, constants, out):
-    """Write the residues of rows of A' to the rows of `out`."""
-    for i in range(integers.shape[0]):
-        _pack_line(row(integers, i, 0, integers.shape[1]), constants, row(out, i, 0, out.shape[1]))
-
-
-@jit(MATRIX, VECTOR, STRIPS, allocates=True, later=True)
-def pack_right(integers, constants, strips):
-    """Write the residues of columns of B' to strips of 32 columns, whose words contain four entries along k."""
-    groups = strips.shape[1]
-    line = np.empty((1, 4 * groups), np.int8)
-    for j in range(integers.shape[0]):
-        _pack_line(row(integers, j, 0, integers.shape[1]), constants, row(line, 0, 0, 4 * groups))
-        words = vector_at(address_of(line, 0, 0), groups, np.int32)
-        for group in range(groups):
-            strips[j // COLUMNS, group, j % COLUMNS] = words[group]
-
-
-@jit(INT, types.uint8[::1], SMALL, STRIPS, SUMS, INT, SMALL, later=True)
-def multiply_tiles(engine, config, left, strips, sums, modulus, out):
-    """Write the residues of the product of two packed operands to `out`, tile by tile."""
-    begin(engine, np.int64(config.ctypes.data))
-    T, lda, depths = address_of(sums, 0, 0), np.int64(left.strides[0]), strips.shape[1] * 4 // BYTES
-    for s in range(strips.shape[0]):
-        c0, B = s * COLUMNS, np.int64(strips.ctypes.data) + s * np.int64(strips.strides[0])
-        c1 = min(c0 + COLUMNS, out.shape[1])
-        for i in range(0, out.shape[0], ROWS):
-            tile_int8(engine, T, address_of(left, i, 0), lda, B, depths)
-            for r in range(min(ROWS, out.shape[0] - i)):
-                reduce_row(row(sums, r, 0, c1 - c0), modulus, row(out, i + r, c0, c1))
-    end(engine)
 
 
 @inner()
@@ -374,15 +309,15 @@ def subtract_restored(C, R, words, M, by_row, by_column):
             x = fraction[j] * UNIT
             fraction[j] = x - nearest(x)
         for w in range(1, words.shape[0]):
-            s, unit = row(sums, w, 0, columns), _power_of_two(-WORD * (w + 1))
+            s, unit = row(sums, w, 0, columns), power_of_two(-WORD * (w + 1))
             for j in range(columns):
                 fraction[j] += s[j] * unit
         c = row(C, i, 0, columns)
         for j in range(columns):
-            c[j] -= _times_power(fraction[j] * M, by_row[i] + by_column[j])
+            c[j] -= times_power(fraction[j] * M, by_row[i] + by_column[j])
 
 
-#: The entry points of products by SGEMM, and those that are also called if a matrix engine multiplies residues.
+#: The entry points of products by SGEMM.
 BY_SGEMM = (
     scale_lines,
     largest_ratios,
@@ -393,4 +328,3 @@ BY_SGEMM = (
     reduce_sums,
     subtract_restored,
 )
-BY_TILES = (pack_left, pack_right, multiply_tiles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,17 @@ from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, BlockSolver, PanelSolve,
 from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.engine.team import Team
-from mxpeak.kernels.host.lu import block, cast, emulation, operands, row_moves, row_sums, solves, triangle
+from mxpeak.kernels.host.lu import (
+    block,
+    cast,
+    emulated_tiles,
+    emulation,
+    operands,
+    row_moves,
+    row_sums,
+    solves,
+    triangle,
+)
 from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.lu.panel import HostPanels
 from mxpeak.kernels.synchronous import Synchronous
@@ -62,6 +73,7 @@ class HostLu(HostPanels, Synchronous):
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
         int8 = matrix_engines.INT8_UNIT
         #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
+        self._emulation_memory = emulated_tiles.Memory()
         self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
         #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
         #: (`inverse`).
@@ -225,8 +237,13 @@ class HostLu(HostPanels, Synchronous):
     def subtract_emulated_product(self, C: Array, A: Array, B: Array) -> Emulation:
         if C.strides[1] != C.itemsize:
             C, A, B = C.T, B.T, A.T  # compiled loops need C by rows
+        if self.int8_engine is not None:
+            native = partial(self._team.run, self._product_part)
+            return emulated_tiles.subtract_product(
+                self._team, self.int8_engine, self._emulation_memory, C, A, B, native
+            )
         counts = [Emulation()] * self.threads
-        self._team.run(emulation.subtract_part, self.threads, C, A, B, self.int8_engine, counts)
+        self._team.run(emulation.subtract_part, self.threads, C, A, B, counts)
         return sum(counts, Emulation())
 
     def solve_upper(self, U: Array, x: Array) -> None:
@@ -308,9 +325,9 @@ class HostLu(HostPanels, Synchronous):
             y += factor * x
 
     def abs_sums(self, A: Array, by_row: Array, by_column: Array) -> None:
-        partial = self.matrix(self.threads, A.shape[1])
-        self._team.run(triangle.abs_sums, self.threads, A, by_row, partial)
-        np.sum(partial, axis=0, out=by_column)
+        parts = self.matrix(self.threads, A.shape[1])
+        self._team.run(triangle.abs_sums, self.threads, A, by_row, parts)
+        np.sum(parts, axis=0, out=by_column)
 
     def sum_squares(self, x: Array) -> float:
         with np.errstate(all="ignore"):
