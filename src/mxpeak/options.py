@@ -79,7 +79,7 @@ def suggestion(word: str, names: Iterable[str], listing: str) -> str:
     return f"see {listing}" if name is None else f"did you mean {name}? See {listing}"
 
 
-def integer(least: int, most: int = LARGEST_N) -> ValueParser[int]:
+def integer(least: int, largest: int = LARGEST_N) -> ValueParser[int]:
     """Return a parser of integers in [least, most]."""
 
     def parse(text: str) -> int:
@@ -88,18 +88,18 @@ def integer(least: int, most: int = LARGEST_N) -> ValueParser[int]:
         except ValueError:
             digits = ", or has too many digits" * (len(text) > DIGITS)
             raise UsageError(
-                f"{quoted(text)} is not an integer{digits}; use an integer from {least} to {most}"
+                f"{quoted(text)} is not an integer{digits}; use an integer from {least} to {largest}"
             ) from None
-        if not least <= value <= most:
-            raise UsageError(f"{quoted(str(value))[1:-1]} is out of range; use an integer from {least} to {most}")
+        if not least <= value <= largest:
+            raise UsageError(f"{quoted(str(value))[1:-1]} is out of range; use an integer from {least} to {largest}")
         return value
 
     return ValueParser(parse)
 
 
-def count(least: int, most: int = LARGEST_N) -> ValueParser[int]:
+def count(least: int, largest: int = LARGEST_N) -> ValueParser[int]:
     """Return a parser of integers in [least, most] in the notations 20000, 20_000, 20k and 2e4."""
-    whole = integer(least, most)
+    whole = integer(least, largest)
 
     def parse(text: str) -> int:
         match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)(?:[eE](\d{1,2})|([kM]))", text)
@@ -125,7 +125,7 @@ def seconds(text: str) -> float:
     return float(match[1]) * TIME_UNITS[match[2]]
 
 
-def real(least: float = -math.inf, most: float = math.inf) -> ValueParser[float]:
+def real(least: float = -math.inf, largest: float = math.inf) -> ValueParser[float]:
     """Return a parser of finite numbers in [least, most]."""
 
     def parse(text: str) -> float:
@@ -135,8 +135,8 @@ def real(least: float = -math.inf, most: float = math.inf) -> ValueParser[float]
             raise UsageError(f"{quoted(text)} is not a number; use a number") from None
         if not math.isfinite(value):
             raise UsageError(f"{quoted(text)} is not a finite number; use a finite number")
-        if not least <= value <= most:
-            limits = f"of at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
+        if not least <= value <= largest:
+            limits = f"of at least {least:g}" if math.isinf(largest) else f"from {least:g} to {largest:g}"
             raise UsageError(f"{value:g} is out of range; use a number {limits}")
         return value
 

@@ -315,9 +315,9 @@ class Spans:
         """Return the rows in the table of steps; after the end, the last row is that of the complete computation."""
         return self._rows.kept
 
-    def record(self, most: int = MOST_EVENTS) -> float:
-        """Start to record spans as events, at most `most`, and return the current time of the clock."""
-        self.events, self._most_events = [], most
+    def record(self, max_events: int = MOST_EVENTS) -> float:
+        """Start to record spans as events, at most `max_events`, and return the current time of the clock."""
+        self.events, self._most_events = [], max_events
         self.started, self._start = self.clock(), self.stopwatch.mark()
         return self.started
 

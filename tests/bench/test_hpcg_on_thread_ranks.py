@@ -95,10 +95,10 @@ def on_ranks(body: Callable[[OnRank], Any], shape: Triple, grid: Triple, **how: 
     return found[0]
 
 
-def solved(most: int = 500, tolerance: float = 0.0, preconditioned: bool = True) -> Callable[[OnRank], Any]:
+def solved(max_steps: int = 500, tolerance: float = 0.0, preconditioned: bool = True) -> Callable[[OnRank], Any]:
     def body(rank: OnRank) -> tuple[CgSolve, float]:
         system = rank.system(preconditioned)
-        return conjugate_gradients(system, most=most, tolerance=tolerance), system.max_error(1.0)
+        return conjugate_gradients(system, max_steps=max_steps, tolerance=tolerance), system.max_error(1.0)
 
     return body
 
@@ -115,7 +115,7 @@ def test_the_natural_order_is_the_reference(
     grid: Triple, residual: float, unpreconditioned: int, preconditioned: int
 ) -> None:
     def body(rank: OnRank) -> tuple[float, Spectral]:
-        return solved(most=50)(rank)[0].residual, rank.spectral()
+        return solved(max_steps=50)(rank)[0].residual, rank.spectral()
 
     found, spectral = on_ranks(body, cube(16), grid, order="natural")
     # The last of the 50 steps are below the rounding of the first: from there on the order of sums is seen, in the
@@ -234,7 +234,7 @@ def test_the_solution_is_one(grid: Triple, storage: str) -> None:
 
 
 def test_threads_do_not_change_the_iterations() -> None:
-    one, three = (on_ranks(solved(most=40), cube(16), (1, 1, 1), threads=threads)[0] for threads in (1, 3))
+    one, three = (on_ranks(solved(max_steps=40), cube(16), (1, 1, 1), threads=threads)[0] for threads in (1, 3))
     # Each thread has its own part of a dot product; up to where rounding is seen, the residuals are the same.
     assert one.history[:10] == pytest.approx(three.history[:10], rel=1e-4)
 
@@ -242,9 +242,9 @@ def test_threads_do_not_change_the_iterations() -> None:
 def test_a_second_solve_with_the_same_system_is_the_first_one_again() -> None:
     def body(rank: OnRank) -> None:
         system = rank.system()
-        first = conjugate_gradients(system, most=12, tolerance=0.0)
+        first = conjugate_gradients(system, max_steps=12, tolerance=0.0)
         system.restart_from_zero()
-        assert conjugate_gradients(system, most=12, tolerance=0.0) == first
+        assert conjugate_gradients(system, max_steps=12, tolerance=0.0) == first
 
     run_ranks(2, lambda comm: body(OnRank(comm, cube(8), (1, 1, 2))))
 

@@ -148,7 +148,7 @@ def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: 
         if comm.rank == culprit:
             made.b[17] = bad
         system = system_of(kernels, comm, made, made.hierarchies[0], 30)
-        done = gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
+        done = gmres_ir(system, system.norm_of_b(), restart=30, max_steps=300, tolerance=TOLERANCE)
         return done.outcome, done.steps
 
     assert run_ranks(3, body) == [(Outcome.NOT_FINITE, 0)] * 3
@@ -165,7 +165,7 @@ def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
         def solve() -> Any:
             made.hierarchies[0].clear()
             system = system_of(kernels, comm, made, made.hierarchies[0], 30)
-            return gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
+            return gmres_ir(system, system.norm_of_b(), restart=30, max_steps=300, tolerance=TOLERANCE)
 
         first = solve()
         for level in made.levels(0):
@@ -248,8 +248,8 @@ def test_a_basis_in_16_bits_reaches_the_threshold_and_is_labelled(ranks: int, ba
     ortho = result.result["solves"] * sum(cgs2_bytes(rows, k, 4, 2) for k in range(1, 6))
     assert result.phases["ortho"]["bytes"] == ortho
     fp32 = measured(ranks, rt=0.01, iterations=5, warmup="none", nx=16)
-    most = 1.25 * fp32.validation["mixed_iterations"]
-    assert check["mixed_iterations"] <= most, "a cycle ends where rounding would hide its further steps"
+    max_steps = 1.25 * fp32.validation["mixed_iterations"]
+    assert check["mixed_iterations"] <= max_steps, "a cycle ends where rounding would hide its further steps"
     saved = fp32.problem["memory_bytes"]["mixed"] - p["memory_bytes"]["mixed"]
     assert saved == (31 * 2 - 4) * rows, "half of 31 vectors, less one more in fp32"
 

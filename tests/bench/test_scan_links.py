@@ -180,7 +180,7 @@ def test_an_absolute_limit() -> None:
 def test_many_links_are_not_listed() -> None:
     links = invented(HOSTS, {(0, 2): 0.1})
     verdict = decide_links(links, positions(HOSTS), 0.3)
-    section = link_sections(links, verdict, most=3)
+    section = link_sections(links, verdict, max_links=3)
     assert [(link["source"], link["dest"]) for link in section["links"]] == [(0, 2)]
     assert section["link_count"] == len(links)
 

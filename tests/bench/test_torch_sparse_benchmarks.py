@@ -94,7 +94,7 @@ def cg(kernels: Any, comm: Communicator, box: Box, storage: str) -> Any:
     made = made_for_hpcg(kernels, comm, box, storage)
     top = made.hierarchies[0].top
     system = CgSystem(kernels, comm, top.A, made.b, partial(cycle, top), Spans())
-    done = conjugate_gradients(system, most=60, tolerance=1e-10)
+    done = conjugate_gradients(system, max_steps=60, tolerance=1e-10)
     return done.outcome, done.steps, done.history, system.max_error(1.0)
 
 

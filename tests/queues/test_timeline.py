@@ -143,7 +143,7 @@ def test_hpg_mxp_hides_its_halo_on_the_two_finest_levels(transport: str) -> None
 
     The first cycle, in which tables are made, does not count.
     """
-    _, logs = runs.hpg_mxp((1, 1, 8), transport, most=1, side=16, only_cycles=True)
+    _, logs = runs.hpg_mxp((1, 1, 8), transport, max_steps=1, side=16, only_cycles=True)
     by_size = {256: H200, 128: find_machine("frontier")}
     for large, machine in by_size.items() if transport == "nccl" else zip(by_size, reversed(by_size.values())):
         sizes = Boxes(16, large)

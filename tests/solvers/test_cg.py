@@ -57,7 +57,7 @@ def A(rng: np.random.Generator) -> Any:
 def test_the_solution_is_found_and_the_residual_of_the_recurrence_is_the_true_one(A: Any) -> None:
     x = np.ones(N)
     system = Dense(A, A @ x)
-    done = conjugate_gradients(system, most=10 * N, tolerance=1e-13)
+    done = conjugate_gradients(system, max_steps=10 * N, tolerance=1e-13)
     assert done.outcome == Outcome.SOLVED
     assert done.steps == len(done.history) - 1 < 2 * N
     assert done.history[0] == 1.0
@@ -71,12 +71,14 @@ def test_the_solution_is_found_and_the_residual_of_the_recurrence_is_the_true_on
 @pytest.mark.parametrize("different", [1, 2, 5])
 def test_it_takes_as_many_steps_as_there_are_different_eigenvalues(rng: np.random.Generator, different: int) -> None:
     values = np.resize(np.arange(1.0, different + 1.0), N)
-    done = conjugate_gradients(Dense(with_eigenvalues(rng, values), rng.standard_normal(N)), most=N, tolerance=1e-12)
+    done = conjugate_gradients(
+        Dense(with_eigenvalues(rng, values), rng.standard_normal(N)), max_steps=N, tolerance=1e-12
+    )
     assert (done.outcome, done.steps) == (Outcome.SOLVED, different)
 
 
 def test_with_the_inverse_as_preconditioner_one_step_does(A: Any, rng: np.random.Generator) -> None:
-    done = conjugate_gradients(Dense(A, rng.standard_normal(N), np.linalg.inv(A)), most=N, tolerance=1e-12)
+    done = conjugate_gradients(Dense(A, rng.standard_normal(N), np.linalg.inv(A)), max_steps=N, tolerance=1e-12)
     assert (done.outcome, done.steps) == (Outcome.SOLVED, 1)
 
 
@@ -84,7 +86,7 @@ def test_a_better_preconditioner_takes_fewer_steps(rng: np.random.Generator) -> 
     values = np.geomspace(1.0, 1e4, N)
     A = np.diag(values) + with_eigenvalues(rng, np.linspace(0.1, 0.9, N))
     plain, scaled = (
-        conjugate_gradients(Dense(A, np.ones(N), M_inverse), most=500, tolerance=1e-10).steps
+        conjugate_gradients(Dense(A, np.ones(N), M_inverse), max_steps=500, tolerance=1e-10).steps
         for M_inverse in (None, np.diag(1.0 / np.diag(A)))
     )
     assert scaled < plain / 2
@@ -92,7 +94,7 @@ def test_a_better_preconditioner_takes_fewer_steps(rng: np.random.Generator) -> 
 
 def test_a_tolerance_of_zero_takes_all_steps_and_each_is_seen(A: Any, rng: np.random.Generator) -> None:
     seen: list[int] = []
-    done = conjugate_gradients(Dense(A, rng.standard_normal(N)), most=17, tolerance=0.0, watch=seen.append)
+    done = conjugate_gradients(Dense(A, rng.standard_normal(N)), max_steps=17, tolerance=0.0, watch=seen.append)
     assert done.outcome == Outcome.NOT_CONVERGED
     assert seen == list(range(1, 18))
     assert done.steps == 17
@@ -100,15 +102,15 @@ def test_a_tolerance_of_zero_takes_all_steps_and_each_is_seen(A: Any, rng: np.ra
 
 def test_it_ends_at_the_first_step_that_will_do(A: Any, rng: np.random.Generator) -> None:
     b = rng.standard_normal(N)
-    long = conjugate_gradients(Dense(A, b), most=20, tolerance=0.0).history
+    long = conjugate_gradients(Dense(A, b), max_steps=20, tolerance=0.0).history
     aim = long[9]
-    done = conjugate_gradients(Dense(A, b), most=20, tolerance=aim)
+    done = conjugate_gradients(Dense(A, b), max_steps=20, tolerance=aim)
     assert done.steps == next(k for k, residual in enumerate(long) if residual <= aim)
 
 
 def test_the_direction_before_the_first_step_is_not_read(A: Any) -> None:
     system = Dense(A, np.ones(N))
-    done = conjugate_gradients(system, most=5, tolerance=0.0)
+    done = conjugate_gradients(system, max_steps=5, tolerance=0.0)
     assert np.isfinite(system.x).all()
     assert system.reads_of_p == done.steps - 1
 
@@ -117,7 +119,7 @@ def test_the_direction_before_the_first_step_is_not_read(A: Any) -> None:
 
 
 def test_nothing_to_solve_is_solved_without_a_step(A: Any) -> None:
-    done = conjugate_gradients(Dense(A, np.zeros(N)), most=5, tolerance=0.0)
+    done = conjugate_gradients(Dense(A, np.zeros(N)), max_steps=5, tolerance=0.0)
     assert (done.outcome, done.steps, done.initial) == (Outcome.SOLVED, 0, 0.0)
 
 
@@ -126,17 +128,17 @@ def test_what_is_not_finite_ends_it_and_is_said(A: Any, bad: float) -> None:
     b = np.ones(N)
     b[3] = bad
     with np.errstate(invalid="ignore"):
-        done = conjugate_gradients(Dense(A, b), most=5, tolerance=1e-10)
+        done = conjugate_gradients(Dense(A, b), max_steps=5, tolerance=1e-10)
     assert (done.outcome, done.steps) == (Outcome.NOT_FINITE, 0)
 
 
 @pytest.mark.parametrize("what", ["A", "M"])
 def test_what_is_not_positive_ends_it_before_it_is_divided_by(A: Any, what: str) -> None:
     system = Dense(-A, np.ones(N)) if what == "A" else Dense(A, np.ones(N), -np.eye(N))
-    done = conjugate_gradients(system, most=5, tolerance=1e-10)
+    done = conjugate_gradients(system, max_steps=5, tolerance=1e-10)
     assert (done.outcome, done.steps, done.residual) == (Outcome.NOT_CONVERGED, 0, 1.0)
 
 
 def test_a_residual_of_nothing_ends_it_even_where_all_steps_were_asked_for() -> None:
-    done = conjugate_gradients(Dense(2.0 * np.eye(3), np.array([1.0, 2.0, 4.0])), most=5, tolerance=0.0)
+    done = conjugate_gradients(Dense(2.0 * np.eye(3), np.array([1.0, 2.0, 4.0])), max_steps=5, tolerance=0.0)
     assert (done.outcome, done.steps, done.residual) == (Outcome.SOLVED, 1, 0.0)

@@ -160,7 +160,7 @@ def test_a_matrix_that_a_format_does_not_hold_is_rounded_as_far_as_was_allowed(t
     assert [level.A.A.values for level in made.levels(0)] == [values] * LEVELS
     assert hierarchy.outer.A.values == "fp64"
     system = system_of(kernels, Solo(), made, hierarchy, 30)
-    done = gmres_ir(system, system.norm_of_b(), restart=30, most=300, tolerance=TOLERANCE)
+    done = gmres_ir(system, system.norm_of_b(), restart=30, max_steps=300, tolerance=TOLERANCE)
     assert done.outcome == Outcome.SOLVED
     # ||A^-1|| <= 1 / (26.1 - 26·0.99), and a row sum of A is at most 26.1.
     assert system.max_error(1.0) <= TOLERANCE * 26.1 * math.sqrt(box.rows) / (26.1 - 26 * 0.99)

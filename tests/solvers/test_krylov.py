@@ -48,7 +48,9 @@ class DenseSystem:
 
     def solve(self, **options: Any) -> Solve:
         return gmres_ir(
-            self, float(np.linalg.norm(self.b)), **{"restart": self.restart, "most": 200, "tolerance": 0.0, **options}
+            self,
+            float(np.linalg.norm(self.b)),
+            **{"restart": self.restart, "max_steps": 200, "tolerance": 0.0, **options},
         )
 
 
@@ -182,7 +184,7 @@ def test_a_cycle_ends_with_the_first_number_that_is_not_finite(rng: Any, bad: fl
 def test_every_step_has_the_smallest_residual_of_its_krylov_space(rng: Any) -> None:
     n = 23
     A, b = well_conditioned(rng, n)
-    done = DenseSystem(A, b).solve(most=n - 3)
+    done = DenseSystem(A, b).solve(max_steps=n - 3)
     scale = float(np.linalg.norm(b))
     for k, estimate in enumerate(done.estimates, start=1):
         # Products, bases and least squares of both sides are good to about n·u·||A||·||x|| each: 10 covers them.
@@ -205,7 +207,7 @@ def test_a_system_of_n_unknowns_is_solved_in_n_steps(rng: Any) -> None:
 def test_restarts_begin_with_the_residual_that_is_left(rng: Any) -> None:
     n, m = 31, 4
     A, b = well_conditioned(rng, n)
-    done = DenseSystem(A, b, restart=m).solve(restart=m, most=5 * m)
+    done = DenseSystem(A, b, restart=m).solve(restart=m, max_steps=5 * m)
     assert done.cycles == [m] * 5
     x = np.zeros(n)
     for k in range(5):
@@ -222,7 +224,7 @@ def test_the_preconditioner_stands_on_the_right(rng: Any) -> None:
     n = 17
     A, b = well_conditioned(rng, n)
     rough = np.linalg.inv(np.triu(A))
-    done = DenseSystem(A, b, inverse=rough).solve(most=6)
+    done = DenseSystem(A, b, inverse=rough).solve(max_steps=6)
     # x = M^-1 Q t, and A M^-1 is the operator whose Krylov space is searched.
     wanted = best_residual(A @ rough, b, 6) / np.linalg.norm(b)
     assert done.residual == pytest.approx(wanted, abs=100 * n * U)
@@ -256,20 +258,20 @@ def test_a_cycle_ends_with_the_first_estimate_that_will_do(rng: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("restart", "most", "cycles"),
+    ("restart", "max_steps", "cycles"),
     [(30, 300, [30] * 10), (40, 300, [40] * 7 + [20]), (30, 31, [30, 1]), (30, 7, [7]), (1, 5, [1] * 5), (30, 0, [])],
 )
-def test_the_most_steps_are_taken_and_not_one_more(restart: int, most: int, cycles: list[int]) -> None:
-    done = gmres_ir(ScriptedSystem([1.0]), 1.0, restart=restart, most=most, tolerance=0.0)
+def test_the_most_steps_are_taken_and_not_one_more(restart: int, max_steps: int, cycles: list[int]) -> None:
+    done = gmres_ir(ScriptedSystem([1.0]), 1.0, restart=restart, max_steps=max_steps, tolerance=0.0)
     assert done.cycles == cycles
-    assert done.steps == sum(cycles) == most
+    assert done.steps == sum(cycles) == max_steps
     assert done.outcome == Outcome.NOT_CONVERGED
     assert len(done.history) == len(cycles) + 1
 
 
 @pytest.mark.parametrize(("last", "solved"), [(1e-9, True), (1.001e-9, False)])
 def test_a_true_residual_of_the_tolerance_will_do_and_no_larger_one(last: float, solved: bool) -> None:
-    done = gmres_ir(ScriptedSystem([1.0, 2e-9, last]), 1.0, restart=3, most=6, tolerance=1e-9)
+    done = gmres_ir(ScriptedSystem([1.0, 2e-9, last]), 1.0, restart=3, max_steps=6, tolerance=1e-9)
     assert done.cycles == [3, 3]
     assert (done.outcome == Outcome.SOLVED) == solved
 
@@ -314,7 +316,7 @@ def test_a_space_that_is_exhausted_ends_the_cycle_with_the_solution_in_it() -> N
 
 def test_only_the_last_of_n_steps_gains_anything_on_a_cycle_of_unit_vectors() -> None:
     A, b = cyclic(8)
-    done = DenseSystem(A, b).solve(most=8)
+    done = DenseSystem(A, b).solve(max_steps=8)
     assert done.estimates[:-1] == [1.0] * 7
     assert done.estimates[-1] == done.residual == 0.0
     assert done.outcome == Outcome.SOLVED
@@ -322,7 +324,7 @@ def test_only_the_last_of_n_steps_gains_anything_on_a_cycle_of_unit_vectors() ->
 
 def test_a_solve_that_gains_nothing_over_ten_cycles_is_given_up() -> None:
     A, b = cyclic(8)
-    done = DenseSystem(A, b).solve(restart=3, most=10_000, tolerance=1e-9)
+    done = DenseSystem(A, b).solve(restart=3, max_steps=10_000, tolerance=1e-9)
     assert done.outcome == Outcome.NOT_CONVERGED
     assert done.cycles == [3] * STALL_CYCLES
     assert done.history == [1.0] * (STALL_CYCLES + 1)
@@ -330,7 +332,7 @@ def test_a_solve_that_gains_nothing_over_ten_cycles_is_given_up() -> None:
 
 def test_a_solve_that_shall_take_all_steps_is_not_given_up() -> None:
     A, b = cyclic(8)
-    done = DenseSystem(A, b).solve(restart=3, most=100)
+    done = DenseSystem(A, b).solve(restart=3, max_steps=100)
     assert done.steps == 100
     assert done.outcome == Outcome.NOT_CONVERGED
 
@@ -338,7 +340,7 @@ def test_a_solve_that_shall_take_all_steps_is_not_given_up() -> None:
 @pytest.mark.parametrize(("factor", "cycles"), [(STALL**0.08, STALL_CYCLES), (STALL**0.12, 100)])
 def test_ten_cycles_have_to_gain_a_thousandth(factor: float, cycles: int) -> None:
     system = ScriptedSystem([factor**k for k in range(200)])
-    done = gmres_ir(system, 1.0, restart=2, most=200, tolerance=1e-9)
+    done = gmres_ir(system, 1.0, restart=2, max_steps=200, tolerance=1e-9)
     assert len(done.cycles) == cycles
 
 
@@ -352,9 +354,9 @@ def test_a_singular_matrix_ends_and_leaves_x_finite() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_ends_the_solve_at_once(bad: float) -> None:
-    at_first = gmres_ir(ScriptedSystem([bad]), 1.0, restart=3, most=300, tolerance=1e-9)
+    at_first = gmres_ir(ScriptedSystem([bad]), 1.0, restart=3, max_steps=300, tolerance=1e-9)
     assert (at_first.outcome, at_first.steps) == (Outcome.NOT_FINITE, 0)
-    later = gmres_ir(ScriptedSystem([1.0, 0.5, bad]), 1.0, restart=3, most=300, tolerance=0.0)
+    later = gmres_ir(ScriptedSystem([1.0, 0.5, bad]), 1.0, restart=3, max_steps=300, tolerance=0.0)
     assert (later.outcome, later.cycles) == (Outcome.NOT_FINITE, [3, 3])
     assert later.history[:2] == [1.0, 0.5]
 
@@ -367,7 +369,7 @@ def test_a_nan_or_inf_in_the_system_is_an_outcome_and_no_error(rng: Any, where: 
     parts[where].flat[3] = bad
     with np.errstate(invalid="ignore"):
         system = DenseSystem(**parts)
-        done = gmres_ir(system, 3.0, restart=5, most=300, tolerance=1e-9)
+        done = gmres_ir(system, 3.0, restart=5, max_steps=300, tolerance=1e-9)
     assert done.outcome == Outcome.NOT_FINITE
     assert done.steps <= 5
 
@@ -379,7 +381,7 @@ def test_whoever_watches_sees_every_cycle(rng: Any) -> None:
     A, b = well_conditioned(rng, 31)
     seen: list[tuple[int, float]] = []
     done = DenseSystem(A, b, restart=4).solve(
-        restart=4, most=18, watch=lambda solve: seen.append((solve.steps, solve.residual))
+        restart=4, max_steps=18, watch=lambda solve: seen.append((solve.steps, solve.residual))
     )
     assert [steps for steps, _ in seen] == [4, 8, 12, 16, 18]
     assert [residual for _, residual in seen] == done.history[1:]

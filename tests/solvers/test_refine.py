@@ -79,10 +79,10 @@ def test_both_methods_reach_the_target_in_the_units_of_the_type(
 @pytest.mark.parametrize("dtype", TYPES)
 def test_what_a_step_of_gmres_predicts_is_what_its_x_has(rng: Any, dtype: Any) -> None:
     one, u = system(rng, 23, dtype, error=0.3), float(np.finfo(dtype).eps) / 2
-    _, done = refine(one, restart=5, most=5, u=u)
+    _, done = refine(one, restart=5, max_steps=5, u=u)
     predicted = done.by_step()[1:-1]
     for k, value in enumerate(predicted, start=1):
-        found = refine(one, restart=k, most=k, u=u)[1].residual
+        found = refine(one, restart=k, max_steps=k, u=u)[1].residual
         assert found == pytest.approx(value, abs=4.0, rel=0.2), "up to roundings, and to the change of ||x||"
     assert done.residual < 0.1 * predicted[0]
 

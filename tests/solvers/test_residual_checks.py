@@ -166,10 +166,10 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     spans.flip = flip if flip is not None and flip.rank == comm.rank else None
     spans.arrays = lambda: dict(_arrays(system, made))
     if case.values is None:
-        done: Any = conjugate_gradients(system, most=200, tolerance=TOLERANCE)
+        done: Any = conjugate_gradients(system, max_steps=200, tolerance=TOLERANCE)
     else:
         how = {"reduction": system.reduction, "tolerance": TOLERANCE}
-        done = gmres_ir(system, system.norm_of_b(), restart=case.restart, most=300, **how)
+        done = gmres_ir(system, system.norm_of_b(), restart=case.restart, max_steps=300, **how)
     begun = spans.begun - (case.values is not None)  # what GMRES begins last is a check: x may change behind it
     system.ended()
     with np.errstate(all="ignore"):
@@ -299,7 +299,7 @@ def found_by_cg(at: At) -> list[Any]:
         system = CheckedCg(checks, kernels, comm, top.A, made.b, partial(cycle, top), Spans())
         if comm.rank == 1:
             at.wrap(system)
-        conjugate_gradients(system, most=50, tolerance=0.0)
+        conjugate_gradients(system, max_steps=50, tolerance=0.0)
         system.ended()
         return checks.faults
 
@@ -345,7 +345,7 @@ def ended_by_curvature(change: float) -> tuple[int, list[Any]]:
     checks = SolveChecks(Spans())
     system = WrongCurvature(checks, kernels, comm, made.hierarchies[0].top.A, made.b, None, Spans())
     system.change = change
-    done = conjugate_gradients(system, most=50, tolerance=TOLERANCE)
+    done = conjugate_gradients(system, max_steps=50, tolerance=TOLERANCE)
     system.ended()
     return done.steps, checks.faults
 

@@ -133,12 +133,12 @@ class Steps:
         return len(self.estimates)
 
 
-def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, most: int = 300) -> Steps:
+def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, max_steps: int = 300) -> Steps:
     """GMRES-IR by its definition: residuals with A in fp64, all else in the type of the oracle's levels."""
     inner = problem.levels[0].A
     b, x, found = A.sum(1).A1, np.zeros(A.shape[0]), Steps([], [1.0])
     scale = float(np.linalg.norm(b))
-    while found.history[-1] > tolerance and found.count < most:
+    while found.history[-1] > tolerance and found.count < max_steps:
         r = b - A @ x
         rho = float(np.linalg.norm(r))
         Q, H = [(r / rho).astype(inner.dtype)], np.zeros((restart + 1, restart))
@@ -153,7 +153,7 @@ def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, m
             target = rho * np.eye(k + 2)[0]
             t, *_ = np.linalg.lstsq(H[: k + 2, : k + 1], target, rcond=None)
             found.estimates.append(float(np.linalg.norm(target - H[: k + 2, : k + 1] @ t)) / scale)
-            if found.estimates[-1] <= tolerance or found.count == most:
+            if found.estimates[-1] <= tolerance or found.count == max_steps:
                 break
         x = x + problem.cycle((t @ np.array(Q[:-1], float)).astype(inner.dtype))
         found.history.append(float(np.linalg.norm(b - A @ x)) / scale)
@@ -213,7 +213,7 @@ def solved(
     for k, hierarchy in enumerate(made.hierarchies):
         system = system_of(kernels, comm, made, hierarchy, restart)
         how = {"reduction": system.reduction, "tolerance": tolerance}
-        done = gmres_ir(system, system.norm_of_b(), restart=restart, most=300, **how)
+        done = gmres_ir(system, system.norm_of_b(), restart=restart, max_steps=300, **how)
         values = tuple(level.A.A.values for level in made.levels(k))
         found.append(Solved(done, system.max_error(1.0), values, hierarchy.top.A.A.vectors))
     return found

@@ -333,10 +333,10 @@ def _check_sides(shape: Triple) -> None:
 
 def _check_local_aspect(shape: Triple) -> None:
     if aspect(shape) < LEAST_ASPECT:
-        least, most = int(max(shape) * LEAST_ASPECT), int(min(shape) / LEAST_ASPECT)
+        least, largest = int(max(shape) * LEAST_ASPECT), int(min(shape) / LEAST_ASPECT)
         raise UsageError(
             f"{_ratio('the local box', shape)}; use sides of at least {good_sizes(least)[-1]}, sides of at "
-            f"most {most}, or --mode explore"
+            f"most {largest}, or --mode explore"
         )
 
 

@@ -427,9 +427,9 @@ def _part_of(values: Any) -> Part:
     names = {f.name for f in fields(Part)}
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError(f"its header does not have exactly the keys {', '.join(sorted(names))}")
-    for name, (least, most) in INTEGERS.items():
-        if type(values[name]) is not int or not least <= values[name] <= most:
-            raise ValueError(f"its {name} is {values[name]!r:.40}, which is not an integer from {least} to {most}")
+    for name, (least, largest) in INTEGERS.items():
+        if type(values[name]) is not int or not least <= values[name] <= largest:
+            raise ValueError(f"its {name} is {values[name]!r:.40}, which is not an integer from {least} to {largest}")
     for name, latest in TIMES.items():
         if type(values[name]) not in (int, float) or not 0 <= values[name] <= latest:
             raise ValueError(f"its {name} is {values[name]!r:.40}, which is not a time in seconds")
@@ -483,7 +483,7 @@ def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, put: 
     is one of the parts. All parts must have been read and checked before. Raises a ValueError or an OSError.
     """
     line = columns.local_size * np.dtype(first.dtype).itemsize
-    most = max(1, min(MOST_ROWS, AT_ONCE // max(1, line)))
+    max_rows = max(1, min(MOST_ROWS, AT_ONCE // max(1, line)))
     for p in range(first.P):
         to_i, from_i = _common(rows, BlockCyclic(first.m, first.nb, p, first.P))
         with ExitStack() as files:
@@ -492,7 +492,7 @@ def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, put: 
                 to_j, from_j = _common(columns, BlockCyclic(first.n, first.nb, q, first.Q))
                 if len(to_j):
                     sources.append((*_open_part(slot, first, (p, q), files), to_j, from_j))
-            for to, source in _runs(to_i, from_i, most) if sources else ():
+            for to, source in _runs(to_i, from_i, max_rows) if sources else ():
                 lines = np.empty((len(to), columns.local_size), first.dtype)
                 for file, begin, width, to_j, from_j in sources:
                     piece = np.empty((len(source), width), first.dtype)
@@ -518,9 +518,9 @@ def _common(local: BlockCyclic, theirs: BlockCyclic) -> tuple[Array, Array]:
     return here[both], blocks[both] // theirs.P * theirs.nb + within[both]
 
 
-def _runs(to: Array, source: Array, most: int) -> Iterator[tuple[Array, Array]]:
-    """Divide rows into runs of at most `most` rows that are consecutive in `source`; yield the indices of each run."""
+def _runs(to: Array, source: Array, max_rows: int) -> Iterator[tuple[Array, Array]]:
+    """Divide rows into runs of at most `max_rows` that are consecutive in `source`; yield the indices of each run."""
     cuts = np.flatnonzero(np.diff(source) != 1) + 1
     for here, there in zip(np.split(to, cuts), np.split(source, cuts)):
-        for i in range(0, len(there), most):
-            yield here[i : i + most], there[i : i + most]
+        for i in range(0, len(there), max_rows):
+            yield here[i : i + max_rows], there[i : i + max_rows]

@@ -20,8 +20,8 @@ from mxpeak.solvers.recurrence import Recurrence, Scalar, System
 ORTHOGONAL = PRECISIONS["fp64"].u
 
 
-def bicgstab(system: System, *, most: int, enough: float) -> Recurrence:
-    """Improve x by BiCGStab until ||r|| <= enough, or for `most` steps; the result reports breakdown. Collective."""
+def bicgstab(system: System, *, max_steps: int, enough: float) -> Recurrence:
+    """Improve x by BiCGStab until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = r_hat = system.residual_vector()
     r_norm = r_hat_norm = system.norm(r)
@@ -29,7 +29,7 @@ def bicgstab(system: System, *, most: int, enough: float) -> Recurrence:
     α: Scalar = 1.0
     ω: Scalar = 1.0
     p = v = 0.0 * r
-    while done.steps < most:
+    while done.steps < max_steps:
         ρ_old, ρ = ρ, system.dot(r_hat, r)
         if not abs(ρ) > ORTHOGONAL * r_hat_norm * r_norm:
             done.broken, done.product = "r̂ᴴr", abs(ρ)

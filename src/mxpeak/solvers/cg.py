@@ -57,9 +57,9 @@ class CgSolve:
 
 
 def conjugate_gradients(
-    system: System, *, most: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
+    system: System, *, max_steps: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
 ) -> CgSolve:
-    """Solve A x = b by preconditioned CG until ||r|| <= tolerance·||r_0||, or for `most` steps. Collective.
+    """Solve A x = b by preconditioned CG until ||r|| <= tolerance·||r_0||, or for `max_steps`. Collective.
 
     `watch` is called after each step. The outcome reports breakdown and NaN. With a tolerance of 0, all steps run,
     unless A or M is not positive definite, which ends the solve early.
@@ -67,7 +67,7 @@ def conjugate_gradients(
     solve = CgSolve()
     rho = solve.initial = system.residual()
     rz = 0.0
-    while isfinite(rho) and rho > tolerance * solve.initial and solve.steps < most:
+    while isfinite(rho) and rho > tolerance * solve.initial and solve.steps < max_steps:
         before, rz = rz, system.precondition()
         if not rz > 0.0:
             solve.broken, solve.product = "rᵀz", rz

@@ -32,14 +32,14 @@ def unpreconditioned_factor(system: GeneratedSystem, mxp: MxpSystem) -> float | 
     return float((norms[-1] / norms[FIRST - 1]) ** (1.0 / (STEPS - FIRST)))
 
 
-def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, threshold: float) -> int | None:
+def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, max_steps: int, threshold: float) -> int | None:
     """Return the number of steps of GMRES without a preconditioner, from x = 0, until eta is below `threshold`.
 
-    Return None if more than `most` steps are necessary. Each step takes one product with A, because the residual is
+    Return None if more than `max_steps` are necessary. Each step takes one product with A, because the residual is
     computed as r = b - (A Q) t. Collective over the grid.
     """
-    Q, rho = started(mxp.unknowns, system.on_columns(system.b), most)
-    AQ = mxp.equations.basis(most)
+    Q, rho = started(mxp.unknowns, system.on_columns(system.b), max_steps)
+    AQ = mxp.equations.basis(max_steps)
 
     def A(q: Vector) -> Vector:
         w = system.multiply(q)
@@ -50,7 +50,7 @@ def unpreconditioned_steps(system: GeneratedSystem, mxp: MxpSystem, most: int, t
         t = H.solve()
         return backward_error(mxp, mxp.equations.max_abs(mxp.b - AQ.combine(t)), Q.combine(t))
 
-    _, etas = cycle(A, Q, rho, most, math.nextafter(threshold, 0.0), eta)
+    _, etas = cycle(A, Q, rho, max_steps, math.nextafter(threshold, 0.0), eta)
     return len(etas) if etas[-1] < threshold else None
 
 

@@ -358,8 +358,8 @@ class GmresDriver:
         while result.steps < self._options.maxiter:
             before = system.residual() / b_norm
             aim = max(target if isinf(best_unscaled) else 0.0, self._formats.gain * before)
-            most = min(restart, self._options.maxiter - result.steps)
-            solve = gmres_ir(system, b_norm, restart=restart, most=most, tolerance=aim)
+            max_steps = min(restart, self._options.maxiter - result.steps)
+            solve = gmres_ir(system, b_norm, restart=restart, max_steps=max_steps, tolerance=aim)
             result.add(solve)
             self._steps += solve.steps
             self.group.collectively(partial(callback, solve.residual))
@@ -464,7 +464,7 @@ class GmresDriver:
         self._begin(s, xp.zeros_like(s))
         system, restart = self.problem.system, self.plan.restart
         tol = PROBE_RESIDUAL / sqrt(self.n)
-        solve = gmres_ir(system, system.norm_of_b(), restart=restart, most=2 * restart, tolerance=tol)
+        solve = gmres_ir(system, system.norm_of_b(), restart=restart, max_steps=2 * restart, tolerance=tol)
         size = group.max_abs(system.solution, xp)
         return solve.residual <= tol and not suspicious(0.5 * largest_row(A, group) * size, "fp64")
 

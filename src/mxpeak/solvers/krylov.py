@@ -64,8 +64,8 @@ class Basis(Protocol):
 class Space(Protocol):
     """Vectors of one length and distribution. Norms are collective."""
 
-    def basis(self, most: int) -> Basis:
-        """Return an empty basis with memory for `most` vectors."""
+    def basis(self, max_steps: int) -> Basis:
+        """Return an empty basis with memory for `max_steps` vectors."""
 
     def norm(self, w: Vector) -> float:
         """Return ||w||_2."""
@@ -186,13 +186,13 @@ def restarted(
     correct: Callable[[int], list[float]],
     *,
     restart: int,
-    most: int,
+    max_steps: int,
     tolerance: float,
     unit: float = 1.0,
     may_stall: bool = False,
     watch: Callable[[Solve], None] = lambda done: None,
 ) -> Solve:
-    """Correct x until its residual is at most tolerance·unit, for at most `most` steps. Collective.
+    """Correct x until its residual is at most tolerance·unit, for at most `max_steps`. Collective.
 
     residual    computes r = b - A x and returns its norm
     correct     corrects x by at most the given number of steps and returns their estimates
@@ -203,10 +203,10 @@ def restarted(
     done = Solve(initial=residual())
     done.residual = done.initial / unit
     done.history.append(done.residual)
-    while isfinite(done.residual) and done.residual > tolerance and done.steps < most:
+    while isfinite(done.residual) and done.residual > tolerance and done.steps < max_steps:
         if may_stall and stalled(done.history):
             break
-        estimates = correct(min(restart, most - done.steps))
+        estimates = correct(min(restart, max_steps - done.steps))
         done.estimates += [estimate / unit for estimate in estimates]
         done.cycles.append(len(estimates))
         done.steps += len(estimates)
@@ -249,7 +249,7 @@ def gmres_ir(
     b_norm: float,
     *,
     restart: int,
-    most: int,
+    max_steps: int,
     tolerance: float,
     reduction: float = 0.0,
     watch: Callable[[Solve], None] = lambda done: None,
@@ -259,7 +259,7 @@ def gmres_ir(
     A cycle also ends when it has reduced the estimate of ||r|| by the factor `reduction`. If vectors are stored with
     the unit roundoff u, r differs from its estimate by up to about u·||r||, so that further steps would have no effect.
 
-    The solve ends after `most` steps, or if it stalls. With a tolerance of 0, all steps run. Collective.
+    The solve ends after `max_steps`, or if it stalls. With a tolerance of 0, all steps run. Collective.
     """
     unit = b_norm if b_norm > 0 else 1.0
 
@@ -273,7 +273,7 @@ def gmres_ir(
         system.residual,
         correct,
         restart=restart,
-        most=most,
+        max_steps=max_steps,
         tolerance=tolerance if b_norm > 0 else 0.0,
         unit=unit,
         may_stall=tolerance > 0,

@@ -270,7 +270,7 @@ def solve_augmented(
     etas = [of.eta for of in errors]
     for j in [j for j, eta in enumerate(etas) if not eta <= enough]:
         column = _Column(factors, *(V[:, j : j + 1] for V in (F, G, X, Y)), target=target)
-        done = restarted(column.residual, column.correct, restart=RESTART, most=gmres_steps, tolerance=enough)
+        done = restarted(column.residual, column.correct, restart=RESTART, max_steps=gmres_steps, tolerance=enough)
         if done.residual < etas[j]:
             X[:, j : j + 1], Y[:, j : j + 1], etas[j] = column.X, column.Y, done.residual
         steps = max(steps, len(history) - 1 + done.steps)

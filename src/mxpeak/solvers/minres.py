@@ -31,8 +31,8 @@ from mxpeak.solvers.recurrence import Recurrence, System
 NULL = 512 * PRECISIONS["fp64"].u
 
 
-def minres(system: System, *, most: int, enough: float) -> Recurrence:
-    """Improve x by MINRES until ||r|| <= enough, or for `most` steps; the result reports breakdown. Collective."""
+def minres(system: System, *, max_steps: int, enough: float) -> Recurrence:
+    """Improve x by MINRES until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = v = system.residual_vector()
     z = system.precondition(v)
@@ -41,7 +41,7 @@ def minres(system: System, *, most: int, enough: float) -> Recurrence:
     γ_old, γ, η = 1.0, sqrt(max(zv, 0.0)), sqrt(max(zv, 0.0))
     s_old, s, c_old, c = 0.0, 0.0, 1.0, 1.0
     T, half = 0.0, sqrt(system.u)
-    while done.steps < most:
+    while done.steps < max_steps:
         if not zv > 0.0:
             done.broken, done.product = "zᴴv", zv
             break

@@ -90,7 +90,7 @@ class OperatorDriver(GmresDriver):
             forms = OperatorForms(kernels, tiny, formats, plan.group, Spans())
             system = PreconditionedProblem(forms, plan).system
             system.begin(1.0, 0.0)
-            gmres_ir(system, 1.0, restart=2, most=2, tolerance=1e-15)
+            gmres_ir(system, 1.0, restart=2, max_steps=2, tolerance=1e-15)
 
         key = "operator", kernels.device, kernels.parts, formats.vectors
         compile_once(f"{FIRST_USE} operators with {formats.vectors} vectors", key, use, self.group.comm)

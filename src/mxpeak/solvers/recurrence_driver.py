@@ -36,11 +36,11 @@ PROGRESS = 0.5
 SYMMETRIC, SYMMETRIC_FP32 = 2.0**-26, 2.0**-12
 
 
-def _cg(system: RecurrenceSystem, *, most: int, enough: float) -> Recurrence:
-    """Improve x by CG until ||r|| <= enough, or for `most` steps. Collective."""
+def _cg(system: RecurrenceSystem, *, max_steps: int, enough: float) -> Recurrence:
+    """Improve x by CG until ||r|| <= enough, or for `max_steps`. Collective."""
     vectors = CgVectors(system)
     initial = vectors.residual()
-    done = conjugate_gradients(vectors, most=most, tolerance=enough / initial if initial else 0.0)
+    done = conjugate_gradients(vectors, max_steps=max_steps, tolerance=enough / initial if initial else 0.0)
     return Recurrence([rho * done.initial for rho in done.history[1:]], done.broken, done.product)
 
 
@@ -132,7 +132,7 @@ class RecurrenceRounds(GmresDriver):
         while result.steps < self._options.maxiter:
             before = system.residual() / b_norm
             with without_warnings():
-                done = run(recurrence, most=self._options.maxiter - result.steps, enough=target * b_norm)
+                done = run(recurrence, max_steps=self._options.maxiter - result.steps, enough=target * b_norm)
             after, self._size = system.residual() / b_norm, recurrence.size
             estimates = [estimate / b_norm for estimate in done.estimates]
             result.add(Solve(steps=done.steps, cycles=[done.steps], history=[before, *estimates[:-1], after]))

@@ -92,7 +92,7 @@ def refine(
     method: str = "gmres",
     *,
     restart: int = MOST_STEPS,
-    most: int = MOST_STEPS,
+    max_steps: int = MOST_STEPS,
     target: float = TARGET,
     u: float = U,
 ) -> tuple[Vector, Solve]:
@@ -102,7 +102,7 @@ def refine(
     """
     refinement = _Refinement(system, SAFETY * target, u)
     correct = refinement.by_gmres if method == "gmres" else refinement.by_one_solve
-    done = restarted(refinement.residual, correct, restart=restart, most=most, tolerance=target)
+    done = restarted(refinement.residual, correct, restart=restart, max_steps=max_steps, tolerance=target)
     return refinement.x, done
 
 
@@ -417,7 +417,7 @@ def gmres_columns(
     assert R is not None  # if the error of a combination of columns is small, the columns are not refined
     for j in [j for j, eta in enumerate(columns.etas) if not eta <= enough]:
         system = _Column(equations, equations.column(B, j))
-        x, done = refine(system, restart=RESTART, most=steps, target=enough, u=equations.u)
+        x, done = refine(system, restart=RESTART, max_steps=steps, target=enough, u=equations.u)
         X[:, j], R[:, j] = xp.reshape(x, (-1,)), xp.reshape(system.r, (-1,))
         columns.etas[j], columns.steps[j] = done.residual, max(columns.steps[j], done.steps)
         columns.history[j] += done.by_step()
@@ -474,7 +474,7 @@ def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
         max(LEFT_BY_GMRES, equations.u ** (1.0 / 3.0)),
     )
     refinement = _SolutionGrowth(system, SAFETY * tolerance, equations.u)
-    done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, most=steps, tolerance=tolerance)
+    done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, max_steps=steps, tolerance=tolerance)
     if done.outcome is not Outcome.SOLVED:
         return inf
     return system.A_inf * system.unknowns.max_abs(refinement.x) / system.b_inf

@@ -122,7 +122,7 @@ def positive_definite(n: int) -> Any:
 def hpg_mxp(
     grid: tuple[int, int, int],
     transport: str,
-    most: int = 3,
+    max_steps: int = 3,
     side: int = 8,
     levels: int = 2,
     *,
@@ -154,7 +154,7 @@ def hpg_mxp(
         system = MixedSystem(sparse, comm, hierarchy.outer, made.b, inner, spans)
         norm_of_b = system.norm_of_b()
         log.paused = False
-        done = gmres_ir(system, norm_of_b, restart=30, most=most, tolerance=0.0)
+        done = gmres_ir(system, norm_of_b, restart=30, max_steps=max_steps, tolerance=0.0)
         kernels.wait()
         return list(done.history)
 
@@ -167,7 +167,7 @@ def _order_of_the_host(device: Device, sparse: Any, rows: Rows, kind: str) -> Or
     return Order(device.tensor(found.new_to_old), device.tensor(found.old_to_new), found.starts, found.kind)
 
 
-def hpcg(grid: tuple[int, int, int], transport: str, most: int = 3, side: int = 8) -> Found:
+def hpcg(grid: tuple[int, int, int], transport: str, max_steps: int = 3, side: int = 8) -> Found:
     """Some iterations of HPCG's solver, a box a rank, with the host's colours."""
 
     def body(comm: Communicator) -> Any:
@@ -181,7 +181,7 @@ def hpcg(grid: tuple[int, int, int], transport: str, most: int = 3, side: int = 
         top = made.hierarchies[0].top
         spans = Spans(stopwatch=kernels.stopwatch)
         system = CgSystem(sparse, comm, top.A, made.b, lambda r: cycle(top, r), spans)
-        return list(conjugate_gradients(system, most=most, tolerance=0.0).history)
+        return list(conjugate_gradients(system, max_steps=max_steps, tolerance=0.0).history)
 
     return played(grid[0] * grid[1] * grid[2], transport, body)
 

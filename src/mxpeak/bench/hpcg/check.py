@@ -108,7 +108,7 @@ def spectral_test(
 
 def _steps(system: CgSystem) -> int:
     system.restart_from_zero()
-    return conjugate_gradients(system, most=MOST, tolerance=TOLERANCE).steps
+    return conjugate_gradients(system, max_steps=MOST, tolerance=TOLERANCE).steps
 
 
 def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:

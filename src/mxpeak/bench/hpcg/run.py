@@ -133,7 +133,7 @@ class Hpcg:
         """Run all kernels on a tiny problem, so that no kernel is compiled during a measurement."""
         tiny, spans = Box(TINY, TINY, TINY), Spans()
         for each in (self._in_natural_order(tiny, Solo()), problem):
-            self._solve(self._system(each, Solo()), most=2, tolerance=0.0)
+            self._solve(self._system(each, Solo()), max_steps=2, tolerance=0.0)
         top = problem.hierarchies[0].top
         spectral_test(self._kernels, Solo(), top, tiny, order_of(self._config, top.A.A.storage), spans)
         symmetry_test(self._kernels, Solo(), top.A, partial(cycle, top))
@@ -145,7 +145,7 @@ class Hpcg:
         problem = self._in_natural_order(self._box, self._comm)
         self._bench.begin_solves("reference", problem)
         watch = self._progress("reference", REFERENCE_STEPS).step
-        solve = self._solve(self._system(problem, self._comm), most=REFERENCE_STEPS, tolerance=0.0, watch=watch)
+        solve = self._solve(self._system(problem, self._comm), max_steps=REFERENCE_STEPS, tolerance=0.0, watch=watch)
         self._bench.spans.finish()
         return solve
 
@@ -187,7 +187,7 @@ class Hpcg:
         bench.begin_solves(f"{storage}: sets")
         progress = self._progress(f"{storage}: sets", steps * least)
         sets = bench.timed_solves(
-            partial(self._solve, system, most=steps, tolerance=0.0, watch=progress.step),
+            partial(self._solve, system, max_steps=steps, tolerance=0.0, watch=progress.step),
             progress,
             steps,
             least=least,
@@ -210,14 +210,14 @@ class Hpcg:
         if self._config.trace is None:
             return None
         system.restart_from_zero()
-        return self._bench.traced(lambda: conjugate_gradients(system, most=steps, tolerance=0.0))
+        return self._bench.traced(lambda: conjugate_gradients(system, max_steps=steps, tolerance=0.0))
 
     def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[CgSolve, float]:
         """Solve to the residual of the reference, and return the solve and its time on the slowest rank. Collective."""
         solves: list[CgSolve] = []
         watch = self._progress(f"{storage}: convergence", GUESSED).step
         elapsed_s = self._bench.slowest(
-            lambda: solves.append(self._solve(system, most=MOST, tolerance=aim, watch=watch))
+            lambda: solves.append(self._solve(system, max_steps=MOST, tolerance=aim, watch=watch))
         )
         self._bench.spans.finish()
         return solves[0], elapsed_s

@@ -194,7 +194,7 @@ class HpgMxp:
         """Run all kernels on a tiny problem, so that no kernel is compiled during a measurement."""
         for hierarchy in problem.hierarchies:
             system = self._system(problem, hierarchy, Solo(), 3)
-            self._solve(system, system.norm_of_b(), restart=3, most=4, tolerance=0.0)
+            self._solve(system, system.norm_of_b(), restart=3, max_steps=4, tolerance=0.0)
             system.max_error(1.0)
             self._bench.kernels.sparse.read_values(hierarchy.outer.A)
             self._use_bases(hierarchy.top.A, hierarchy.basis)
@@ -263,7 +263,7 @@ class HpgMxp:
         restart, system = self._config.restart, self._system(problem, hierarchy, self._comm, self._config.restart)
         b_norm = system.norm_of_b()
         solve = partial(gmres_ir, reduction=system.reduction)
-        return self._bench.traced(lambda: solve(system, b_norm, restart=restart, most=restart, tolerance=0.0))
+        return self._bench.traced(lambda: solve(system, b_norm, restart=restart, max_steps=restart, tolerance=0.0))
 
     def _validate_on_few(self, storage: str) -> Validation:
         """Run the standard validation on its ranks, and broadcast its outcome to all ranks. Collective."""
@@ -301,12 +301,18 @@ class HpgMxp:
         fullscale = kind == "fullscale" and self._problem.double_sets_aim
         double = self._validated(problem, problem.hierarchies[0], comm, MOST, config.threshold, parts[0])
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
-        most = MOST_IR if fullscale else MOST
-        mixed = self._validated(problem, problem.hierarchies[1], comm, most, reach, parts[1])
+        max_steps = MOST_IR if fullscale else MOST
+        mixed = self._validated(problem, problem.hierarchies[1], comm, max_steps, reach, parts[1])
         return Validation(double, mixed, reach, kind, comm.size)
 
     def _validated(
-        self, problem: StencilProblem, hierarchy: Hierarchy, comm: Communicator, most: int, tolerance: float, label: str
+        self,
+        problem: StencilProblem,
+        hierarchy: Hierarchy,
+        comm: Communicator,
+        max_steps: int,
+        tolerance: float,
+        label: str,
     ) -> Validated:
         """Run one validation solve to the tolerance, and return the solve with its error max |x - 1|.
 
@@ -316,7 +322,9 @@ class HpgMxp:
         self._bench.begin_solves(label)
         progress = self._bench.progress(self._bench.label(label), GUESSED, self._flops_per_step, aim=tolerance)
         b_norm = system.norm_of_b()
-        solve = self._solve(system, b_norm, restart=restart, most=most, tolerance=tolerance, watch=progress.cycle)
+        solve = self._solve(
+            system, b_norm, restart=restart, max_steps=max_steps, tolerance=tolerance, watch=progress.cycle
+        )
         self._bench.spans.finish()
         return Validated(solve, system.max_error(1.0))
 
@@ -340,10 +348,10 @@ class HpgMxp:
         system = self._system(problem, hierarchy, self._comm, config.restart)
         b_norm = system.norm_of_b()
 
-        def solve(most: int, progress: SolveProgress) -> Solve:
+        def solve(max_steps: int, progress: SolveProgress) -> Solve:
             system.restart_from_zero()
             watch = progress.cycle
-            return self._solve(system, b_norm, restart=config.restart, most=most, tolerance=0.0, watch=watch)
+            return self._solve(system, b_norm, restart=config.restart, max_steps=max_steps, tolerance=0.0, watch=watch)
 
         def so_far(timed: Solves) -> Partial:
             rate = hpg_mxp_flops(self._problem.levels, cycles_of(timed))["total"] / timed.time_s

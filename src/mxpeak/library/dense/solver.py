@@ -109,11 +109,11 @@ class DenseSolver:
         """Solve with factors of an earlier matrix if this takes less time than new factors, otherwise with new ones."""
         assert self._A is not None
         assert self._kernels is not None
-        most = max_lagged_steps(self._A.shape[0])
-        close = self._lagged and self._lagged.expected_steps <= most // 2 + STEPS_OF_NEW
+        limit = max_lagged_steps(self._A.shape[0])
+        close = self._lagged and self._lagged.expected_steps <= limit // 2 + STEPS_OF_NEW
         if self._lagged and close and (found := self._lagged.solve_if_close(b, form)):
             self._steps += max(1, found[1].iterations) * found[1].rhs
-            if self._steps > most + STEPS_OF_NEW:  # all solves since the last update took as long as new factors
+            if self._steps > limit + STEPS_OF_NEW:  # all solves since the last update took as long as new factors
                 self.close()
             return found
         if self._lagged or self._factors is None:

@@ -243,8 +243,8 @@ def _has_narrow_graph(A: Csr, *, thorough: bool) -> bool:
 
     If a few long edges connect distant parts of a graph, a breadth-first search finds no small separator.
     """
-    n, most = A.shape[0], cbrt(NARROW_GRAPH * A.nnz)
-    if bandwidth(A) <= most or (rows := width(A)) <= most:
+    n, limit = A.shape[0], cbrt(NARROW_GRAPH * A.nnz)
+    if bandwidth(A) <= limit or (rows := width(A)) <= limit:
         return True
     if not thorough or A.nnz > FEW_ENTRIES * n or rows > SEPARATOR * sqrt(n):
         return False

@@ -404,12 +404,12 @@ class _Reader:
         self.fail(f"{len(missing)} missing key{'s' * (len(missing) > 1)}", text)
 
     def number(self, key: str) -> Any:
-        least, most, _ = NUMBERS[key]
+        least, largest, _ = NUMBERS[key]
         value = self.value(key, "value")
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            self.fail(key, f"{value!r} is not valid; use a number from {least:g} to {most:g}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= largest:
+            self.fail(key, f"{value!r} is not valid; use a number from {least:g} to {largest:g}")
         if key in WHOLE and value != int(value):
             self.fail(key, f"{value!r} is not an integer; use an integer")
         return int(value) if key in WHOLE else float(value)

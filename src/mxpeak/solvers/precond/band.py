@@ -24,8 +24,8 @@ def bandwidth(A: Csr) -> int:
 
 def fills_band(A: Csr) -> bool:
     """Return whether A has a small bandwidth and at least half of the entries of its band."""
-    most = bandwidth(A)
-    return most <= SMALL_BAND and 2 * A.nnz >= (2 * most + 1) * A.shape[0]
+    half_width = bandwidth(A)
+    return half_width <= SMALL_BAND and 2 * A.nnz >= (2 * half_width + 1) * A.shape[0]
 
 
 class BandFactors:

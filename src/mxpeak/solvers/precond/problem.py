@@ -293,7 +293,7 @@ def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> No
         if shares_levels:  # the part of a rank is not always symmetric
             kernels.with_symmetric_pattern(rows_of(kernels, A))
         system.begin(1.0, 0.0)
-        gmres_ir(system, 1.0, restart=2, most=3, tolerance=1e-15)
+        gmres_ir(system, 1.0, restart=2, max_steps=3, tolerance=1e-15)
 
     what = f"{plan.choice.name} with {formats.values} values and {formats.vectors} vectors"
     what = f"{what} of complex numbers" if kernels.parts == 2 else what

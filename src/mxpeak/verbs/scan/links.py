@@ -311,10 +311,10 @@ def _hosts(
     return sorted(named)
 
 
-def link_sections(links: Sequence[Link], verdict: LinkVerdict, *, most: int) -> dict[str, Any]:
-    """Return the JSON sections of the links. Of more than `most` links, only the slow and wrong ones are listed."""
+def link_sections(links: Sequence[Link], verdict: LinkVerdict, *, max_links: int) -> dict[str, Any]:
+    """Return the JSON sections of the links. Of more than `max_links` links, list only slow and wrong ones."""
     defective = _defective(verdict.slow, verdict.wrong)
-    listed = links if len(links) <= most else [link for link in links if (link.source, link.dest) in defective]
+    listed = links if len(links) <= max_links else [link for link in links if (link.source, link.dest) in defective]
     return {
         "links": [asdict(link) for link in listed],
         "link_count": len(links),

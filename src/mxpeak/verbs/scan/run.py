@@ -416,7 +416,7 @@ def _of_links(records: list[Record], config: ScanConfig) -> dict[str, Any]:
     verdict = decide_links(links, places, config.link_tolerance, config.min_link, measures)
     adapters = [{"host": record.where["host"], **adapter} for record in records for adapter in record.adapters]
     return {
-        **link_sections(links, verdict, most=MOST_LINKS),
+        **link_sections(links, verdict, max_links=MOST_LINKS),
         "link_measures": measures,
         "link_hosts": verdict.hosts,
         "adapters": adapters,

@@ -48,8 +48,8 @@ def sweep_figures(part: Mapping[str, Any]) -> str:
     cases = [case for case in part["cases"] if case["rate_flops"] is not None]
     if not cases:
         return ""
-    most = max(case["ranks"] for case in cases)
-    last = [case for case in cases if case["ranks"] == most]
+    largest = max(case["ranks"] for case in cases)
+    last = [case for case in cases if case["ranks"] == largest]
     return _rate_figure(cases) + _speedup_figure([last[0], last[-1]]) + _time_figure(last)
 
 
