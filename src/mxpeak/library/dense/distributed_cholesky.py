@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,7 +24,7 @@ from mxpeak.library.dense.distributed_solving import (
 )
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import Source
-from mxpeak.library.dense.symmetric import Structure, note_of_indefiniteness, text_of
+from mxpeak.library.dense.symmetric import Structure, cholesky_or_lu, text_of
 from mxpeak.library.outcomes import NotPositiveDefiniteError
 from mxpeak.library.types import Array
 from mxpeak.solvers.grid_cholesky import GridCholesky
@@ -40,21 +38,18 @@ def solve_by_structure(
 ) -> tuple[Array, SolveInfo]:
     """Solve a distributed system by the factorization that suits the structure of A, without warnings. Collective."""
     validate_on_all(A.comm, lambda: structure, text_of)
-    note, times = "", dict[str, float]()
-    if structure == "auto" and _looks_definite(A):
-        begin = time.perf_counter()
-        try:
-            factors = _factored(A, precision, device, b, lower=True)
-            return factors.solve_quietly(b, transposed=form, local=local)
-        except NotPositiveDefiniteError as error:
-            note, times = note_of_indefiniteness(error), {"cholesky": time.perf_counter() - begin}
-    elif isinstance(structure, Structure):
-        factors = cho_factored(A, structure, precision, device, b)
+
+    def solve(factors: DistributedFactors) -> tuple[Array, SolveInfo]:
         return factors.solve_quietly(b, transposed=form, local=local)
-    x, info = factored(A, precision, device, b).solve_quietly(b, transposed=form, local=local)
-    if note:
-        info = replace(info, message="\n".join(filter(None, (note, info.message))), times={**times, **info.times})
-    return x, info
+
+    def by_lu() -> tuple[Array, SolveInfo]:
+        return solve(factored(A, precision, device, b))
+
+    if isinstance(structure, Structure):
+        return solve(cho_factored(A, structure, precision, device, b))
+    if structure == "auto" and _looks_definite(A):
+        return cholesky_or_lu(lambda: solve(_factored(A, precision, device, b, lower=True)), by_lu)
+    return by_lu()
 
 
 def cho_factored(
@@ -77,9 +72,9 @@ def _factored(A: DistributedMatrix, precision: str, device: str, b: Any, *, lowe
 def _looks_definite(A: DistributedMatrix) -> bool:
     """Return whether A is Hermitian and has a positive diagonal. Collective."""
     cut = BlockCyclic(A.n, A.nb, A.grid.p, A.grid.P), BlockCyclic(A.n, A.nb, A.grid.q, A.grid.Q)
-    found = is_hermitian(A.grid, cut, A.source, np)
+    hermitian = is_hermitian(A.grid, cut, A.source, np)
     raise_first_error(A.comm, A.source.mistake())
-    return found
+    return hermitian
 
 
 class DistributedCholeskyFactors(DistributedFactors):

@@ -29,10 +29,10 @@ from mxpeak.library.dense.symmetric import (
     CholeskyFactors,
     EmptyCholesky,
     Structure,
+    cholesky_or_lu,
     detected,
     factors_of_triangle,
     mirrored,
-    note_of_indefiniteness,
     solve_plain,
     solve_structured,
     structure_of,
@@ -138,8 +138,8 @@ def solve(
     if fp64 == "native" and form != "H" and precision == device == "auto" and not local:
         if structure == "gen" and _is_plain(A, b):
             return warned(*_solve_in_own_precision(A if form == "N" else A.T, b))
-        if structure != "gen" and form == "N" and (found := solve_plain(A, b, structure)):
-            return warned(*found)
+        if structure != "gen" and form == "N" and (result := solve_plain(A, b, structure)):
+            return warned(*result)
     if local:
         raise UsageError(
             "local=True applies only to a DistributedMatrix, whose rows are distributed over the ranks; "
@@ -206,19 +206,12 @@ def _solve_by_structure(
     structure: Structure | str, precision: str, form: str, kernels: DenseKernels, A: Input, b: Input
 ) -> tuple[Any, SolveInfo]:
     """Solve A x = b, A^T x = b or A^H x = b by the factorization that suits the structure of A."""
-    note, times = "", dict[str, float]()
-    if structure == "auto" and (found := detected(kernels, A)):
-        begin = time.perf_counter()
-        try:
-            return solve_structured(kernels, A, b, precision, found, form)
-        except NotPositiveDefiniteError as error:
-            note, times = note_of_indefiniteness(error), {"cholesky": time.perf_counter() - begin}
-    elif isinstance(structure, Structure):
+    if isinstance(structure, Structure):
         return solve_structured(kernels, A, b, precision, structure, form)
-    x, info = _conjugated(form, A, b, partial(solve_by, kernels, precision=precision))
-    if note:
-        info = replace(info, message="\n".join(filter(None, (note, info.message))), times={**times, **info.times})
-    return x, info
+    by_lu = partial(_conjugated, form, A, b, partial(solve_by, kernels, precision=precision))
+    if structure == "auto" and (detected_structure := detected(kernels, A)):
+        return cholesky_or_lu(partial(solve_structured, kernels, A, b, precision, detected_structure, form), by_lu)
+    return by_lu()
 
 
 def _conjugated(
@@ -348,9 +341,9 @@ def _check_constant(A: Any, name: str) -> None:
 
 def factor_by_structure(kernels: DenseKernels, A: Input, precision: str, structure: Structure | str) -> LUFactors:
     """Factor the validated matrix A by the factorization that suits its structure."""
-    if structure == "auto" and (found := detected(kernels, A)):
+    if structure == "auto" and (detected_structure := detected(kernels, A)):
         try:
-            return _triangle_factors(kernels, A, precision, found)
+            return _triangle_factors(kernels, A, precision, detected_structure)
         except NotPositiveDefiniteError:
             structure = "gen"
     if isinstance(structure, Structure):

@@ -8,6 +8,7 @@ The factors are refined, and replaced by fp64 factors, in the same way as those 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple, NoReturn
 
@@ -164,9 +165,9 @@ def _solve(
         return EmptyFactors(A, precision, dtype, kernels, structure.name).solve_empty(b)
     same_kind = dtype.kind == working_type(b.dtype).kind
     if structure.definite and kernels.device is None and same_kind and _own(n, rhs, dtype, precision):
-        found = solve_in_own_precision(A.on(None, dtype), b.on(None, dtype), lower=structure.lower)
-        if found is not None:
-            return b.result(found[0]), found[1]
+        result = solve_in_own_precision(A.on(None, dtype), b.on(None, dtype), lower=structure.lower)
+        if result is not None:
+            return b.result(result[0]), result[1]
     B = block(b, dtype, kernels)
     spans = Spans(stopwatch=kernels.stopwatch)
     return factors_of_triangle(kernels, A, precision, dtype, B.shape[1], spans, structure).solve_block(B, b)
@@ -192,9 +193,19 @@ def solve_plain(A: Any, b: Any, structure: Structure | str) -> tuple[Any, SolveI
     return solve_in_own_precision(A, b, lower=structure.lower)
 
 
-def note_of_indefiniteness(error: NotPositiveDefiniteError) -> str:
-    """Return the note that the detected structure did not lead to a Cholesky factor."""
-    return f"A is symmetric or Hermitian, but {str(error).partition(';')[0].removeprefix('A is ')}; LU factored A"
+def cholesky_or_lu(
+    by_cholesky: Callable[[], tuple[Any, SolveInfo]], by_lu: Callable[[], tuple[Any, SolveInfo]]
+) -> tuple[Any, SolveInfo]:
+    """Solve by Cholesky, or by LU if A is not positive definite; the diagnostics of LU then contain a note."""
+    begin = time.perf_counter()
+    try:
+        return by_cholesky()
+    except NotPositiveDefiniteError as error:
+        reason, time_s = str(error).partition(";")[0].removeprefix("A is "), time.perf_counter() - begin
+    x, info = by_lu()
+    note = f"A is symmetric or Hermitian, but {reason}; LU factored A"
+    message = "\n".join(filter(None, (note, info.message)))
+    return x, replace(info, message=message, times={"cholesky": time_s, **info.times})
 
 
 def mirrored(A: Input, structure: Structure) -> Input:
