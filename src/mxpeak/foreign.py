@@ -119,7 +119,7 @@ def _limited(chunks: Iterable[bytes]) -> bytes:
 
 def printable(text: str) -> str:
     r"""Escape control characters and other characters that could act on a terminal, for example as \x1b."""
-    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def one_line(text: str) -> str:

@@ -124,11 +124,11 @@ class Arithmetic:
 
 
 def arithmetic_of(
-    found: Fp64Products, kernels: Kernels, comm: Communicator, environment: Mapping[str, str] = os.environ
+    products: Fp64Products, kernels: Kernels, comm: Communicator, environment: Mapping[str, str] = os.environ
 ) -> Arithmetic:
     """Return the arithmetic of all ranks from that of this rank. Collective over comm."""
-    (emulated,) = allreduce_scalars(comm, [float(found.emulated)], "sum")
-    bits = fewest_bits(comm, found.bits)
+    (emulated,) = allreduce_scalars(comm, [float(products.emulated)], "sum")
+    bits = fewest_bits(comm, products.bits)
     architecture = str(kernels.device_facts().get("device_architecture", ""))
     own = kernels.fp64_emulation()
     request: EmulationRequest | None = (
@@ -147,17 +147,17 @@ def fewest_bits(comm: Communicator, bits: int | None) -> int | None:
     return int(-negated) if isfinite(negated) else None
 
 
-def check_request(found: Arithmetic, wanted: str, *, explicit: bool) -> None:
+def check_request(actual: Arithmetic, wanted: str, *, explicit: bool) -> None:
     """Raise an error if the arithmetic is not the requested one; `explicit` is whether the user requested it."""
-    if wanted == EMULATED and found.emulated < found.ranks:
-        missing = found.ranks - found.emulated
+    if wanted == EMULATED and actual.emulated < actual.ranks:
+        missing = actual.ranks - actual.emulated
         raise ResourceError(
-            f"--fp64 emulated: test products were native on {missing} of {found.ranks} ranks; use --fp64 native"
+            f"--fp64 emulated: test products were native on {missing} of {actual.ranks} ranks; use --fp64 native"
         )
-    if wanted == NATIVE and explicit and found.emulated:
-        by = "a library" if found.request is None else f"{found.request.variable} ({found.request.scheme})"
+    if wanted == NATIVE and explicit and actual.emulated:
+        by = "a library" if actual.request is None else f"{actual.request.variable} ({actual.request.scheme})"
         raise UsageError(
-            f"--fp64 native: {by} emulates products of fp64 matrices on {found.emulated} of {found.ranks} ranks; "
+            f"--fp64 native: {by} emulates products of fp64 matrices on {actual.emulated} of {actual.ranks} ranks; "
             "unset LD_PRELOAD and the variable, or omit --fp64 native"
         )
 

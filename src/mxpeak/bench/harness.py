@@ -250,11 +250,11 @@ class Bench(Generic[AnyConfig]):
         if not ranks:
             return {}
         used_by = [(host, used) for host, used, _ in ranks]
-        found = energy(used_by, rate_flops)
-        if found is not None and found["joules"] is not None:
-            return {part: found}
+        section = energy(used_by, rate_flops)
+        if section is not None and section["joules"] is not None:
+            return {part: section}
         why = next((why for *_, why in ranks if why), lone_second_die(used_by) or "no energy was measured")
-        return {part: found, f"{part}_unknown": why}
+        return {part: section, f"{part}_unknown": why}
 
 
 def _calls(spans: Spans) -> dict[str, int]:

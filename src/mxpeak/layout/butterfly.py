@@ -60,16 +60,16 @@ class LocalPairs:
 
 def local_pairs(along: BlockCyclic, h: int) -> LocalPairs:
     """Return the pairs of the layer with half-length h in which process p of `along` takes part."""
-    found = LocalPairs([], {})
+    own = LocalPairs([], {})
     for pair in pairs(along.n, h, along.nb):
         owners = along.owner(pair.upper), along.owner(pair.lower)
         upper, lower = (_range(along, begin, pair.count) for begin in (pair.upper, pair.lower))
         if owners == (along.p, along.p):
-            found.local.append((upper, lower))
+            own.local.append((upper, lower))
         elif along.p in owners:
             is_upper = owners[0] == along.p
-            found.remote.setdefault(owners[is_upper], []).append((upper if is_upper else lower, is_upper))
-    return found
+            own.remote.setdefault(owners[is_upper], []).append((upper if is_upper else lower, is_upper))
+    return own
 
 
 def _range(along: BlockCyclic, begin: int, count: int) -> slice:

@@ -105,8 +105,8 @@ class Solver:
             x, info = self._solver.solve_differentiably(b, transposed, self._lock)
             return (x, info) if info is None else warned(x, info)
         with self._lock:
-            found = self._solver.solve(b, transposed)
-        return warned(*found)
+            result = self._solver.solve(b, transposed)
+        return warned(*result)
 
     def update(self, A: Any) -> None:
         """Replace the matrix by another one of the same shape and type.

@@ -30,21 +30,21 @@ def applies(root: Path) -> bool:
 
 def host_facts() -> dict[str, Any]:
     """Return the processor, its sockets, cores and caches."""
-    found = _sysctl()
+    values = _sysctl()
     return {
-        "cpu_model": found.get("machdep.cpu.brand_string"),
-        "sockets": _number(found, "hw.packages"),
-        "physical_cores": _number(found, "hw.physicalcpu"),
-        "l2_bytes": _number(found, "hw.perflevel0.l2cachesize") or _number(found, "hw.l2cachesize"),
-        "l3_bytes": _number(found, "hw.l3cachesize"),
+        "cpu_model": values.get("machdep.cpu.brand_string"),
+        "sockets": _number(values, "hw.packages"),
+        "physical_cores": _number(values, "hw.physicalcpu"),
+        "l2_bytes": _number(values, "hw.perflevel0.l2cachesize") or _number(values, "hw.l2cachesize"),
+        "l3_bytes": _number(values, "hw.l3cachesize"),
     }
 
 
 def speeds(cores: list[int]) -> dict[int, float]:
     """Return the relative speed of each core. macOS neither numbers nor binds cores, so only their counts matter."""
-    found = _sysctl()
-    fast = _number(found, "hw.perflevel0.physicalcpu") or _number(found, "hw.physicalcpu") or len(cores)
-    slow = _number(found, "hw.perflevel1.physicalcpu") or 0
+    values = _sysctl()
+    fast = _number(values, "hw.perflevel0.physicalcpu") or _number(values, "hw.physicalcpu") or len(cores)
+    slow = _number(values, "hw.perflevel1.physicalcpu") or 0
     physical = cores[: fast + slow] if slow else cores[:fast]
     return {core: 1.0 if at < fast else EFFICIENCY_CORE for at, core in enumerate(physical)}
 
@@ -64,8 +64,8 @@ def _sysctl() -> dict[str, str]:
     return {name: value.strip() for name, _, value in lines}
 
 
-def _number(found: dict[str, str], name: str) -> int | None:
-    return int(found[name]) if found.get(name, "").isdecimal() and int(found[name]) else None
+def _number(values: dict[str, str], name: str) -> int | None:
+    return int(values[name]) if values.get(name, "").isdecimal() and int(values[name]) else None
 
 
 def _output(*command: str) -> str:

@@ -176,8 +176,8 @@ def _pci_path(device: Path) -> tuple[str, ...]:
 
 def _devices(folder: Path) -> list[Path]:
     """Return the entries of a folder of devices, in the order of the numbers in their names."""
-    found = list(folder.iterdir()) if folder.is_dir() else []
-    return sorted(found, key=lambda path: [int(part) if part.isdecimal() else part for part in _parts(path.name)])
+    entries = list(folder.iterdir()) if folder.is_dir() else []
+    return sorted(entries, key=lambda path: [int(part) if part.isdecimal() else part for part in _parts(path.name)])
 
 
 def _parts(name: str) -> list[str]:

@@ -46,6 +46,6 @@ def published_rates(model: str) -> tuple[PublishedRate, ...]:
     """Return the published rates of a device with this name, or an empty tuple if the model is unknown."""
     for entry in _models().values():
         if any(re.search(name, model) for name in entry["names"]):
-            found = {name: entry[name] for name in TITLES if name in entry}
-            return tuple(PublishedRate(TITLES[name], each["value"], each["source"]) for name, each in found.items())
+            rates = {name: entry[name] for name in TITLES if name in entry}
+            return tuple(PublishedRate(TITLES[name], each["value"], each["source"]) for name, each in rates.items())
     return ()

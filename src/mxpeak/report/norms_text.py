@@ -58,9 +58,9 @@ def special_lines(result: Result) -> list[str]:
     for check in result.validation.get("extended") or ():
         placed = " and ".join(f"{entry['value']} at ({entry['i']}, {entry['j']})" for entry in check["entries"])
         read = "" if check["read"] else " (not read)"
-        found = ", ".join(f"{kind} {found}" for kind, found in check["found"].items())
+        norms = ", ".join(f"{kind} {norm}" for kind, norm in check["found"].items())
         mark = "PASSED" if check["passed"] else "FAILED"
-        lines.append(f"{mark}  {placed}{read}: {found}, expected {check['expected']}")
+        lines.append(f"{mark}  {placed}{read}: {norms}, expected {check['expected']}")
     return lines
 
 

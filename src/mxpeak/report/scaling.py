@@ -122,17 +122,17 @@ def _ratio_figure(study: Study, ranks: Axis) -> str:
     """Return the HTML figure of n_d / n_ir by validation over the number of ranks; empty without a validation."""
     series = []
     for k, name in enumerate(_validation_types(study)):
-        found = [
+        cases = [
             (point["ranks"], each)
             for point in study["points"]
             for each in point.get("validations") or ()
             if each["type"] == name and each["ratio"] is not None and drawable([each["ratio"]])
         ]
-        points = [(log2(count), each["ratio"]) for count, each in found]
+        points = [(log2(count), each["ratio"]) for count, each in cases]
         tooltips = [
             f"{count} ranks, {name}: {each['double_iterations']} / {each['mixed_iterations']} = "
             f"{three_digits(each['ratio'])}"
-            for count, each in found
+            for count, each in cases
         ]
         series.append(PlotCurve(name, points, tooltips, colour=k, mark="circle"))
     if not any(curve.points for curve in series):

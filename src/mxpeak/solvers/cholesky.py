@@ -41,8 +41,8 @@ def factorize(A: DistMatrix, precision: str, kernels: Kernels, spans: Spans) -> 
     cholesky = _Cholesky(A, precision, kernels, spans)
     try:
         cholesky.run(LuOverlap(cholesky.lookahead))
-    except _NotPositiveError as found:
-        return found.minor
+    except _NotPositiveError as error:
+        return error.minor
     return 0
 
 

@@ -72,12 +72,12 @@ def _errors(a: Sequence[float], b: Sequence[float], values: Sequence[float]) -> 
     lowest = min(e for _, e in [*terms, *finite])
     total = sum(term << e - lowest for term, e in terms)
     size = sum(abs(term) << e - lowest for term, e in terms)
-    found = []
+    errors = []
     for c, (integer, e) in zip(values, finite):
         error = abs((integer << e - lowest) + total)
         exact = not error and isfinite(c)
-        found.append(0.0 if exact else error / size if size and isfinite(c) else inf)
-    return found
+        errors.append(0.0 if exact else error / size if size and isfinite(c) else inf)
+    return errors
 
 
 def _integer(x: float) -> tuple[int, int]:

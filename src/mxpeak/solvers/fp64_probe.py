@@ -163,8 +163,8 @@ def _kept_bits(kernels: Kernels, C: Matrix, A: Matrix, B: Matrix) -> int | None:
     _repeat(B.T, [[*[0.0] * (B.shape[0] - 1), 1.0]], kernels)
     C[:] = 0.0
     kernels.subtract_product(C, A, B)
-    found = (-kernels.host_array(C[:MOST_BITS, :1]).ravel()).tolist()
-    return next((s for s, entry in enumerate(found) if entry != ldexp(1.0, -s)), None)
+    entries = (-kernels.host_array(C[:MOST_BITS, :1]).ravel()).tolist()
+    return next((s for s, entry in enumerate(entries) if entry != ldexp(1.0, -s)), None)
 
 
 def _full_number(random: Random) -> float:

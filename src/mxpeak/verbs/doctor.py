@@ -163,11 +163,11 @@ def _arithmetic(kernels: Kernels, side: int) -> str:
     from mxpeak.perf.emulation import requested_emulation
     from mxpeak.solvers.fp64_probe import probe_products
 
-    found = probe_products(kernels, side, side, INNER)
+    products = probe_products(kernels, side, side, INNER)
     request = requested_emulation(os.environ, str(kernels.device_facts().get("device_architecture", "")))
-    if not found.emulated:
+    if not products.emulated:
         return "native" if request is None else f"native, although {request.variable} requests an emulation"
-    bits = found.bits or (request and request.bits)
+    bits = products.bits or (request and request.bits)
     return f"emulated ({request.scheme if request else 'scheme unknown'}, {bits or 'unknown number of'} bits)"
 
 

@@ -47,15 +47,15 @@ class LiveSensors:
         self._thread.join(UPDATE_S)
 
     def _watch(self) -> None:
-        meters, found, pause_s = list[DeviceMeter](), None, self._every_s
+        meters, last_find, pause_s = list[DeviceMeter](), None, self._every_s
         while not self._ended:
             self._wake.clear()
             values, notes = list[DeviceValues](), list[str]()
-            if (find := self._find) is not found:
-                meters, found, pause_s = [], None, min(FIRST_S, self._every_s)
+            if (find := self._find) is not last_find:
+                meters, last_find, pause_s = [], None, min(FIRST_S, self._every_s)
                 try:
                     meters = [self._known.setdefault(device.key, DeviceMeter(device)) for device in find()]
-                    found = find
+                    last_find = find
                 except Exception as error:  # the packages of the drivers raise errors of any type
                     notes.append(f"no values of devices ({type(error).__name__}: {error})")
             for meter in meters:

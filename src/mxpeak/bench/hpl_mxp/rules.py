@@ -73,17 +73,17 @@ class Remark:
 
 def remarks(case: HplMxpCase) -> dict[str, Any]:
     """Return what the rules state about the pivoting of a case, for the section `rules`; empty without pivoting."""
-    found = []
+    remarks = []
     if case.pivoting == PARTIAL:
         text = f"the rules permit partial pivoting but do not require it ({PAPER}, section Algorithmic Framework)"
-        found.append(Remark("pivoting", covered=True, text=text))
+        remarks.append(Remark("pivoting", covered=True, text=text))
     if case.pivoting == BUTTERFLY:
         text = (
             "the rules do not cover a random butterfly transformation before the LU: they permit balancing and scaling "
             f"in the timed part, and name butterflies only as future work for generating matrices ({PAPER})"
         )
-        found.append(Remark("pivoting", covered=False, text=text))
-    return {"remarks": list(map(asdict, found))} if found else {}
+        remarks.append(Remark("pivoting", covered=False, text=text))
+    return {"remarks": list(map(asdict, remarks))} if remarks else {}
 
 
 @dataclass(frozen=True, slots=True)

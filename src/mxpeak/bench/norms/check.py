@@ -130,10 +130,10 @@ def _column_parts(
             ig = int(strip[0].cols.to_global(b))
             column = [Tile(tile.A[:, b : b + 1], tile.rows, consecutive(1, ig), tile.row0, 0) for tile in strip]
             rows = max(tile.row0 + tile.A.shape[0] for tile in strip)
-            found = kernels.extended_pass(column, band, rows, 1)
+            extended = kernels.extended_pass(column, band, rows, 1)
             with localcontext(prec=DIGITS):
-                sums, squares = _number(found.by_column[:, 0]), _first(found.squares.tolist())
-            parts.append((ig, found.top, sums, squares))
+                sums, squares = _number(extended.by_column[:, 0]), _first(extended.squares.tolist())
+            parts.append((ig, extended.top, sums, squares))
             done += 1
             spans.step(done, columns.size, STRIPS * done / columns.size)
     return parts

@@ -63,12 +63,12 @@ def check_special(
     for placed in placements(S, case.seed):
         saved = list(_place(A, placed, complex_entries=case.complex))
         try:
-            found = compute()
+            norms = compute()
         finally:
             for array, a, b, entry in reversed(saved):
                 array[a, b] = entry
         if reference is not None:
-            records.append(_record(case, S, placed, found, reference))
+            records.append(_record(case, S, placed, norms, reference))
     return records
 
 
@@ -92,14 +92,14 @@ def _place(A: NormsMatrix, placed: Sequence[Special], *, complex_entries: bool) 
 
 
 def _record(
-    case: NormsCase, S: Structure, placed: Sequence[Special], found: dict[str, Any], reference: Reference
+    case: NormsCase, S: Structure, placed: Sequence[Special], norms: dict[str, Any], reference: Reference
 ) -> dict[str, Any]:
     """Compare the norms with the expected ones, and return the record of the check."""
     read = [entry for entry in placed if S.reads(entry.i, entry.j)]
     passed, outcome = True, {}
     wanted = _expected(case, S, read)
     for kind in case.kinds:
-        values = found[kind] if case.vectors else [found[kind]]
+        values = norms[kind] if case.vectors else [norms[kind]]
         plain = reference.expected_vectors(case, kind) if case.vectors else [reference.expected(case, kind)]
         passed &= len(values) == len(plain)
         for k, (value, finite) in enumerate(zip(values, plain)):

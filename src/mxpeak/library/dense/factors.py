@@ -206,9 +206,9 @@ class LUFactors(DenseFactors):
         if self._backend.kernels.device is None:
             device_for("cpu", rhs.device)  # raises the error that explains what to do if b is on a GPU
             self._refactor_for_many_rhs(columns(rhs))
-        found = self._solve_form(rhs, form, LUFactors.solve_block)
-        assert found is not None
-        return found
+        result = self._solve_form(rhs, form, LUFactors.solve_block)
+        assert result is not None
+        return result
 
     def _solve_form(
         self, rhs: Input, form: str, solve: Callable[[LUFactors, Block, Input], tuple[Any, SolveInfo] | None]
@@ -217,8 +217,8 @@ class LUFactors(DenseFactors):
         kernels, dtype = self._backend.kernels, self._backend.own
         conj = form == "H" and dtype.kind == "c"  # A^H x = b is A^T conj(x) = conj(b)
         B = block(rhs, dtype, kernels)
-        found = solve(self if form == "N" else self._of_transpose(), kernels.xp.conj(B) if conj else B, rhs)
-        return (conjugate(found[0]), found[1]) if found and conj else found
+        result = solve(self if form == "N" else self._of_transpose(), kernels.xp.conj(B) if conj else B, rhs)
+        return (conjugate(result[0]), result[1]) if result and conj else result
 
     def _refactor_for_many_rhs(self, rhs: int) -> None:
         """Factor A in fp64 if this takes less time than refining `rhs` solutions, and if the precision is "auto"."""

@@ -253,12 +253,12 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
         exponents = unit_exponents(xp, B)
         B = shifted(xp, B, exponents)
         problem = _Problem(kernels, M, B, dtype, spans)
-        found = problem.solve(precision)
-        X = shifted(xp, found.x, [exponent - e for e in exponents])
-        R = shifted(xp, found.residual, [-e for e in exponents])
+        solution = problem.solve(precision)
+        X = shifted(xp, solution.x, [exponent - e for e in exponents])
+        R = shifted(xp, solution.residual, [-e for e in exponents])
         X, R = (xp.astype(V, B.dtype, copy=False)[:, : B.shape[1] if k else 0] for V in (X, R))
     x, residual = (V if V.shape[1] == k else V[:, :k] + 1j * V[:, k:] for V in (X, R))
-    info = problem.info(found, b.result(xp.reshape(residual, b.shape)), k, scaled=bool(exponent))
+    info = problem.info(solution, b.result(xp.reshape(residual, b.shape)), k, scaled=bool(exponent))
     return b.result(xp.reshape(x, (n, *b.shape[1:]))), info
 
 
@@ -281,7 +281,7 @@ def _empty(A: Input, b: Input, dtype: np.dtype[Any]) -> tuple[Any, LeastSquaresI
 
 
 @dataclass(slots=True)
-class _Found:
+class _LeastSquaresSolution:
     """A solution: x and the residual b - A x in the range of the kernels, and facts about them."""
 
     x: Block
@@ -312,7 +312,7 @@ class _Problem:
         #: Relative size of singular values that count as zero.
         self.rcond = max(2.0 * self._u, max(A.shape) * 2.0**-52)
 
-    def solve(self, requested: str) -> _Found:
+    def solve(self, requested: str) -> _LeastSquaresSolution:
         """Solve by the first method that is accurate enough."""
         m, n = self._A.shape
         chosen, self._why = choose_qr_precision(
@@ -321,39 +321,40 @@ class _Problem:
         for name in ("fp32", "fp64") if chosen == "fp32" else ("fp64",):
             if name == "fp64":
                 self._widen()
-            if (found := self._by_qr(name, requested)) is not None:
-                return found
+            if (solution := self._by_qr(name, requested)) is not None:
+                return solution
         return self._by_svd()
 
-    def info(self, found: _Found, residual: Any, rhs: int, *, scaled: bool) -> LeastSquaresInfo:
+    def info(self, solution: _LeastSquaresSolution, residual: Any, rhs: int, *, scaled: bool) -> LeastSquaresInfo:
         """Return the diagnostics of a solution."""
         m, n = self._A.shape
-        if lost := not found.sensitivity < LOST:
+        if lost := not solution.sensitivity < LOST:
             self._notes.append(
-                f"x may have no correct digit, because roundings of A and b change it by up to {found.sensitivity:.1g} "
-                "times its size; check A for linearly dependent columns, or use regularization"
+                "x may have no correct digit, because roundings of A and b change it by up to "
+                f"{solution.sensitivity:.1g} times its size; check A for linearly dependent columns, or use "
+                "regularization"
             )
         return LeastSquaresInfo(
-            outcome=found.outcome,
+            outcome=solution.outcome,
             shape=(m, n),
             rhs=rhs,
-            rank=found.rank,
-            method=found.method,
-            precision=found.precision,
+            rank=solution.rank,
+            method=solution.method,
+            precision=solution.precision,
             why=self._why if not self._notes else "",
-            iterations=found.steps,
-            backward_error=found.history[-1],
+            iterations=solution.steps,
+            backward_error=solution.history[-1],
             residual=residual,
-            singular_values=found.values,
+            singular_values=solution.values,
             scaled=scaled,
             fallback=len(self._notes) > lost,
             ill_conditioned=lost,
             message="\n".join(self._notes),
             u=self._u,
             times=self._spans.times,
-            history=tuple(found.history),
-            _condition=found.condition,
-            _bounds=found.bounds,
+            history=tuple(solution.history),
+            _condition=solution.condition,
+            _bounds=solution.bounds,
         )
 
     def _widen(self) -> None:
@@ -362,7 +363,7 @@ class _Problem:
         if wide != self._dtype:
             self._A, self._B = (xp.astype(V, getattr(xp, wide.name), copy=False) for V in (self._A, self._B))
 
-    def _by_qr(self, name: str, requested: str) -> _Found | None:
+    def _by_qr(self, name: str, requested: str) -> _LeastSquaresSolution | None:
         """Solve by a QR in this precision, or return None and add the reason to the notes if it is not safe."""
         kernels, xp, A, B = self._kernels, self._kernels.xp, self._A, self._B
         with self._spans("factor"):
@@ -392,7 +393,7 @@ class _Problem:
         sensitivity = factors.sensitivity(F, X, Y, condition, self._u)
         if bounded and not sensitivity < LOST:
             sensitivity = factors.sensitivity(F, X, Y, factors.condition(), self._u)
-        return _Found(
+        return _LeastSquaresSolution(
             xp.astype(x, A.dtype, copy=False),
             residual,
             done.outcome,
@@ -406,7 +407,7 @@ class _Problem:
             Estimates(lambda: error_bound(solved)),
         )
 
-    def _by_svd(self) -> _Found:
+    def _by_svd(self) -> _LeastSquaresSolution:
         """Return the solution of minimum norm by singular values."""
         A, B, kernels = self._A, self._B, self._kernels
         m, n = A.shape
@@ -421,7 +422,7 @@ class _Problem:
         condition = Estimates.known((inf,))
         if rank == min(m, n):
             condition = Estimates(lambda: (pseudoinverse_condition(kernels, A, self.rcond, values),))
-        return _Found(
+        return _LeastSquaresSolution(
             x, residual, outcome, rank, "svd", "fp64", history, len(history) - 1, sensitivity, condition, None, values
         )
 

@@ -90,8 +90,8 @@ def refine(A: Any, b: Any, x: Any, F: Any = None) -> tuple[Any, SolveInfo]:
     start = _start(of_x, of_b, dtype, kernels)
     B = block(of_b, dtype, kernels)
     given = None if F is None else _given(F, of_A, dtype, kernels)
-    if given is not None and (found := given.block_if_close(B, of_b, start)) and _full_rank(given):
-        return warned(*found)
+    if given is not None and (result := given.block_if_close(B, of_b, start)) and _full_rank(given):
+        return warned(*result)
     spans = Spans(stopwatch=kernels.stopwatch)
     factors = factors_of(kernels, of_A, "auto", dtype, columns(of_b), spans, decayed=False)
     if F is not None:

@@ -111,11 +111,11 @@ class DenseSolver:
         assert self._kernels is not None
         limit = max_lagged_steps(self._A.shape[0])
         close = self._lagged and self._lagged.expected_steps <= limit // 2 + STEPS_OF_NEW
-        if self._lagged and close and (found := self._lagged.solve_if_close(b, form)):
-            self._steps += max(1, found[1].iterations) * found[1].rhs
+        if self._lagged and close and (result := self._lagged.solve_if_close(b, form)):
+            self._steps += max(1, result[1].iterations) * result[1].rhs
             if self._steps > limit + STEPS_OF_NEW:  # all solves since the last update took as long as new factors
                 self.close()
-            return found
+            return result
         if self._lagged or self._factors is None:
             self.close()  # frees the memory of the old factors first
             self._factors = factor_by_structure(self._kernels, self._A, self._precision, self._structure)

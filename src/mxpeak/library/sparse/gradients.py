@@ -37,8 +37,8 @@ class SparseSystem(System):
 
     def solve(self, numbers: Any, b: Any, form: str) -> Any:
         """Return x; warn if a solve other than the first does not converge, because its diagnostics are lost."""
-        if self._solver and self.info is None and form == "N" and (found := self._solver(b)):
-            x, self.info = found
+        if self._solver and self.info is None and form == "N" and (result := self._solver(b)):
+            x, self.info = result
             return x
         values = as_array(numbers) if is_tensor(numbers) else np.asarray(numbers)
         A = sparse.coo_array((values, (self._rows, self._columns)), shape=(self._n, self._n)).tocsr()

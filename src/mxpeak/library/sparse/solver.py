@@ -107,14 +107,14 @@ class SparseSolver:
         """Solve with the kept preconditioner, or with a new one if GMRES does not converge."""
         if transposed not in (False, "N"):
             raise UsageError(f"transposed={transposed!r} needs a dense matrix; use a Solver for A.T")
-        found = self._solve(b)
-        if self._lagged and found[1].outcome is not Outcome.SOLVED:
+        result = self._solve(b)
+        if self._lagged and result[1].outcome is not Outcome.SOLVED:
             self.close()
-            found = self._solve(b)
-        iterations = found[1].iterations
+            result = self._solve(b)
+        iterations = result[1].iterations
         self._first = self._first or max(iterations, 1)
         self._refresh = self._lagged and iterations > max(GROWTH * self._first, self._first + LEAST_GROWTH)
-        return found
+        return result
 
     def _solve(self, b: Any) -> tuple[Any, GmresInfo]:
         n = self._A.shape[0]

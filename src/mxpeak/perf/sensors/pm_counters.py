@@ -47,8 +47,8 @@ class PmCounter(Sensors):
 def pm_counters(devices: str, root: str | Path = "/") -> list[PmCounter]:
     """Return the counters of the devices whose names match a regular expression: cpu, memory, accel0, … and node."""
     folder = Path(root) / FOLDER
-    found = [re.fullmatch(r"(?:(cpu|memory|accel\d+)_)?energy", file.name) for file in sorted(folder.glob("*energy"))]
-    names = [match[1] or "node" for match in found if match]
+    matches = [re.fullmatch(r"(?:(cpu|memory|accel\d+)_)?energy", file.name) for file in sorted(folder.glob("*energy"))]
+    names = [match[1] or "node" for match in matches if match]
     return [PmCounter(folder, name) for name in names if re.fullmatch(devices, name)]
 
 

@@ -316,10 +316,11 @@ class HplClocks(LuClocks):
 
     def rows_s(self, columns: Array, jb: int) -> Array:
         """Return the seconds in which the device gathers and scatters the rows of a section, for each rank."""
-        seconds = self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
+        seconds: Array = (
+            self.machine.row_passes * FP64_BYTES * jb * columns / self.machine.memory_rate / self.ranks.speed
+        )
         self.busy["rows"] += float(seconds.sum()) / self.run.ranks
-        found: Array = seconds
-        return found
+        return seconds
 
     def update_s(self, jb: int, m: Array, n: Array, q: int | None = None) -> Array:
         """Return the seconds of UPDATE for n columns, for each rank or for the ranks of process column q.

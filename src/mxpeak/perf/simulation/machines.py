@@ -415,12 +415,12 @@ class _Reader:
         return int(value) if key in WHOLE else float(value)
 
     def curves(self, kind: str) -> dict[str, Curve]:
-        found = {}
+        curves = {}
         for precision in PRECISIONS:
             points = self.value(f"{kind}.{precision}", "points")
             if points is not None:
-                found[precision] = self.curve(f"{kind}.{precision}", points)
-        return found
+                curves[precision] = self.curve(f"{kind}.{precision}", points)
+        return curves
 
     def curve(self, key: str, points: Any) -> Curve:
         if isinstance(points, int | float) and not isinstance(points, bool):

@@ -150,12 +150,12 @@ def _changes(
     after = {host: median(pair[1]) for host, pair in rates.items()}
     changes = {host: after[host] / before[host] - 1.0 for host in rates}
     spread = spread_of(list(changes.values()), list(before.values()))
-    found = {}
+    measures = {}
     for host, pair in rates.items():
         noise = noise_of(*pair)
         verdict = judged(changes[host], tolerance, noise, spread)
-        found[host] = MeasureChange(before[host], after[host], changes[host], noise, spread, verdict)
-    return found
+        measures[host] = MeasureChange(before[host], after[host], changes[host], noise, spread, verdict)
+    return measures
 
 
 def spread_of(changes: Sequence[float], before: Sequence[float]) -> float | None:

@@ -32,10 +32,10 @@ def actions(
 
     `link_hosts` contains the hosts that explain slow and wrong links.
     """
-    found: dict[str, dict[str, list[str]]] = {host: {"drain": ["slow or wrong links"]} for host in link_hosts}
+    reasons_of: dict[str, dict[str, list[str]]] = {host: {"drain": ["slow or wrong links"]} for host in link_hosts}
 
     def add(rank: int, severity: str, reason: str) -> None:
-        reasons = found.setdefault(ranks[rank]["host"], {}).setdefault(severity, [])
+        reasons = reasons_of.setdefault(ranks[rank]["host"], {}).setdefault(severity, [])
         if reason not in reasons:
             reasons.append(reason)
 
@@ -53,7 +53,7 @@ def actions(
             add(rank, "monitor", "corrected memory errors")
         if any("thermal" in reason for reason in record.get("throttle_reasons") or ()) or record.get("throttle_events"):
             add(rank, "monitor", "throttled")
-    listed = [_action(host, by_severity) for host, by_severity in found.items()]
+    listed = [_action(host, by_severity) for host, by_severity in reasons_of.items()]
     return sorted(listed, key=lambda action: (-SEVERITIES.index(action["severity"]), action["host"]))
 
 

@@ -63,10 +63,10 @@ def check_hosts(scan: Body, name: str) -> None:
             )
         else:
             places.add(place)
-    for host, found in boots.items():
-        if len(found) > 1:
+    for host, starts in boots.items():
+        if len(starts) > 1:
             raise UsageError(
-                f"{name}: {len(found)} nodes have the host name {host}, so their ranks are not distinguishable; use "
+                f"{name}: {len(starts)} nodes have the host name {host}, so their ranks are not distinguishable; use "
                 "unique host names, and scan again"
             )
 
@@ -116,12 +116,12 @@ def baseline_of(scans: Sequence[tuple[str, Body]], tolerance: float) -> dict[str
 def _model(model: str, threads: int, places: Sequence[Sequence[Body]], bad: set[str], tolerance: float) -> Body:
     """Return the expected measurements of one model; `places` contains the records of each rank in all scans."""
     pool = [_pooled(k, records) for k, records in enumerate(places)]
-    found = {finding.rank for name in pool[0].rates for finding in _slow(pool, name, tolerance)}
+    outliers = {finding.rank for name in pool[0].rates for finding in _slow(pool, name, tolerance)}
     kinds = {member.kind: [other for other in pool if other.kind == member.kind] for member in pool}
     for members in kinds.values():
-        found |= {finding.rank for result in members[0].bits for finding in odd_bits(members, result)[0]}
+        outliers |= {finding.rank for result in members[0].bits for finding in odd_bits(members, result)[0]}
     hosts = [records[0]["host"] for records in places]
-    excluded = {hosts[k] for k in found} | (bad & set(hosts))
+    excluded = {hosts[k] for k in outliers} | (bad & set(hosts))
     healthy = [member for member in pool if hosts[member.rank] not in excluded]
     if len(healthy) < ENOUGH:
         raise UsageError(
@@ -173,7 +173,7 @@ def _bits(members: Sequence[RankRates]) -> dict[str, str]:
     digests = {
         name: {digest for m in members for digest in m.bits[name]} for name in (members[0].bits if members else ())
     }
-    return {name: next(iter(found)) for name, found in digests.items() if len(found) == 1}
+    return {name: next(iter(variants)) for name, variants in digests.items() if len(variants) == 1}
 
 
 def read_baseline(name: str) -> Body:

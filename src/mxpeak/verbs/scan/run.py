@@ -391,8 +391,8 @@ def _reduce_groups(records: list[Record], config: ScanConfig) -> None:
 def _expected_by_kind(baseline: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Expected]:
     """Return the measurements that the baseline expects, by kind of the ranks."""
     places = {record.kind: record.where for record in records}
-    found = {kind: expected_of(baseline, at["model"], at["threads"], kind) for kind, at in places.items()}
-    return {kind: expected for kind, expected in found.items() if expected is not None}
+    measurements = {kind: expected_of(baseline, at["model"], at["threads"], kind) for kind, at in places.items()}
+    return {kind: expected for kind, expected in measurements.items() if expected is not None}
 
 
 def _of_rank(record: Record) -> dict[str, Any]:

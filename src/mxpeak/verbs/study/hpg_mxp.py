@@ -73,11 +73,11 @@ def steps(ranks: int, *, on_gpu: bool) -> list[tuple[str, Settings]]:
     added.append(("zero guess", {"zero_guess": "on"}))
     added.append(("fused restriction", {"fused_restriction": "on"}))
     added.append(("exact 16-bit values", {"precision": "auto"}))
-    found = []
+    rows = []
     for name, change in added:
         settings = settings | change
-        found.append((name, settings))
-    return found
+        rows.append((name, settings))
+    return rows
 
 
 def sweep_cases(plan: SweepPlan, on_case: Callable[[int, int], None]) -> list[dict[str, Any]]:

@@ -79,12 +79,12 @@ def pivots(ranks: Ranks, n: int, seed: int) -> list[float]:
     system, A = ranks.system(uniform(n, seed), n), dist_matrix(grid, n, n, NB, kernels)
     system.store(A)
     pivoted_lu.factorize(A, pivoted_lu.PivotedLuOptions(), kernels, Spans(), order=RowOrder(n))
-    found = xp.zeros(n)
+    diagonal = xp.zeros(n)
     for step in lu_steps(n, NB, grid.P, grid.Q):
         if (grid.p, grid.q) == (step.p, step.q):
-            found[step.j0 : step.j1] = xp.abs(xp.linalg.diagonal(A[step.j0 : step.j1, step.j0 : step.j1]))
-    grid.all.allreduce(found, "sum")
-    return list(found.tolist())
+            diagonal[step.j0 : step.j1] = xp.abs(xp.linalg.diagonal(A[step.j0 : step.j1, step.j0 : step.j1]))
+    grid.all.allreduce(diagonal, "sum")
+    return list(diagonal.tolist())
 
 
 def residual_norms(ranks: Ranks, n: int, seed: int, *, pivoting: bool) -> dict[str, Any]:

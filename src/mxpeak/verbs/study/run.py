@@ -424,13 +424,13 @@ def _pivoting_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
     `unsolved` counts the cases that fail the check, and `not_finite` those whose factors overflow.
     """
-    found = []
+    summaries = []
     for name in dict.fromkeys(case["generator"] for case in cases):
         for pivoting in PIVOTING:
             chosen = [case for case in cases if (case["generator"], case["pivoting"]) == (name, pivoting)]
             growth = [case["growth"] for case in chosen if case["growth"] is not None]
             steps = [float(case["iterations"]) for case in chosen if case["iterations"] is not None]
-            found.append(
+            summaries.append(
                 {
                     "generator": name,
                     "pivoting": pivoting,
@@ -440,7 +440,7 @@ def _pivoting_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
                     "not_finite": len(chosen) - len(growth),
                 }
             )
-    return {"by_generator": found}
+    return {"by_generator": summaries}
 
 
 def _fact_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
