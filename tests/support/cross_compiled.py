@@ -24,10 +24,19 @@ PROCESSORS = {
 }
 #: The variable with the parts that a process compiles.
 PARTS = "CROSS_COMPILED_PARTS"
+#: The part whose functions use matrix engines, and thus BFMMLA.
+UNITS = "products of 16-bit operands"
 #: The functions of LLVM that exist only for x86.
 ONLY_X86 = re.compile(r"call [^\n]*(@llvm\.x86\.[\w.]+|asm (?:sideeffect )?\")")
 #: Numba's reference counting, which is linked after LLVM has selected instructions of x86 for it.
 OF_NUMBA = re.compile(r"^define [^@\n]*?(void|ptr) (@NRT_\w+)\(.*?^\}", re.MULTILINE | re.DOTALL)
+#: BFMMLA, which exists only for processors with FEAT_BF16, and its first argument.
+BFMMLA = re.compile(r"(?:tail )?call <4 x float> @llvm\.aarch64\.neon\.bfmmla\(<4 x float> (%[\w.\"]+), [^\n]*")
+
+
+def without_bfmmla(code: str) -> str:
+    """Replace BFMMLA by an operation that every processor has, so that LLVM can compile the code."""
+    return BFMMLA.sub(r"fadd <4 x float> \1, zeroinitializer", code)
 
 
 def machine(name: str) -> Any:
@@ -38,16 +47,19 @@ def machine(name: str) -> Any:
     return target.create_target_machine(cpu=name, opt=2, reloc="pic", codemodel="default")
 
 
+def retargeted(code: str, triple: str, of_processor: Any) -> str:
+    """Return LLVM's text of a module with the system and the data layout of another processor."""
+    code = re.sub(r'^target triple = ".*"$', f'target triple = "{triple}"', code, flags=re.MULTILINE)
+    layout = f'target datalayout = "{of_processor.target_data}"'
+    return re.sub(r'^target datalayout = ".*"$', layout, code, flags=re.MULTILINE)
+
+
 def compile_for(code: str, name: str) -> int:
     """Compile LLVM's text of a module for a processor, and return the size of the machine code in bytes."""
     import llvmlite.binding as llvm
 
     of_processor = machine(name)
-    code = re.sub(r'^target triple = ".*"$', f'target triple = "{PROCESSORS[name]}"', code, flags=re.MULTILINE)
-    code = re.sub(
-        r'^target datalayout = ".*"$', f'target datalayout = "{of_processor.target_data}"', code, flags=re.MULTILINE
-    )
-    module = llvm.parse_assembly(code)
+    module = llvm.parse_assembly(retargeted(code, PROCESSORS[name], of_processor))
     module.verify()
     return len(of_processor.emit_object(module))
 
@@ -60,8 +72,10 @@ def compile_parts(parts: list[str], names: list[str]) -> int:
     platform.machine = lambda: "aarch64"  # otherwise kernels with instructions of x86 would be selected
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
+    from mxpeak.kernels.host.engine import bfmmla
     from tests.support import compiled
 
+    bfmmla.is_available = lambda: True
     counts, failures, optimize = Counter[str](), list[str](), JITCodeLibrary._optimize_final_module
 
     def optimize_and_compile(self: Any) -> None:
@@ -69,18 +83,23 @@ def compile_parts(parts: list[str], names: list[str]) -> int:
         code = OF_NUMBA.sub(r"declare \1 \2(ptr)", str(self._final_module))
         if found := ONLY_X86.search(code):
             failures.append(f"{self.name}: contains {found[1]}")
+        if (portable := without_bfmmla(code)) != code:
+            self._final_module = llvm.parse_assembly(without_bfmmla(str(self._final_module)))
         for name in names:
+            with_bfmmla = portable != code and name in bfmmla.PROCESSORS
             try:
-                counts[name] += compile_for(code, name) > 0
+                counts[name] += compile_for(code if with_bfmmla else portable, name) > 0
+                counts["BFMMLA"] += with_bfmmla
             except RuntimeError as error:
                 failures.append(f"{self.name} for {name}: {str(error).splitlines()[0]}")
 
     JITCodeLibrary._optimize_final_module = optimize_and_compile  # before the code for x86 is selected
     for part in parts:
         compiled.PARTS[part]()
-    counted = ", ".join(f"{counts[name]} functions for {name}" for name in names)
+    expected = [*names, *["BFMMLA"] * (UNITS in parts and any(name in bfmmla.PROCESSORS for name in names))]
+    counted = ", ".join(f"{counts[name]} functions for {name}" for name in expected)
     print(*failures, f"{', '.join(parts)}: {counted}, {len(failures)} failures", sep="\n", flush=True)
-    return int(bool(failures) or not all(counts[name] for name in names))
+    return int(bool(failures) or not all(counts[name] for name in expected))
 
 
 def main(names: list[str]) -> int:

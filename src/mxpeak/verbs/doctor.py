@@ -188,8 +188,10 @@ def _unit_facts() -> Mapping[str, Any]:
     used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
     emulated = "emulated: rounded in software, at the speed of fp32"
     facts = {name: unit.name if unit else emulated for name, unit in used.items()}
-    slower = [unit.name for unit in present() if unit not in chosen()]
-    return facts | ({"not used": f"{', '.join(slower)}: slower than fp32 here"} if slower else {})
+    unused = [unit for unit in present() if unit not in chosen()]
+    reasons = {True: "not tested on hardware", False: "slower than fp32 here"}
+    texts = [f"{unit.name}: {reasons[unit.unproven]}" for unit in unused]
+    return facts | ({"not used": "; ".join(texts)} if texts else {})
 
 
 def _gpu_facts() -> Mapping[str, Any]:

@@ -1,13 +1,13 @@
 """Detect the processor's matrix instructions for 16-bit and 8-bit numbers, and compute tiles of products with them.
 
-A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX computes T = A B, and AVX-512 computes C -= A
-B. A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j, b_2p+1,j). Both
-instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B. AVX-512 reads one pair of
-A, repeated, and 16 pairs of B. For 8-bit numbers, four entries of B along k replace a pair, sums are in INT32, and A
-is packed by steps of a tile, so that each block is contiguous.
+A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX and BFMMLA (`bfmmla`) compute T = A B, and
+AVX-512 computes C -= A B. A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j,
+b_2p+1,j). All instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B. AVX-512
+reads one pair of A, repeated, and 16 pairs of B. For 8-bit numbers, four entries of B along k replace a pair, sums are
+in INT32, and A is packed by steps of a tile, so that each block is contiguous.
 
-llvmlite supports no LLVM type for these numbers, so the innermost loops are written in assembly. All other parts of a
-product are ordinary compiled code (`operands`).
+llvmlite supports no LLVM type for these numbers, so the innermost loops for x86 are written in assembly. All other
+parts of a product are ordinary compiled code (`operands`).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from mxpeak.kernels.host.engine import bfmmla
 from mxpeak.kernels.host.engine.jit import inner
 from mxpeak.kernels.host.engine.vector_ir import vector_at, widened_bf16
 
@@ -37,7 +38,7 @@ STEP_BYTES, PACKED = 64, 2048
 
 #: The number by which compiled code selects each matrix engine. SOFTWARE_INT8 selects compiled loops, which compute the
 #: same tiles as AMX_INT8 and test its layouts on other processors.
-AMX_FP16, AMX_BF16, AVX512_BF16, AMX_INT8, SOFTWARE_INT8 = range(5)
+AMX_FP16, AMX_BF16, AVX512_BF16, AMX_INT8, SOFTWARE_INT8, BFMMLA = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class MatrixEngine:
     rows        the rows of A in one tile
     features    the required processor features, by LLVM's names
     faster_on   the prefix of LLVM's names of the processors on which these products are faster than fp32
+    unproven    whether no run on a processor with this engine has tested it
     """
 
     code: int
@@ -55,6 +57,7 @@ class MatrixEngine:
     rows: int
     features: tuple[str, ...]
     faster_on: str = ""
+    unproven: bool = False
 
 
 #: For each precision, the first available engine is used. AMX is 6 times as fast as SGEMM on an Intel Xeon with
@@ -63,6 +66,7 @@ UNITS = (
     MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
     MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
+    MatrixEngine(BFMMLA, "BFMMLA", "bf16", 32, (), unproven=True),
 )
 #: The engine that multiplies residues of emulated fp64 products, with sums in INT32.
 INT8_UNIT = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "avx512f"))
@@ -77,6 +81,8 @@ def present() -> tuple[MatrixEngine, ...]:
 @cache
 def is_present(unit: MatrixEngine) -> bool:
     """Return whether this process may use a matrix engine. Numba must compile for this processor."""
+    if unit.code == BFMMLA:
+        return not numba.config.CPU_NAME and bfmmla.is_available()
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return False
     features = llvmlite.binding.get_host_cpu_features()
@@ -85,8 +91,9 @@ def is_present(unit: MatrixEngine) -> bool:
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
-    """Return the available matrix engines that multiply faster than fp32 on this processor."""
-    return tuple(unit for unit in present() if llvmlite.binding.get_host_cpu_name().startswith(unit.faster_on))
+    """Return the available matrix engines that multiply faster than fp32 on this processor, as measurements show."""
+    name = llvmlite.binding.get_host_cpu_name()
+    return tuple(unit for unit in present() if not unit.unproven and name.startswith(unit.faster_on))
 
 
 def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
@@ -310,12 +317,14 @@ def end(unit):
 
 @inner(inline=True)
 def tile(unit, T, A, lda, B, depths):
-    """Compute T = A B by AMX for 32 rows, 32 columns and DEPTH·depths entries along k.
+    """Compute T = A B by AMX or BFMMLA for 32 rows, 32 columns and DEPTH·depths entries along k.
 
     T, A and B are addresses, and lda is in bytes. T is row-major with 32 fp32 numbers per row.
     """
     if unit == AMX_BF16:
         _tile_amx_bf16(T, A, lda, B, depths)
+    elif unit == BFMMLA:
+        bfmmla.tile_bfmmla(T, A, lda, B, depths)
     else:
         _tile_amx_fp16(T, A, lda, B, depths)
 
