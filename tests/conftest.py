@@ -38,7 +38,7 @@ from mxpeak.runtime import calls
 def imports_torch(file: Path) -> bool:
     """Return whether a test imports PyTorch at its top, itself or through tests.support."""
     text = file.read_text(encoding="utf-8")
-    if re.search(r"^(import|from) torch\b", text, re.MULTILINE):
+    if re.search(r"^(import|from) (torch|mxpeak\.kernels\.torch)\b", text, re.MULTILINE):
         return True
     used = re.findall(r"^from (tests\.support[\w.]*) import (\w+)", text, re.MULTILINE)
     paths = (TESTS.parent.joinpath(*f"{module}.{name}".split(".")[:depth]) for module, name in used for depth in (3, 4))
@@ -49,7 +49,6 @@ TESTS = Path(__file__).parent
 HAS_TORCH = find_spec("torch") is not None
 #: A light installation has no PyTorch: pytest does not collect the tests that need it, and prints so.
 collect_ignore = [] if HAS_TORCH else [str(file) for file in TESTS.rglob("test_*.py") if imports_torch(file)]
-collect_ignore += [] if HAS_TORCH else [str(TESTS / "contract")]  # its fixtures compare all backends
 
 
 def pytest_report_header() -> str:

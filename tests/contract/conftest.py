@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mxpeak.kernels.host.norms import tile_table
-from mxpeak.kernels.torch.engine import tile_table as norm_table
-from mxpeak.kernels.torch.norms import check, plain
 from tests.support.backends import BACKENDS, TORCH, Backend, backend_named
 from tests.support.norm_backends import Norms, norms_of
 
@@ -28,8 +26,13 @@ def norms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     """Each backend in small steps: pieces of 8 entries of a line, programs of 2 times 4 lanes, 3 tiles a launch."""
     for name, value in {"ALONE": -1, "PIECE": 8}.items():
         monkeypatch.setattr(tile_table, name, value)
-    for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 16, "BATCH": 3}.items():
-        monkeypatch.setattr(norm_table, name, value)
-    for module in (plain, check):
-        monkeypatch.setattr(module, "STRIP", 100)
+    if TORCH:
+        from mxpeak.kernels.torch.engine import tile_table as norm_table
+        from mxpeak.kernels.torch.norms import check, plain
+
+        sizes = {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 16, "BATCH": 3}
+        for name, value in sizes.items():
+            monkeypatch.setattr(norm_table, name, value)
+        for module in (plain, check):
+            monkeypatch.setattr(module, "STRIP", 100)
     return norms_of(request.param)

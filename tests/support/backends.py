@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from mxpeak.kernels.reference.kernels import ReferenceKernels
 ON_GPU = os.environ.get("TEST_DEVICE") == "cuda"
 #: What `torch` has for an operation in both forms: torch's own operations, and Triton's kernels, which the CPU
 #: interprets (milliseconds a program: sizes are small, but more than a tile).  TEST_DEVICE=cuda tests both on a GPU.
-TORCH = {"torch": False, "torch with Triton": True}
+#: Without PyTorch, only the other backends are tested.
+TORCH = {"torch": False, "torch with Triton": True} if find_spec("torch") else {}
 #: The reference is what the others are compared with; it is held by definitions itself.  The host with 3 threads does
 #: without the processor's own products of 16-bit operands, the one with 1 thread has them where there are any.
 BACKENDS = ("reference", "host", "host with 3 threads", *TORCH)
