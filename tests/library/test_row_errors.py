@@ -13,7 +13,7 @@ from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library.dense.factors import backend_of
 from mxpeak.solvers import array_factors
 from mxpeak.solvers.accuracy import plain_lu_by_rows, row_errors
-from mxpeak.solvers.array_factors import factor, least_sizes_of_terms, sizes_of_terms
+from mxpeak.solvers.array_factors import _sizes_of_few_terms, factor, least_sizes_of_terms, sizes_of_terms
 from mxpeak.spans import Spans
 from tests.support.systems import KERNELS, TYPES, U, dense_kernels, layouts, lu_factor_on, random, solve_on
 
@@ -165,6 +165,18 @@ def test_the_lower_bound_of_the_sizes_is_one(kernels: DenseKernels) -> None:
                 least = least_sizes_of_terms(factors.matrix, Y, B_s - P_s, B_s)
                 # The sums are those of fp32 numbers: n + 1 roundings of theirs.
                 assert bool((least <= sizes * (1 + (n + 1) * 2.0**-24)).all())
+
+
+def test_few_columns_give_a_lower_bound_of_the_sizes(kernels: DenseKernels) -> None:
+    rng = np.random.default_rng(10)
+    for n in (1, 15, 16, 100):
+        A, X, R = rng.standard_normal((n, n)), rng.standard_cauchy((n, 3)), 1e-9 * rng.standard_normal((n, 3))
+        for M in (A, A.T):
+            arrays = [kernels.xp.asarray(V) for V in (M, X, R, M @ X + R)]
+            least = np.asarray(_sizes_of_few_terms(kernels, *arrays))
+            sizes = np.abs(M) @ np.abs(X) + np.abs(M @ X + R)
+            assert (least <= sizes * (1 + 1e-13)).all()
+            assert (least >= np.abs(M @ X) * (1 - 1e-13)).all()
 
 
 def test_sizes_are_the_same_in_every_memory_order(kernels: DenseKernels) -> None:

@@ -46,6 +46,8 @@ BF16_FROM, DOMINATED = 4000, 0.9
 SHORT_OF_RANGE, COARSE_SPREAD = 2.0**64, 2.0**4
 #: Number of entries of U that are examined at a time.
 STRIP = 1 << 20
+#: One of this number of columns is usually enough to show that a row-wise error is small.
+FEW_COLUMNS = 16
 #: Number of entries of |A| that are computed at a time, on the host and on a device.
 ABS_STRIP, DEVICE_ABS_STRIP = 1 << 17, 1 << 24
 #: Size of intermediate numbers below which a zero pivot may be the result of underflow.
@@ -189,8 +191,13 @@ class ArrayEquations(Equations):
         return self._worst_rows(R, sizes_of_terms(self._kernels, self._matrix.A, X, B))
 
     def row_error_bounds(self, X: Block, R: Block, B: Block) -> list[float]:
-        """Return upper bounds of the row-wise errors, computed from the row sums of A_s and its largest entry."""
+        """Return upper bounds of the row-wise errors, computed from the row sums of A_s and its largest entry.
+
+        If the row sums are unknown, the bounds are computed from a part of the columns of A.
+        """
         balance = self._matrix.balance
+        if self._matrix.sums is None and not isinstance(self._matrix.A, Triangle):
+            return self._worst_rows(R, _sizes_of_few_terms(self._kernels, self._matrix.A, X, R, B))
         if balance is not None:
             X = scale_rows(self.xp, 1.0 / balance.C, X)
             R, B = (scale_rows(self.xp, balance.R, V) for V in (R, B))
@@ -519,6 +526,16 @@ def row_error_if_unchanged(kernels: DenseKernels, A: Matrix | Triangle, X: Block
         u = float(xp.finfo(X.dtype).eps) / 2
         omega = float(xp.max(row_errors(xp, R, sizes_of_terms(kernels, A, X, B), n))) / (n * u)
         return omega if isfinite(omega) else inf
+
+
+def _sizes_of_few_terms(kernels: DenseKernels, A: Matrix, X: Block, R: Block, B: Block) -> Block:
+    """Return a lower bound of |A||X| + |B| from the columns of A next to the largest |x_j|, and from |A x|_i."""
+    xp, n = kernels.xp, len(A)
+    count = max(1, n // FEW_COLUMNS)
+    largest = int(xp.argmax(xp.sum(xp.abs(X), axis=1)))
+    first = min(max(0, largest - count // 2), n - count)
+    part = slice(first, first + count)
+    return xp.maximum(sizes_of_terms(kernels, A[:, part], X[part], B), xp.abs(B) + xp.abs(B - R))
 
 
 def least_sizes_of_terms(matrix: ScaledMatrix, Y: Block, R: Block, B: Block) -> Block:
