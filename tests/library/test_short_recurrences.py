@@ -8,6 +8,7 @@ and `show` of minres, x0="Mb", and a matrix with a row of zeros, which is not sy
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -195,10 +196,29 @@ def test_minres_reports_an_inconsistent_system(preconditioner: str) -> None:
     A = sparse.csr_array(A)
     x, info = mx.minres(A, b, preconditioner=preconditioner)
     assert info.iterations <= 200
-    assert "A x = b is inconsistent" in info.message
+    assert "A x = b is inconsistent, or" in info.message
     assert info.residual <= 2 * abs(np.mean(b)) * 8 / np.linalg.norm(b)  # the least possible, in the norm of M
     assert np.linalg.norm(x) <= 1e4 * np.linalg.norm(b)
     checked("minres", A, b - np.mean(b), preconditioner=preconditioner)
+
+
+@pytest.mark.parametrize("decades", [13, 15])
+@pytest.mark.parametrize("units", [1.0, 1e-30])
+def test_minres_calls_no_regular_system_inconsistent(decades: int, units: float) -> None:
+    rng, n = np.random.default_rng(1), 60
+    Q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    A = (Q * np.logspace(0, -decades, n) * np.resize([1, -1], n)) @ Q.T
+    A, b = (A + A.T) / 2 * units, rng.standard_normal(n)
+    _, info = mx.minres(sparse.csr_array(A), b, preconditioner="none", maxiter=3000)
+    assert not info.converged
+    if found := re.search(r"every solution has a norm of at least (\S+);", info.message):
+        assert 1.0 < float(found[1]) * units < 1.1 * np.linalg.norm(np.linalg.solve(A, b)) * units
+    assert "inconsistent;" not in info.message
+
+
+def test_minres_is_certain_if_the_residual_is_a_null_vector() -> None:
+    _, info = mx.minres(sparse.csr_array(np.ones((2, 2))), [1.0, -1.0], preconditioner="none")
+    assert "A x = b is inconsistent; use scipy.sparse.linalg.lsqr" in info.message
 
 
 def test_breakdown_of_bicgstab_is_named() -> None:

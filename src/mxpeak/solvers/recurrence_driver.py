@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isfinite, isinf
+from math import inf, isfinite, isinf, ldexp
 
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import RankGroup
@@ -163,6 +163,17 @@ class RecurrenceRounds(GmresDriver):
         formula, product = self._broken
         return formula == "AM⁻¹r" and product <= NULL
 
+    def _least_norm(self, b: Vector) -> float:
+        """Return a lower bound of ||x|| for every solution of A x = b, or inf if there is no solution. Collective.
+
+        zᴴb = (A z)ᴴ x for every solution x and every z, so that ||x|| >= |zᴴb| / ||A z||. The bound uses z = M^-1 r.
+        """
+        system, scaling = self._recurrence(lambda: None), self.plan.scaling
+        z = system.precondition(system.residual_vector())
+        Az = scaling.start(self._matrix.unordered(system.multiply(z)), 0)
+        product, size = abs(system.dot(z, self._matrix.ordered(b))), self.group.norm(Az, self._kernels.xp)
+        return ldexp(product / size, -self._exponent) if size else inf
+
     def _call_back(self, b: Vector) -> None:
         """Call this rank's function, if it has one, with the current x, in the user's order and without scaling."""
         y = self._matrix.unordered(self.problem.system.solution)
@@ -176,6 +187,9 @@ class RecurrenceRounds(GmresDriver):
             return f"A is not positive definite: with its factors, rᴴA^-1 r = {product:.1e}; {OF_INDEFINITE}"
         if formula == "AM⁻¹r" and is_least(result.residual, self._terms(y, b)):
             return super()._advice(result, ending, y, b)
+        if ending is Ending.STALLED and formula == "AM⁻¹r":
+            cause = BREAKDOWNS[formula].format(value=f"{product:.1e}")
+            return cause + _of_solutions(self._least_norm(b), self.group.norm(result.x, self._kernels.xp))
         if ending is Ending.STALLED and formula:
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
         if ending is Ending.STALLED:
@@ -192,12 +206,23 @@ BREAKDOWNS = {
     "pᵀA p": "A is not positive definite: pᴴA p = {value}; " + OF_INDEFINITE,
     "rᵀz": "M is not positive definite: rᴴM^-1 r = {value}; use another preconditioner, or mxpeak.gmres",
     "zᴴv": "M is not positive definite: vᴴM^-1 v = {value}; use another preconditioner, or mxpeak.gmres",
-    "AM⁻¹r": "A x = b is inconsistent to working precision, because A is singular or ill-conditioned: for this "
-    "residual r, ||A M^-1 r|| is {value} of ||A M^-1||·||r||; use scipy.sparse.linalg.lsqr for least squares",
+    "AM⁻¹r": "MINRES cannot reduce this residual r, because ||A M^-1 r|| is {value} of ||A M^-1||·||r||: ",
     "r̂ᴴr": "BiCGStab broke down: |r̂ᴴr| = {value} for the first residual r̂; use mxpeak.gmres",
     "r̂ᴴv": "BiCGStab broke down: |r̂ᴴA M^-1 p| = {value} for the first residual r̂; use mxpeak.gmres",
     "tᴴs": "BiCGStab broke down: |tᴴs| = {value}; use mxpeak.gmres",
 }
+
+
+def _of_solutions(least: float, size: float) -> str:
+    """Return a text about the solutions of A x = b, whose norms are at least `least`; `size` is the norm of x."""
+    if isinf(least):
+        return "A x = b is inconsistent; use scipy.sparse.linalg.lsqr for least squares"
+    if least <= size:
+        return f"A is ill-conditioned, and the x with a norm of {size:.1e} has large rounding errors; use mxpeak.gmres"
+    return (
+        f"A x = b is inconsistent, or A is so ill-conditioned that every solution has a norm of at least {least:.1e}; "
+        "use scipy.sparse.linalg.lsqr for least squares, or mxpeak.gmres for such a solution"
+    )
 
 
 class RecurrenceDriver(RecurrenceRounds):
