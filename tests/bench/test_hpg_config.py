@@ -199,7 +199,7 @@ def test_a_typed_side_of_the_grid_displaces_the_grid_of_a_file():
 
 def test_sizes_left_open_are_the_references_or_quick():
     assert box_of(HpcgConfig(), 0, 1).shape == (104, 104, 104)
-    assert box_of(HpcgConfig(quick=True), 0, 1).shape == (64, 64, 64)
+    assert box_of(HpcgConfig(quick=True), 0, 1).shape == (48, 48, 48)
     assert box_of(HpcgConfig(quick=True, nx=16), 0, 1).shape == (16, 16, 16)
 
 

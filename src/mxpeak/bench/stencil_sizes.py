@@ -26,7 +26,7 @@ from mxpeak.runtime.memory import MARGIN, Budget
 
 #: The default side of a box, and the side with --quick. The default on the host is that of the reference code; the
 #: default on a GPU fills the GPU.
-DEFAULT_NX, QUICK_NX = 104, 64
+DEFAULT_NX, QUICK_NX = 104, 48
 GPU_NX, GPU_QUICK_NX = 256, 128
 #: Bytes of a 32-bit column index, and of an entry during the set-up: an fp64 value and its column index.
 INDEX_BYTES, SETUP_BYTES = 4, 12
