@@ -115,13 +115,16 @@ def product(kind: type, values: str, vectors: str) -> Entry:
     return on_team(ENCODED[kind][0], "multiply", matrix_of(kind, values, vectors), x, x)
 
 
-def sweeps(kind: type, values: str, vectors: str) -> list[Entry]:
-    """Return the entry points of forward and backward Gauss–Seidel sweeps."""
+def sweeps(kind: type, values: str, vectors: str, *, backward: bool = True) -> list[Entry]:
+    """Return the entry points of forward Gauss–Seidel sweeps and, if `backward`, of backward sweeps.
+
+    In chunks, one entry point sweeps in both directions.
+    """
     A, x, module = matrix_of(kind, values, vectors), vector_of(vectors), ENCODED[kind][0]
     if kind is ChunkMatrix:
         return [on_team(module, "sweep", types.Tuple((INTEGERS, INT)), STEPS, A, x, x, x, INT)]
     forward = on_team(module, "sweep_forward", SCHEDULE, A, x, x, x, FLAG)
-    return [forward, on_team(module, "sweep_backward", SCHEDULE, A, x, x)]
+    return [forward, *([on_team(module, "sweep_backward", SCHEDULE, A, x, x)] if backward else ())]
 
 
 def residuals(kind: type, values: str, vectors: str) -> list[Entry]:
@@ -185,8 +188,11 @@ def basis(vectors: str, stored: str) -> list[Entry]:
     return [*entries, on_team("vectors", "project", Q, INT, w, SUMS), on_team("vectors", "combine", Q, INT, w, w)]
 
 
-def stencil(form: str) -> list[Entry]:
-    """Return the entry points for matrices described by "<storage> <order> <values>/… <vectors> <basis>"."""
+def stencil(form: str, *, backward: bool) -> list[Entry]:
+    """Return the entry points for matrices described by "<storage> <order> <values>/… <vectors> <basis>".
+
+    `backward` is true if the benchmark also sweeps backward.
+    """
     storage, ordering, by_level, vectors, _ = form.split()
     values, natural = by_level.split("/"), ordering in ("natural", "surface_last") and storage != "ell"
     kinds = (SlotMatrix, CsrMatrix) if storage == "rows" else (SlotMatrix if natural else ChunkMatrix,)
@@ -194,10 +200,11 @@ def stencil(form: str) -> list[Entry]:
     outer = values[0], "fp64"  # the finest matrix, for residuals in fp64
     entries = [on_team("rows", "largest_error", VECTOR, VECTOR, VECTOR) for each in values if each != "fp64"]
     for kind in kinds:
-        entries += [*order(kind, ordering), product(kind, *outer), *(sweeps(kind, *outer) if len(kinds) > 1 else ())]
+        entries += [*order(kind, ordering), product(kind, *outer)]
+        entries += sweeps(kind, *outer, backward=False) if len(kinds) > 1 else []  # for the trial of both formats
         for each in pairs:
-            entries += [product(kind, *each), *store(kind, *each), *sweeps(kind, *each), *residuals(kind, *each)]
-            entries += halo(kind, each[1])
+            entries += [product(kind, *each), *store(kind, *each), *residuals(kind, *each), *halo(kind, each[1])]
+            entries += sweeps(kind, *each, backward=backward)
     for x in [vector_of(each) for _, each in pairs]:
         entries += [on_team("vectors", name, INT32, x, x) for name in ("gather", "scatter", "scatter_add")]
         entries.append(on_team("vectors", "subtract_halo", HALO, x, x, INT32, x, x))
@@ -216,7 +223,7 @@ def hpcg(details: str) -> list[Entry]:
     `<form>` is an argument of `stencil`.
     """
     update = on_team("vectors", "scale_and_add", VECTOR, FP64, VECTOR)
-    return slowest_first([*stencil(details.split(", ")[0]), *updates("fp64"), update])
+    return slowest_first([*stencil(details.split(", ")[0], backward=True), *updates("fp64"), update])
 
 
 def hpg_mxp(details: str) -> list[Entry]:
@@ -225,7 +232,7 @@ def hpg_mxp(details: str) -> list[Entry]:
     `<form>` is an argument of `stencil`.
     """
     forms = [form for form in details.split(", ") if form != "checked"]
-    entries = [entry for form in forms for entry in stencil(form)]
+    entries = [entry for form in forms for entry in stencil(form, backward=False)]
     return slowest_first([*entries, *(entry for form in forms for entry in krylov(*form.split()[-2:]))])
 
 
