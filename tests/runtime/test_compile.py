@@ -57,6 +57,8 @@ DECLARED_SOLVES = {
 class Recorded:
     """An entry point that takes down when it is compiled."""
 
+    module = "some.module"
+
     def __init__(self, number: int, done: list[int], *, cold: bool = True):
         self._number, self._done, self._cold = number, done, cold
 
@@ -119,6 +121,14 @@ def test_a_helper_that_takes_an_entry_point_and_dies_or_hangs_holds_nobody_up(
     assert [one.returncode for one in started] == [-9, -9]
 
 
+def test_entry_points_with_the_same_inner_functions_are_compiled_by_one_process() -> None:
+    shares = first_use.shares("hpcg, rows surface_last fp64/fp64/fp64/fp64 fp64 fp64")
+    shared = [{entry.module for entry in share} for share in shares if len(share) > 1]
+    assert sorted(shared, key=str) == [{module} for module in sorted(first_use.TOGETHER)]
+    listed = entries("hpcg, rows surface_last fp64/fp64/fp64/fp64 fp64 fp64")
+    assert sorted(map(str, [entry for share in shares for entry in share])) == sorted(map(str, listed))
+
+
 def test_no_memory_for_helpers_is_no_error(done: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     def start(queue: int) -> Any:
         raise OSError("no more processes")
@@ -156,7 +166,7 @@ def test_an_interrupt_ends_the_helpers(done: list[int], monkeypatch: pytest.Monk
 def test_a_helper_compiles_what_it_reads_into_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path))
     queue, end = os.pipe()
-    os.write(end, bytes([LOADED.index("engine.team")]))
+    os.write(end, bytes([entries(LOADING).index(first_use.Entry("engine.team"))]))
     os.close(end)
     assert first_uses._helper(queue, LOADING, sorted(os.sched_getaffinity(0))).wait() == 0
     os.close(queue)
@@ -203,7 +213,8 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
 def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, besides in (((), 0), (matrix_engines.UNITS, 7)):
         monkeypatch.setattr(matrix_engines, "chosen", lambda there=there: there)
-        wanted = entries(LOADING)[len(LOADED) :]
+        every = {entry for entry in entries(LOADING) if entry.name}
+        wanted = every - {*first_use.declared(LOADED)}
         assert len(wanted) == besides
         entry_points = {getattr(import_module(f"{first_use.PACKAGE}.{entry.module}"), entry.name) for entry in wanted}
         assert entry_points == ({*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES} if there else set())
@@ -244,7 +255,7 @@ def load_overload(self, sig, target_context):
     return load(self, sig, target_context)
 jit._DiskCache.load_overload = load_overload
 first_uses.compile_side_by_side = declare
-first_uses.cold_entries = lambda name: []
+first_uses.cold_shares = lambda name: []
 if isinstance(arguments, list):
     from mxpeak.cli.main import main
     status = main(arguments)

@@ -65,7 +65,7 @@ def compile_in_turn(
         for turn in (True, False):
             if leader == turn:
                 if leader:
-                    if cold_entries(name):
+                    if cold_shares(name):
                         compiles.set()
                     compile_side_by_side(name, cores)
                     if kernels is not None:
@@ -107,11 +107,11 @@ def _machine_code() -> int:
     return sum(len(names) for folder in folders for _, _, names in os.walk(folder))
 
 
-def cold_entries(name: str) -> list[int]:
-    """Return the numbers of the entry points in the set `name` that are not in the cache."""
-    from mxpeak.kernels.host.engine.first_use import entries
+def cold_shares(name: str) -> list[int]:
+    """Return the numbers of the shares of the set `name` with entry points that are not in the cache."""
+    from mxpeak.kernels.host.engine.first_use import shares
 
-    return [number for number, entry in enumerate(entries(name)) if _is_cold(entry)]
+    return [number for number, share in enumerate(shares(name)) if any(map(_is_cold, share))]
 
 
 def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
@@ -122,7 +122,7 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
     """
     from mxpeak.kernels.host.engine.first_use import compile_from
 
-    cold = cold_entries(name)
+    cold = cold_shares(name)
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that embeds Python
         return
     free = available_memory_bytes()
@@ -161,7 +161,7 @@ def _is_cold(entry: Any) -> bool:
 
 
 def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Popen[bytes]:
-    """Start a process that compiles the entry points whose numbers it reads from the queue."""
+    """Start a process that compiles the shares of entry points whose numbers it reads from the queue."""
     path = [place for place in sys.path if isinstance(place, str)]  # Python itself accepts only strings
     options = {"use": name, "cores": cores, "path": path, "parent": os.getpid()}
     command = [sys.executable, "-c", _WORKER, json.dumps(options)]
@@ -169,7 +169,7 @@ def _helper(queue: int, name: str, cores: Sequence[int] | None) -> subprocess.Po
 
 
 def help_to_compile(name: str, cores: Sequence[int] | None, parent: int) -> None:
-    """Compile the entry points whose numbers arrive on stdin, on the given cores, until the parent process ends."""
+    """Compile the shares of entry points whose numbers arrive on stdin, on the given cores, until the parent ends."""
     from mxpeak.kernels.host.engine.first_use import compile_from
     from mxpeak.runtime.parent_watch import call_at_end
 

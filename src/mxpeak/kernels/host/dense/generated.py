@@ -108,7 +108,7 @@ _OPERANDS = (VECTOR, VECTOR, VECTOR, _TABLES)
 _TASK = (INT, INT, INT, types.UniTuple(INT, 2))
 
 
-@jit(*_TASK, MATRIX, *_OPERANDS, also=(*_TASK, MATRIX32, *_OPERANDS), allocates=True)
+@jit(*_TASK, MATRIX, *_OPERANDS, also=(*_TASK, MATRIX32, *_OPERANDS), allocates=True, later=True)
 def generated(tid, threads, task, part, A, y, x, diagonal, entries):
     """Generate the entries of this thread's share of the rows in `part`, and store, multiply or sum these entries.
 

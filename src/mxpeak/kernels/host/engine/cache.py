@@ -1,7 +1,7 @@
 """Choose the folder in which the host kernels' machine code is cached.
 
-Entry points are compiled for fixed types when their module is imported, so nothing is compiled inside a timed region.
-The machine code is cached on disk, so each machine compiles it once.
+Entry points are compiled for fixed types before a benchmark starts, so nothing is compiled inside a timed region. The
+machine code is cached on disk, so each machine compiles it once.
 """
 
 from __future__ import annotations

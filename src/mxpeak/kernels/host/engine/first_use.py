@@ -9,32 +9,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from mxpeak.kernels.host.engine.cache import cache_directory
 
-#: Modules that all benchmarks on the host load; their entry points are compiled at import. The slowest come first.
-LOADED = (
-    "lu.panel",
-    "lu.triangle",
-    "dense.generated",
-    "lu.row_sums",
-    "lu.row_moves",
-    "lu.block",
-    "lu.cast",
-    "engine.team",
-)
+#: Entry points that all benchmarks on the host load. Those of `engine.team` are compiled at import.
+LOADED = {
+    "lu.panel": ("factor_panel",),
+    "lu.row_moves": ("copy_block", "permute_rows", "gather_rows", "scatter_rows"),
+    "dense.generated": ("generated",),
+    "lu.triangle": (
+        *("add_matvec", "abs_sums", "add_triangle_matvec", "max_abs_upper", "combine_rows", "combine_columns"),
+        *("solve_upper", "solve_lower", "row_max", "column_max", "scale_rows_columns"),
+    ),
+    "lu.row_sums": ("add_two_matvecs",),
+    "lu.block": ("factor_block",),
+    "lu.cast": ("round_block", "copy_rows"),
+    "engine.team": ("",),
+}
 #: Entry points that are also compiled on processors with instructions for products of 16-bit operands.
 WITH_ENGINES = {
-    "lu.operands": ("round_right", "subtract_product", "round_left"),
-    "lu.solves": ("solve_right_rounded", "solve_left_rounded", "invert_blocks", "solve_by_products"),
+    "lu.solves": ("invert_blocks", "solve_right_rounded", "solve_left_rounded", "solve_by_products"),
+    "lu.operands": ("subtract_product", "round_right", "round_left"),
 }
-#: Modules that a rank loads if it factors panels on the host of a device.
-PANELS_LOADED = ("lu.panel", "engine.team")
-#: The names of two uses: load the modules in LOADED and WITH_ENGINES, or only those in PANELS_LOADED.
+#: Entry points that a rank loads if it factors panels on the host of a device.
+PANELS_LOADED = {"lu.panel": ("factor_panel",), "engine.team": ("",)}
+#: The names of two uses: load the entry points in LOADED and WITH_ENGINES, or only those in PANELS_LOADED.
 LOADING, LOADING_PANELS = "loading", "loading panels"
 #: The functions that declare the entry points of a use, with their modules. The key is the first word of the use's
 #: name.
@@ -44,6 +47,9 @@ DECLARED_IN = {
     "hpg-mxp": ("sparse.first_use", "hpg_mxp"),
     "gmres": ("sparse.first_use", "gmres"),
 }
+#: Modules whose entry points call the same inner functions. One process compiles all of them, because these functions
+#: are slow to compile.
+TOGETHER = ("sparse.natural.slot_format", "sparse.natural.coarse_residual")
 PACKAGE = "mxpeak.kernels.host"
 #: The largest number of entry points of one use, because their indices are sent as single bytes.
 LIMIT = 256
@@ -82,12 +88,11 @@ class Entry(NamedTuple):
 def entries(use: str) -> list[Entry]:
     """Return the entry points that a use compiles, at most LIMIT, or an empty list if no module declares this use."""
     if use == LOADING_PANELS:
-        return [*map(Entry, PANELS_LOADED)]
+        return declared(PANELS_LOADED)
     if use == LOADING:
         from mxpeak.kernels.host.engine.matrix_engines import chosen
 
-        by_engines = [Entry(module, name) for module, names in WITH_ENGINES.items() for name in names]
-        return [*map(Entry, LOADED), *(by_engines if chosen() else ())]
+        return [*(declared(WITH_ENGINES) if chosen() else ()), *declared(LOADED)]  # the slowest first
     subject, _, details = use.partition(", ")
     if subject not in DECLARED_IN:
         return []
@@ -96,15 +101,29 @@ def entries(use: str) -> list[Entry]:
     return declare(details)[:LIMIT]
 
 
+def declared(names: Mapping[str, Sequence[str]]) -> list[Entry]:
+    """Return the entry points with these names, which modules compile for the types in their declarations."""
+    return [Entry(module, name) for module, of_module in names.items() for name in of_module]
+
+
+def shares(use: str) -> list[list[Entry]]:
+    """Return the entry points of a use, in the shares that a process compiles one after another."""
+    found: dict[str | int, list[Entry]] = {}
+    for number, entry in enumerate(entries(use)):
+        found.setdefault(entry.module if entry.module in TOGETHER else number, []).append(entry)
+    return list(found.values())
+
+
 def compile_from(queue: int, use: str) -> None:
-    """Read indices of entry points from a pipe and compile these entry points, until the pipe is empty.
+    """Read indices of shares from a pipe and compile their entry points, until the pipe is empty.
 
     Failures are ignored, because the use itself compiles missing entry points.
     """
-    listed = entries(use)
+    listed = shares(use)
     while (number := _next(queue)) is not None:
-        with suppress(Exception):
-            listed[number].compile()
+        for entry in listed[number]:
+            with suppress(Exception):
+                entry.compile()
 
 
 def _next(queue: int) -> int | None:

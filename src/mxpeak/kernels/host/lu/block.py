@@ -33,7 +33,7 @@ def _factor_strip(D, j0, j1, singular):
                 a_c[r] -= l_j[r] * u
 
 
-@jit(MATRIX, INTEGERS, INT, INT, also=(MATRIX32, INTEGERS, INT, INT))
+@jit(MATRIX, INTEGERS, INT, INT, also=(MATRIX32, INTEGERS, INT, INT), later=True)
 def factor_block(D, singular, gemm, trsm):
     """Factor a column-major block D = L U in place, without pivoting.
 

@@ -63,7 +63,7 @@ def round_row(a, out, to):
         out[j] = rounded if x == x else x
 
 
-@jit(INT, INT, MATRIX32, MATRIX32, FORMAT)
+@jit(INT, INT, MATRIX32, MATRIX32, FORMAT, later=True)
 def round_block(tid, threads, source, target, to):
     """Round this thread's rows of `source` to the format `to`, and write them to `target`."""
     r0, r1 = part_of(tid, threads, source.shape[0])
@@ -72,7 +72,7 @@ def round_block(tid, threads, source, target, to):
         round_row(a, out, to)
 
 
-@jit(INT, INT, MATRIX32, MATRIX32, also=(INT, INT, MATRIX, MATRIX))
+@jit(INT, INT, MATRIX32, MATRIX32, also=(INT, INT, MATRIX, MATRIX), later=True)
 def copy_rows(tid, threads, source, target):
     """Copy this thread's rows of `source` to `target`, both row-major."""
     r0, r1 = part_of(tid, threads, source.shape[0])

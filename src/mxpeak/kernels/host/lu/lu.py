@@ -12,6 +12,7 @@ import numpy as np
 from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, BlockSolver, PanelSolve, by_substitution
 from mxpeak.kernels.host.engine import blas, matrix_engines
+from mxpeak.kernels.host.engine.first_use import LOADED, declared
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.lu import (
@@ -78,9 +79,11 @@ class HostLu(HostPanels, Synchronous):
         #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
         #: (`inverse`).
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
+        for listed in declared(LOADED):
+            listed.compile()  # before any clock starts
         wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.units else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
-            entry.compiled()  # compile before any clock starts
+            entry.compiled()
         blas.set_threads(1)  # each of the team's threads calls BLAS for its own block, without a second thread pool
 
     def matrix(self, rows: int, columns: int, precision: str = "fp64") -> Array:

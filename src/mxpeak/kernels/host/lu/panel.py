@@ -246,7 +246,7 @@ def _update(tid, threads, A, L1, op, top, work):
             gemm_at(work.calls[GEMM], minus_one, (r1 - r0, c1 - c0, k1 - k0), A_k, U, A_c)
 
 
-@jit(INT, INT, MATRIX, MATRIX, *_WORK, also=(INT, INT, MATRIX32, MATRIX32, *_WORK))
+@jit(INT, INT, MATRIX, MATRIX, *_WORK, also=(INT, INT, MATRIX32, MATRIX32, *_WORK), later=True)
 def factor_panel(tid, threads, A, L1, plan, variant, top, work):
     """Perform this thread's part of a panel factorization. All threads receive the same arguments, except `tid`.
 
@@ -301,6 +301,7 @@ class HostPanels:
     """The panel factorization of `LuKernels` on the host, which runs on the threads of a team."""
 
     def __init__(self, team: Team):
+        factor_panel.compiled()  # before any clock starts
         self._team, self.threads = team, team.threads
         self._plans: dict[tuple[PanelOp, ...], Array] = {}
         self._yield = sched_yield_address()

@@ -29,7 +29,7 @@ def _move(source, target):
         target[c] = source[c]
 
 
-@jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
+@jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32), later=True)
 def gather_rows(tid, threads, A, rows, out):
     """Copy A[rows[k], :] to out[k, :] for all k, in this thread's columns."""
     c0, c1 = part_of(tid, threads, out.shape[1])
@@ -37,7 +37,7 @@ def gather_rows(tid, threads, A, rows, out):
         _move(row(A, rows[k], c0, c1), row(out, k, c0, c1))
 
 
-@jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32))
+@jit(INT, INT, MATRIX, INTEGERS, MATRIX, also=(INT, INT, MATRIX32, INTEGERS, MATRIX32), later=True)
 def scatter_rows(tid, threads, source, rows, A):
     """Copy source[k, :] to A[rows[k], :] for all k, in this thread's columns."""
     c0, c1 = part_of(tid, threads, source.shape[1])
@@ -48,7 +48,7 @@ def scatter_rows(tid, threads, source, rows, A):
 _MOVES = (INT, INTEGERS, INTEGERS, INTEGERS)
 
 
-@jit(INT, INT, MATRIX, *_MOVES, also=(INT, INT, MATRIX32, *_MOVES), allocates=True)
+@jit(INT, INT, MATRIX, *_MOVES, also=(INT, INT, MATRIX32, *_MOVES), allocates=True, later=True)
 def permute_rows(tid, threads, A, block, sources, targets, block_rows):
     """Exchange rows between the block row and other rows of A, in this thread's columns.
 
@@ -89,7 +89,7 @@ def _copy_entries(source, target, r0, r1, c0, c1):
             target[i, j] = source[i, j]
 
 
-@jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32))
+@jit(INT, INT, MATRIX, MATRIX, also=(INT, INT, MATRIX32, MATRIX32), later=True)
 def copy_block(tid, threads, source, target):
     """Copy this thread's rows of `source` to `target`, each row-major or column-major.
 

@@ -30,7 +30,7 @@ _VECTORS32 = types.float32[:, ::1]
 _TWICE = (VECTOR, VECTOR)
 
 
-@jit(INT, INT, *_TWICE, MATRIX, *_TWICE, also=(INT, INT, *_TWICE, MATRIX32, *_TWICE))
+@jit(INT, INT, *_TWICE, MATRIX, *_TWICE, also=(INT, INT, *_TWICE, MATRIX32, *_TWICE), later=True)
 def add_two_matvecs(tid, threads, y, z, A, u, v):
     """Compute y += A u and z += A v for this thread's rows of A, in one pass over A."""
     m, n = A.shape

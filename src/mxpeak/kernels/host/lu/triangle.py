@@ -85,7 +85,7 @@ def add(y, factor, a):
         y[j] += factor * np.float64(a[j])
 
 
-@jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
+@jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG), later=True)
 def solve_upper(U, x, transposed):
     """Compute x = U^-1 x, or x = U^-T x if `transposed`, in place.
 
@@ -103,7 +103,7 @@ def solve_upper(U, x, transposed):
             x[i] = (x[i] - dot(right, x[i + 1 :])) / np.float64(U[i, i])
 
 
-@jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG))
+@jit(MATRIX, VECTOR, FLAG, also=(MATRIX32, VECTOR, FLAG), later=True)
 def solve_lower(L, x, transposed):
     """Compute x = L^-1 x, or x = L^-T x if `transposed`, in place, where L is unit lower.
 
@@ -129,7 +129,7 @@ def prefetch_four(A, i, end):
                 prefetch_read(address_of(A, i + k, j))
 
 
-@jit(INT, INT, VECTOR, MATRIX, VECTOR, FLAG, also=(INT, INT, VECTOR, MATRIX32, VECTOR, FLAG))
+@jit(INT, INT, VECTOR, MATRIX, VECTOR, FLAG, also=(INT, INT, VECTOR, MATRIX32, VECTOR, FLAG), later=True)
 def add_matvec(tid, threads, y, A, x, transposed):
     """Compute y += A x for this thread's rows of A, or y += A^T x for its columns if `transposed`."""
     m, n = A.shape
@@ -158,7 +158,7 @@ def _columns_before(ig, nb, q, Q):
 _TRIANGLE = VECTOR, INTEGERS, FLAG, INT
 
 
-@jit(INT, INT, VECTOR, MATRIX, *_TRIANGLE, also=(INT, INT, VECTOR, MATRIX32, *_TRIANGLE))
+@jit(INT, INT, VECTOR, MATRIX, *_TRIANGLE, also=(INT, INT, VECTOR, MATRIX32, *_TRIANGLE), later=True)
 def add_triangle_matvec(tid, threads, y, A, x, distribution, lower, form):
     """Compute y += T x, |T| x or (T∘T) x for this thread's rows, depending on `form`.
 
@@ -187,7 +187,7 @@ def _greater(best, value):
     return value if value > best or value != value else best
 
 
-@jit(INT, INT, VECTOR, MATRIX, INTEGERS, also=(INT, INT, VECTOR, MATRIX32, INTEGERS))
+@jit(INT, INT, VECTOR, MATRIX, INTEGERS, also=(INT, INT, VECTOR, MATRIX32, INTEGERS), later=True)
 def max_abs_upper(tid, threads, best, A, distribution):
     """Write max |a_ij| over all j >= i in this thread's rows of A to best[tid].
 
@@ -204,7 +204,7 @@ def max_abs_upper(tid, threads, best, A, distribution):
     best[tid] = largest
 
 
-@jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
+@jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR), later=True)
 def row_max(tid, threads, A, by_row):
     """Compute by_row_i = max_j |a_ij| for this thread's rows of A."""
     r0, r1 = part_of(tid, threads, A.shape[0])
@@ -215,7 +215,7 @@ def row_max(tid, threads, A, by_row):
         by_row[i] = largest
 
 
-@jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR))
+@jit(INT, INT, MATRIX, VECTOR, also=(INT, INT, MATRIX32, VECTOR), later=True)
 def column_max(tid, threads, A, by_column):
     """Compute by_column_j = max_i |a_ij| for this thread's columns of A."""
     c0, c1 = part_of(tid, threads, A.shape[1])
@@ -226,7 +226,7 @@ def column_max(tid, threads, A, by_column):
             by_column[c0 + j] = _greater(by_column[c0 + j], abs(np.float64(a[j])))
 
 
-@jit(INT, INT, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, VECTOR, VECTOR))
+@jit(INT, INT, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, VECTOR, VECTOR), later=True)
 def scale_rows_columns(tid, threads, A, by_row, by_column):
     """Compute a_ij = by_row_i · a_ij · by_column_j in place, for this thread's rows of A."""
     r0, r1 = part_of(tid, threads, A.shape[0])
@@ -236,7 +236,7 @@ def scale_rows_columns(tid, threads, A, by_row, by_column):
             a[j] = np.float64(a[j]) * by_row[i] * by_column[j]
 
 
-@jit(INT, INT, MATRIX, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, MATRIX32, VECTOR, VECTOR))
+@jit(INT, INT, MATRIX, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, MATRIX32, VECTOR, VECTOR), later=True)
 def combine_rows(tid, threads, X, Y, r, s):
     """Compute x_ij, y_ij = r_i·(x_ij + y_ij), s_i·(x_ij - y_ij) in place, for this thread's columns."""
     c0, c1 = part_of(tid, threads, X.shape[1])
@@ -247,7 +247,7 @@ def combine_rows(tid, threads, X, Y, r, s):
             x[j], y[j] = r[i] * (a + b), s[i] * (a - b)
 
 
-@jit(INT, INT, MATRIX, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, MATRIX32, VECTOR, VECTOR))
+@jit(INT, INT, MATRIX, MATRIX, VECTOR, VECTOR, also=(INT, INT, MATRIX32, MATRIX32, VECTOR, VECTOR), later=True)
 def combine_columns(tid, threads, X, Y, r, s):
     """Compute x_ij, y_ij = r_j·(x_ij + y_ij), s_j·(x_ij - y_ij) in place, for this thread's rows."""
     r0, r1 = part_of(tid, threads, X.shape[0])
@@ -267,7 +267,7 @@ def _abs_sum(a):
     return total
 
 
-@jit(INT, INT, MATRIX, VECTOR, MATRIX, also=(INT, INT, MATRIX32, VECTOR, MATRIX))
+@jit(INT, INT, MATRIX, VECTOR, MATRIX, also=(INT, INT, MATRIX32, VECTOR, MATRIX), later=True)
 def abs_sums(tid, threads, A, by_row, by_column):
     """Compute the row sums by_row[i] = Σ_j |a_ij| and the column sums by_column[tid, j] = Σ_i |a_ij|.
 
