@@ -357,6 +357,31 @@ def test_a_slow_first_use_is_announced_only_if_it_compiles(
     assert capsys.readouterr().err.count("a use: compiling its kernels") == said
 
 
+def test_a_terminal_shows_how_much_is_compiled_and_the_longest_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cold, clock = [[0, 1, 2, 3], [1, 2, 3], [3], []], [0.0, 30.0]
+    ended = threading.Event()
+    monkeypatch.setattr(ended, "wait", lambda seconds: False)
+    monkeypatch.setattr(first_uses, "cold_shares", lambda name: cold.pop(0))
+    monkeypatch.setattr(first_uses.time, "monotonic", lambda: clock.pop(0))
+    first_uses._show_progress("any", ended)
+    shown = capsys.readouterr().err.split(first_uses.ERASE)
+    assert shown == ["", "compiled 3 of 4 groups of kernels, at most 10 s left", ""]
+
+
+@pytest.mark.parametrize("width", [None, 80])
+def test_only_a_terminal_shows_progress(width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(first_uses, "SILENT_S", 0.01)
+    monkeypatch.setattr(first_uses, "terminal_width", lambda stream, environ: width)
+    monkeypatch.setattr(first_uses, "_show_progress", lambda name, ended: shown.append(name))
+    with first_uses.announced("a use", "any") as compiles:
+        compiles.set()
+        threading.Event().wait(0.1)
+    assert shown == ([] if width is None else ["any"])
+
+
 def test_machine_code_that_appears_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cache, "cache_directory", lambda: tmp_path)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))

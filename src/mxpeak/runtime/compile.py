@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -19,9 +20,12 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import is_leader
 from mxpeak.kernels.contract.backend import Backend
 from mxpeak.perf.host import available_memory_bytes, one_core_each
+from mxpeak.runtime.parent_watch import terminal_width
 
 #: Seconds after which a first use that compiles prints a line, and seconds between two checks.
 SILENT_S = 1.0
+#: Erases the line of a terminal, and moves the cursor to its beginning.
+ERASE = "\r\x1b[K"
 #: The largest number of processes that compile. Additional processes would only wait for the slowest entry point.
 MOST = 8
 #: Free memory in bytes that each compiling process needs for LLVM, Numba and the largest function.
@@ -61,7 +65,7 @@ def compile_in_turn(
 
     leader = is_leader(comm, token())
     text = f"{what}: compiling its kernels (once, a minute or more)"
-    with _announced(text) if comm.rank == 0 else nullcontext(threading.Event()) as compiles:
+    with announced(text, name) if comm.rank == 0 else nullcontext(threading.Event()) as compiles:
         for turn in (True, False):
             if leader == turn:
                 if leader:
@@ -75,10 +79,10 @@ def compile_in_turn(
 
 
 @contextmanager
-def _announced(text: str) -> Iterator[threading.Event]:
+def announced(text: str, name: str) -> Iterator[threading.Event]:
     """Yield an event, and print a line after a second if the event is set or the caches contain new machine code.
 
-    Loading kernels from a cache prints no line.
+    Loading kernels from a cache prints no line. On a terminal, a second line shows the progress of the set `name`.
     """
     compiles, ended, before = threading.Event(), threading.Event(), _machine_code()
 
@@ -86,6 +90,8 @@ def _announced(text: str) -> Iterator[threading.Event]:
         while not ended.wait(SILENT_S):
             if compiles.is_set() or _machine_code() > before:
                 print(text, file=sys.stderr, flush=True)
+                if terminal_width(sys.stderr, {}) is not None:
+                    _show_progress(name, ended)
                 return
 
     thread = threading.Thread(target=watch, name="first use", daemon=True)
@@ -95,6 +101,20 @@ def _announced(text: str) -> Iterator[threading.Event]:
     finally:
         ended.set()
         thread.join()
+
+
+def _show_progress(name: str, ended: threading.Event) -> None:
+    """Show on the terminal how many shares of the set `name` are compiled, and the longest time that the others need.
+
+    The slowest shares are compiled first, so the others take less time than their number suggests.
+    """
+    begin, total = time.monotonic(), len(cold_shares(name))
+    while not ended.wait(SILENT_S) and (left := len(cold_shares(name))):
+        if (done := total - left) > 1:  # the first share alone does not allow an estimate
+            seconds = (time.monotonic() - begin) * left / done
+            text = f"compiled {done} of {total} groups of kernels, at most {seconds:.0f} s left"
+            print(ERASE + text, end="", file=sys.stderr, flush=True)
+    print(ERASE, end="", file=sys.stderr, flush=True)
 
 
 def _machine_code() -> int:

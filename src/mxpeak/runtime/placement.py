@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from mxpeak.perf.host import core_groups, idle_cores, one_core_each
 from mxpeak.perf.nearest_adapter import Adapter, adapter_of_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
-from mxpeak.runtime.compile import compile_side_by_side
+from mxpeak.runtime.compile import announced, compile_side_by_side
 from mxpeak.runtime.launch import bind, local_rank
 from mxpeak.runtime.nodes import nodes_of
 
@@ -351,31 +351,33 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     lacked = allreduce_scalars(comm, [float(name not in multiplied) for name in PRECISIONS], "max")
     native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
     leader = is_leader(comm, token())
-    if comm.rank == 0 and compiled and not is_cached():
-        where = cache_directory()
-        print(f"first use: compiling kernels into {where} (once, a minute or more)", file=sys.stderr, flush=True)
     kernels: Kernels | None = None
     mistake: MxpeakError | None = None
-    for first in (True, False):
-        if leader == first:
-            try:
-                if leader:
-                    compile_side_by_side(compiled, placement.before)
-                select_blas(config.kernels, config.blas)
-                kernels = choose(
-                    config.kernels,
-                    config.device,
-                    placement.threads,
-                    placement.cores,
-                    placement.device,
-                    native,
-                    alone=not placement.shared,
-                    panels=panels,
-                    emulated=config.fp64_products == "emulated",
-                )
-            except MxpeakError as error:
-                mistake = error
-        comm.barrier()
+    cold = comm.rank == 0 and compiled and not is_cached()
+    text = f"first use: compiling kernels into {cache_directory()} (once, a minute or more)" if cold else ""
+    with announced(text, compiled) if cold else nullcontext() as compiles:
+        if compiles is not None:
+            compiles.set()
+        for first in (True, False):
+            if leader == first:
+                try:
+                    if leader:
+                        compile_side_by_side(compiled, placement.before)
+                    select_blas(config.kernels, config.blas)
+                    kernels = choose(
+                        config.kernels,
+                        config.device,
+                        placement.threads,
+                        placement.cores,
+                        placement.device,
+                        native,
+                        alone=not placement.shared,
+                        panels=panels,
+                        emulated=config.fp64_products == "emulated",
+                    )
+                except MxpeakError as error:
+                    mistake = error
+            comm.barrier()
     raise_first_error(comm, mistake)
     assert kernels is not None
     if kernels.transport is None:
