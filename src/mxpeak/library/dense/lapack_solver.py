@@ -21,7 +21,7 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels import choose
 from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract import DenseKernels
-from mxpeak.kernels.contract.dense import PivotedLU, SymmetricFactor, Triangle
+from mxpeak.kernels.contract.dense import FEW_COLUMNS, PivotedLU, SymmetricFactor, Triangle
 from mxpeak.library.dense.info import Estimates, SolveInfo, note_of_singularity
 from mxpeak.library.dense.inputs import lies_well
 from mxpeak.library.types import Array, own_precision, roundoff
@@ -36,8 +36,6 @@ from mxpeak.solvers.symmetric_factors import CHOLESKY, SymmetricFactors
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
 COPIED_BELOW = 256
-#: Number of columns up to which a Cholesky factor solves for each column separately.
-FEW_COLUMNS = 4
 #: Number of entries whose absolute values are summed together, so that they stay in the second-level cache.
 CACHED = 1 << 16
 #: Letters that denote a type and the type of its absolute values in the names of LAPACK routines.

@@ -83,8 +83,8 @@ class BlasLibrary:
         info = _SymbolInfo()
         dladdr = ctypes.CDLL(None).dladdr
         dladdr.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-        found = dladdr(self.address("dgemm"), ctypes.byref(info))
-        return os.fsdecode(info.file) if found and info.file else ""
+        status = dladdr(self.address("dgemm"), ctypes.byref(info))
+        return os.fsdecode(info.file) if status and info.file else ""
 
     @cached_property
     def has_lapack(self) -> bool:
@@ -104,10 +104,10 @@ class BlasLibrary:
 
         The 64 bits of n are 3 if only the lower half is read, and negative otherwise. The result is then 0.
         """
-        found = getattr(self._library, self._form.format("idamax"))
-        found.restype = ctypes.c_int32
+        idamax = getattr(self._library, self._form.format("idamax"))
+        idamax.restype = ctypes.c_int32
         n, step, x = ctypes.c_int64(3 - (1 << 32)), ctypes.c_int64(1), (ctypes.c_double * 3)(1.0, -5.0, 2.0)
-        return bool(found(ctypes.byref(n), x, ctypes.byref(step)) == 2)
+        return bool(idamax(ctypes.byref(n), x, ctypes.byref(step)) == 2)
 
 
 def open_blas(name: str) -> BlasLibrary:

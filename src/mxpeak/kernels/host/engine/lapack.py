@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mxpeak.kernels.contract.dense import FEW_COLUMNS
 from mxpeak.kernels.host.engine import blas
 from mxpeak.kernels.host.engine.blas import Array
 
@@ -26,10 +27,6 @@ LETTERS = {
 }
 #: Number of columns of a panel of the LU with rounded operands. The arithmetic within a panel is fp32.
 NB = 64
-
-#: The number of columns up to which xTRSV for each is faster than xPOTRS. Time of both for one column, fp32, Cascade
-#: Lake: 0.4 and 1.5 ms at n = 1200, 7.8 and 44 ms at n = 4000; xPOTRS needs 45 ms for two columns.
-FEW_COLUMNS = 4
 
 cython_lapack = blas.pointers("cython_lapack")
 _call = partial(blas.call, interface=cython_lapack)
