@@ -309,6 +309,81 @@ def test_several_orders_are_searched_and_the_fastest_is_stored(store: Store) -> 
     assert again.planned("hpl") is not None
 
 
+LIBRARIES = {"openblas": {"file": "/lib/libopenblas.so", "bytes": 8}, "blis": {"file": "/lib/libblis.so", "bytes": 9}}
+
+
+def by_library(task: dict[str, Any]) -> float:
+    """BLIS is the best library, and better than any NB."""
+    return by_block(task) * {"blis": 3.0, "openblas": 0.5}.get(task["settings"].get("blas", ""), 1.0)
+
+
+def test_the_fastest_library_is_checked_against_scipy_and_stored_with_its_file(store: Store) -> None:
+    group = Invented(by_library)
+    body = tuned(store, group, libraries=LIBRARIES)
+    (winner,) = store.book()[0].winners.values()
+    assert (winner.settings, winner.library) == ({"blas": "blis"}, LIBRARIES["blis"])
+    searched = [each["settings"] for each in group.done if each.get("phase") == "search"]
+    assert searched[:3] == [{}, {"blas": "openblas"}, {"blas": "blis"}]
+    assert {each["settings"].get("blas") for each in group.done if each.get("phase") == "check"} == {None, "blis"}
+    assert [each["blas"] for each in body["libraries"]["hpl"]] == ["scipy", "openblas", "blis"]
+    rates = [each["rates_flops"] for each in body["libraries"]["hpl"]]
+    assert rates[1][0] < rates[0][0] < rates[2][0]
+    whole = {"config": {"benchmarks": ["hpl"]}, "store": "", "machine": {"tables": {}}, **body}
+    assert "BLAS libraries of hpl with the default NB" in page(whole)
+    assert resolve(BENCHMARKS["hpl"].config, dict(winner.settings), {}, {})["blas"].value == "blis"
+    again = Invented(by_library)
+    assert "hpl is already tuned" in tuned(store, again, libraries=LIBRARIES)["notes"][-1]
+    assert again.done == []
+
+
+def test_a_library_that_fails_never_wins(store: Store) -> None:
+    body = tuned(
+        store, Invented(lambda task: 0.0 if "blas" in task["settings"] else by_block(task)), libraries=LIBRARIES
+    )
+    (winner,) = store.book()[0].winners.values()
+    assert (winner.settings, winner.library) == ({"nb": "128"}, {})
+    whole = {"config": {"benchmarks": ["hpl"]}, "store": "", "machine": {"tables": {}}, **body}
+    assert "failed" in page(whole)
+
+
+def test_rates_of_another_file_of_a_library_are_not_reused(store: Store) -> None:
+    tuned(store, Invented(by_library), libraries=LIBRARIES)
+    newer = {**LIBRARIES, "blis": {"file": "/lib/libblis.so", "bytes": 10}}
+    group = Invented(by_block)
+    tuned(store, group, libraries=newer)
+    assert {each["settings"]["blas"] for each in group.done if "blas" in each.get("settings", {})} == {"blis"}
+    (winner,) = store.book()[0].winners.values()
+    assert winner.settings == {"nb": "128"}
+
+
+def test_without_libraries_nothing_of_them_is_searched_or_reported(store: Store) -> None:
+    tuned(store, Invented(by_library), libraries=LIBRARIES)
+    group = Invented(by_library)
+    body = tuned(store, group)
+    assert "libraries" not in body
+    assert all("blas" not in each["settings"] for each in group.done)
+    assert [each.settings for each in store.book()[0].winners.values()] == [{"nb": "128"}]
+
+
+def test_libraries_are_for_lu_benchmarks_and_each_layout(store: Store) -> None:
+    group = Invented(by_library)
+    tuned(store, group, "hpl", "hpcg", layouts=(ONE, TWO), libraries=LIBRARIES)
+    tried = {(each["benchmark"], each["ranks"]) for each in group.done if "blas" in each.get("settings", {})}
+    assert tried == {("hpl", 1), ("hpl", 2)}
+
+
+def test_libraries_are_tried_although_the_list_is_limited() -> None:
+    found = [Candidate(ONE, {}), *(Candidate(ONE, {"nb": str(k)}) for k in range(1, 9)), Candidate(TWO, {})]
+    chosen = ordered(found, lambda one: 1.0, 3, ["openblas", "blis"])
+    assert [(each.layout, dict(each.settings)) for each in chosen] == [
+        (ONE, {}), (TWO, {}), (ONE, {"blas": "openblas"}), (ONE, {"blas": "blis"}), (TWO, {"blas": "openblas"}),
+        (TWO, {"blas": "blis"}), (ONE, {"nb": "1"}),
+    ]  # fmt: skip
+    orders = [Candidate(ONE, {"n": n}) for n in ("96", "64")]
+    chosen = ordered(orders, lambda one: 1.0, 3, ["blis"])
+    assert [dict(each.settings) for each in chosen] == [{"n": "96"}, {"n": "64"}, {"n": "96", "blas": "blis"}]
+
+
 # --- candidates -------------------------------------------------------------------------------------------------
 
 

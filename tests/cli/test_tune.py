@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,17 @@ import pytest
 
 from mxpeak.cli.main import main
 from mxpeak.comm.transports.solo import Solo
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.kernels.host.engine import blas
 from mxpeak.perf.tuned import Winner, Winners
-from mxpeak.runtime.tuned import this_store
+from mxpeak.runtime.tuned import blas_file, this_store
 from mxpeak.verbs.tune import job as jobs
 from mxpeak.verbs.tune import probe as probe_module
 from mxpeak.verbs.tune.command import budget_seconds
 from mxpeak.verbs.tune.groups import LaunchedRanks, StartedRanks, Stopped
 from mxpeak.verbs.tune.job import TuneJob, perform
 from mxpeak.verbs.tune.probe import probes
+from tests.support.blas_libraries import library
 from tests.support.result_file import VALIDATOR
 
 SMALL = ["tune", "hpl", "--ranks", "1", "--threads", "1", "-N", "256", "--budget", "20m", "--device", "cpu"]
@@ -30,6 +34,12 @@ def tuned_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty folder, and runs that take what is stored."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MXPEAK_TUNED")
+
+
+@pytest.fixture(autouse=True)
+def _scipy_afterwards() -> Iterator[None]:
+    yield
+    blas.select("scipy")
 
 
 @pytest.fixture
@@ -86,6 +96,14 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
         (["hpl", "--job", "nothing.json"], "--job nothing.json"),
         (["hpl", "--json", "no/such/folder/x.json"], "cannot write"),
         (["hpl", "--nb", "64"], "does not accept --nb"),
+        (["hpl", "--blas", "banana"], "--blas: 'banana' is not a BLAS library"),
+        (["hpl", "--blas", "scipy"], "--blas: scipy is the default; add another library"),
+        (["hpl", "--blas", ""], "--blas: the list is empty"),
+        (["hpcg", "hpg-mxp", "--blas", "blis"], "--blas does not apply to hpg-mxp and hpcg; remove --blas"),
+        (
+            ["hpl", "--kernels", "torch", "--device", "cpu", "--blas", "blis"],
+            "--blas does not apply to --kernels torch",
+        ),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +182,69 @@ def test_fresh_forgets(
     assert main([*SMALL, "--fresh", "--quiet"]) == 0
     assert store.journal()[0] == [one for one in store.journal()[0] if one["kind"] == "plan"]
     assert store.book()[0].winners == {}
+
+
+@pytest.fixture
+def own_library(tmp_path: Path) -> Path:
+    """A file with the BLAS routines of integers with errors in dgemm, compiled in C."""
+    return library(tmp_path, error="1")
+
+
+def test_a_library_that_cannot_be_used_is_refused_before_anything_is_deleted_or_measured(
+    nothing_tuned: Path, own_library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(StartedRanks, "do", lambda self, job: perform(job, Solo(), lambda text: None))
+    put(settings={"nb": "64"})
+    for name, why in (("no/such.so", "there is no such file"), (str(own_library), "gives wrong results")):
+        said = told(capsys, 2, *SMALL, "--fresh", "--quiet", "--blas", name)
+        assert str(Path(name).absolute()) in said
+        assert why in said
+    assert len(this_store().book()[0].winners) == 1
+    assert this_store().journal()[0] == []
+    assert not list(Path("mxpeak-out").glob("*"))
+
+
+def test_a_library_that_crashes_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def crashes(self: StartedRanks, job: TuneJob) -> None:
+        raise Stopped(128 + signal.SIGILL)
+
+    monkeypatch.setattr(StartedRanks, "do", crashes)
+    assert "--blas blis: the library crashes with SIGILL" in told(capsys, 2, *SMALL, "--quiet", "--blas", "blis")
+
+
+def test_a_gpu_has_no_blas_libraries_to_compare(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mxpeak.runtime.tuned.device_of", lambda kernels, device: "cuda")
+    assert "--blas does not apply to GPUs" in told(capsys, 2, "tune", "hpl", "--blas", "blis")
+
+
+def test_an_installed_library_is_tuned_and_run(
+    small_kernels_here: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        measured = blas_file("blis")
+    except ResourceError as error:
+        pytest.skip(str(error))
+    assert main([*SMALL, "--blas", "scipy,blis", "--json", "-"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert body["config"]["blas"] == {"blis": measured}
+    trials = [r for r in body["trials"] if r["settings"].get("blas") == "blis"]
+    assert trials
+    assert all(r["passed"] and r["library"] == measured for r in trials)
+    assert [r["blas"] for r in body["libraries"]["hpl"]] == ["scipy", "blis"]
+    (winner,) = body["winners"]
+    assert winner["library"] == (measured if "blas" in winner["settings"] else {})
+
+    put(settings={"blas": "blis"}, library=measured)  # although another candidate may be faster on this machine
+    assert main(RUN) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["config"]["blas"] == {"value": measured["file"], "origin": "tuned"}
+    assert result["software"]["blas"]["library"] == "blis"
+    assert config_of(capsys, "--blas", "scipy")["blas"]["origin"] == "flag"
+    put(settings={"blas": "blis"}, library={**measured, "file": "/no/such/libblis.so"})
+    assert main([*RUN[: RUN.index("--quiet")], "--json", "gone.json"]) == 0
+    assert "which is no longer installed" in capsys.readouterr().err
 
 
 # --- what a run says of it --------------------------------------------------------------------------------------

@@ -80,6 +80,17 @@ def test_products_in_another_precision_are_another_search() -> None:
     assert winner_for([MXP], asked)[0] == MXP
 
 
+def test_a_library_of_the_winner_fits_runs_that_name_it_or_no_library() -> None:
+    blis = replace(HPL, settings={"blas": "blis"}, library={"file": "/lib/libblis.so.4", "bytes": 9})
+    for name in (None, "blis", "/lib/libblis.so.4"):
+        assert winner_for([blis], replace(RUN, blas=name)) == (blis, "")
+    for name, shown in (("scipy", "SciPy's BLAS"), ("mkl", "mkl")):
+        reason = f"they were measured with blis, not with {shown}"
+        assert winner_for([blis], replace(RUN, blas=name)) == (None, reason)
+    assert winner_for([HPL], replace(RUN, blas="mkl"))[1] == "they were measured with SciPy's BLAS, not with mkl"
+    assert winner_for([HPL], replace(RUN, blas=None))[0] == HPL
+
+
 # --- books ------------------------------------------------------------------------------------------------------
 
 
@@ -116,6 +127,8 @@ def body(**changed: Any) -> str:
         (body(winners=[{**asdict(HPL), "ranks": "two"}]), "ranks"),
         (body(winners=[{**asdict(HPL), "settings": {"nb": 256}}]), "settings"),
         (body(winners=[{**asdict(HPL), "size": {"n": -1}}]), "size"),
+        (body(winners=[{**asdict(HPL), "library": {"file": "/lib/libblis.so"}}]), "library"),
+        (body(winners=[{**asdict(HPL), "library": {"file": "/lib/libblis.so", "bytes": 1}}]), "library"),
         (body(winners=[7]), "not valid"),
         (body(winners=None), "not valid"),
     ],

@@ -186,6 +186,52 @@ def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store,
     assert "--fresh" in notes[0]
 
 
+@pytest.fixture
+def with_library(tmp_path: Path) -> Winner:
+    """A winner with a BLAS library, whose file is installed."""
+    file = tmp_path / "libblis.so"
+    file.write_bytes(b"code")
+    return replace(HPL, settings={"blas": "blis"}, library={"file": str(file), "bytes": 4})
+
+
+def test_a_run_uses_the_file_that_was_measured(here: Store, with_library: Winner) -> None:
+    file = with_library.library["file"]
+    assert taken(here, with_library, n="2000") == ({"blas": file}, [])
+    assert taken(here, with_library, n="2000", blas="blis") == ({}, [])  # the flag sets the only setting
+    both = replace(with_library, settings={"blas": "blis", "nb": "64"})
+    assert taken(here, both, n="2000", blas=file) == ({"nb": (64,)}, [])
+    no_file = replace(with_library, library={})  # as macOS's Accelerate, which is no file on disk
+    assert taken(here, no_file, n="2000") == ({"blas": "blis"}, [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "other"),
+    [({"blas": "scipy"}, "SciPy's BLAS"), ({"blas": "mkl"}, "mkl"), ({"kernels": "reference"}, "SciPy's BLAS")],
+)
+def test_another_library_than_the_measured_one_is_a_note(
+    here: Store, with_library: Winner, flags: dict[str, str], other: str
+) -> None:
+    nothing, notes = taken(here, with_library, n="2000", **flags)
+    assert nothing == {}
+    assert f"they were measured with blis, not with {other}" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "is no longer installed"), (b"newer code", "has changed since the measurement")]
+)
+def test_a_library_that_is_missing_or_changed_is_a_note(
+    here: Store, with_library: Winner, content: bytes | None, why: str
+) -> None:
+    file = Path(with_library.library["file"])
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    nothing, notes = taken(here, with_library, n="2000")
+    assert nothing == {}
+    assert f"they were measured with {file}, which {why}; measure again with mxpeak tune hpl --blas blis" in notes[0]
+
+
 @pytest.mark.parametrize("fp64", ["emulated", "auto"])
 def test_values_of_native_products_are_not_used_for_emulated_ones(here: Store, fp64: str) -> None:
     nothing, notes = taken(here, HPL, n="2000", fp64=fp64)

@@ -23,6 +23,7 @@ class Winner:
     size         size of the tuned problem: {"n": …} or {"nx": …, "ny": …, "nz": …}
     precision    precision of the products in HPL-MxP
     settings     settings as values of their flags
+    library      file of the BLAS library in `settings`, and its number of bytes; empty for SciPy's BLAS
     gain         measured gain over the defaults
     """
 
@@ -34,6 +35,7 @@ class Winner:
     any_layout: bool
     size: Mapping[str, int]
     settings: Mapping[str, str]
+    library: Mapping[str, Any] = field(default_factory=dict)
     precision: str = ""
     rate_flops: float = 0.0
     gain: float = 0.0
@@ -55,6 +57,7 @@ class RunNeeds:
     open_layout           whether tuned settings may set ranks and threads
     n, shape, precision   None if not set
     open_n                whether tuned settings may set N, so that `n` is only an estimate
+    blas                  the BLAS library of the run, or None if tuned settings may set it
     """
 
     benchmark: str
@@ -67,6 +70,7 @@ class RunNeeds:
     open_n: bool = False
     shape: tuple[int, int, int] | None = None
     precision: tuple[str, ...] | None = None
+    blas: str | None = "scipy"
 
 
 def winner_for(winners: Iterable[Winner], wanted: RunNeeds) -> tuple[Winner | None, str]:
@@ -95,7 +99,13 @@ def _on_layout(winner: Winner, wanted: RunNeeds) -> bool:
 
 
 def misfit(winner: Winner, wanted: RunNeeds) -> str:
-    """Return the reason why the precision or size of a winner does not fit a run of its benchmark; empty if it fits."""
+    """Return the reason why a winner does not fit a run of its benchmark; empty if it fits.
+
+    The reason is the BLAS library, the precision or the size.
+    """
+    measured = winner.settings.get("blas", "scipy")
+    if wanted.blas is not None and wanted.blas not in (measured, winner.library.get("file")):
+        return f"they were measured with {_library(measured)}, not with {_library(wanted.blas)}"
     if wanted.precision is not None and winner.precision and set(wanted.precision) != {winner.precision}:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
     sets_n = wanted.open_n and "n" in winner.settings
@@ -110,6 +120,11 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
             return (f"tuned on {'x'.join(map(str, winner.size.values()))} points per rank, more than "
                     f"a factor of {COMPARABLE_POINTS:g} from {'x'.join(map(str, wanted.shape))}")  # fmt: skip
     return ""
+
+
+def _library(name: str) -> str:
+    """Return the name of a BLAS library in a sentence."""
+    return "SciPy's BLAS" if name == "scipy" else name
 
 
 @dataclass(slots=True)
@@ -162,7 +177,7 @@ def read_winners(text: str, facts: Mapping[str, Any]) -> Winners:
 _TYPES: dict[str, tuple[type, ...]] = {
     "benchmark": (str,), "mode": (str,), "device": (str,), "precision": (str,), "verdict": (str,), "when": (str,),
     "ranks": (int,), "threads": (int,), "any_layout": (bool,), "size": (dict,), "settings": (dict,),
-    "rate_flops": (int, float), "gain": (int, float),
+    "library": (dict,), "rate_flops": (int, float), "gain": (int, float),
 }  # fmt: skip
 
 
@@ -175,6 +190,9 @@ def _winner(body: Mapping[str, Any]) -> Winner:
         raise TypeError(f"size is {dict(winner.size)!r}")
     if not all(isinstance(text, str) for text in winner.settings.values()):
         raise TypeError(f"settings are {dict(winner.settings)!r}")
+    types = {name: type(value) for name, value in winner.library.items()}
+    if winner.library and (types != {"file": str, "bytes": int} or "blas" not in winner.settings):
+        raise TypeError(f"library is {dict(winner.library)!r}")
     return winner
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.kernels.choose import resolve
+from mxpeak.kernels.choose import resolve, select_blas
 from mxpeak.kernels.host.engine.cache import cache_directory
 from mxpeak.options import AnyRun, Run, memory_bytes, options
 from mxpeak.perf.fingerprint import digest, machine_facts
@@ -163,15 +163,17 @@ def with_tuned(
     if not any(one.benchmark == benchmark for one in book.winners.values()):
         return run, []
     config: RunConfig = run.config
-    if config.blas != "scipy":
-        return run, [f"stored settings are not used: they were measured with SciPy's BLAS, not with {config.blas}"]
     if config.fp64_products != "native":
         wanted = f"--fp64 {config.fp64_products}"
         return run, [f"stored settings are not used: they were measured with native fp64 products, not with {wanted}"]
     open_n = alone and _n_is_open(run)
-    winner, reason = winner_for(book.winners.values(), _wanted(benchmark, config, alone=alone, open_n=open_n))
+    needs = _wanted(benchmark, config, alone=alone, open_n=open_n, open_blas=run.is_default("blas"))
+    winner, reason = winner_for(book.winners.values(), needs)
     if winner is None:
         return run, [f"stored settings are not used: {reason}; see mxpeak tune {benchmark}"] * bool(reason)
+    if reason := _changed_library(winner.library):
+        again = f"mxpeak tune {benchmark} --blas {winner.settings['blas']}"
+        return run, [f"stored settings are not used: {reason}; measure again with {again}"]
     try:
         values = _winner_values(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
     except UsageError as error:
@@ -201,6 +203,8 @@ def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool
     """Return the winner's settings as parsed values, including ranks and threads if these were tuned and are unset."""
     by_name = {o.name: o for o in options(config) if not o.users_path}
     texts = dict(winner.settings)
+    if winner.library:  # exactly the measured file, because the loader may find another library with this name
+        texts["blas"] = winner.library["file"]
     if winner.any_layout and winner.ranks > 1 and open_layout:
         texts |= {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     for name in texts:
@@ -209,7 +213,36 @@ def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool
     return {name: by_name[name].parse(text) for name, text in texts.items()}
 
 
-def _wanted(benchmark: str, config: RunConfig, *, alone: bool, open_n: bool = False) -> RunNeeds:
+def blas_file(name: str) -> dict[str, Any]:
+    """Return the file of a BLAS library and its number of bytes, or {} if the library is no file on disk.
+
+    The library is opened, and its products are compared with exact results. A library that fails is refused with
+    ResourceError. SciPy's BLAS is selected again.
+    """
+    from mxpeak.kernels.host.engine.blas import blas_facts
+
+    try:
+        select_blas("host", name)
+        file = os.path.realpath(blas_facts()["path"])
+    finally:
+        select_blas("host", "scipy")
+    return {"file": file, "bytes": os.path.getsize(file)} if os.path.isfile(file) else {}
+
+
+def _changed_library(library: Mapping[str, Any]) -> str:
+    """Return the reason why the file of a measured BLAS library cannot be used; empty if it is unchanged."""
+    if not library:
+        return ""
+    file = library["file"]
+    if not os.path.isfile(file):
+        return f"they were measured with {file}, which is no longer installed"
+    changed = os.path.getsize(file) != library["bytes"]
+    return f"they were measured with {file}, which has changed since the measurement" if changed else ""
+
+
+def _wanted(
+    benchmark: str, config: RunConfig, *, alone: bool, open_n: bool = False, open_blas: bool = False
+) -> RunNeeds:
     """Return the properties of a run by which tuned settings are selected.
 
     Under a launcher, the ranks are fixed, and the threads follow from them.
@@ -224,7 +257,8 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool, open_n: bool = Fa
     elif threads is None:
         threads = max(1, cores // ranks)
     is_open = launched_by is None and alone and (config.ranks, config.threads) == (None, None) and config.comm != "solo"
-    device = device_of(config.kernels, config.device)
+    kernels, device = resolve(config.kernels, config.device)
+    device = device.partition(":")[0]
     return RunNeeds(
         benchmark=benchmark,
         mode=getattr(config, "mode", "official"),
@@ -236,6 +270,7 @@ def _wanted(benchmark: str, config: RunConfig, *, alone: bool, open_n: bool = Fa
         open_n=open_n,
         shape=getattr(config, "shape", None),
         precision=getattr(config, "precision", None) if benchmark == "hpl-mxp" else None,
+        blas=None if open_blas and kernels == "host" else config.blas,
     )
 
 

@@ -6,7 +6,7 @@ and contain only values that differ from the defaults. A candidate without setti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -106,20 +106,27 @@ def _grids(ranks: int) -> list[tuple[int, int]]:
 
 
 def ordered(
-    candidates: Sequence[Candidate], seconds_of: Callable[[Candidate], float | None], limit: int
+    candidates: Sequence[Candidate],
+    seconds_of: Callable[[Candidate], float | None],
+    limit: int,
+    libraries: Collection[str] = (),
 ) -> list[Candidate]:
     """Return the default candidate of each layout, then the other candidates in order of simulated time.
 
     The default candidate of a layout is its first one, which sets NB on a GPU (see `lu_candidates`). If the candidates
-    have several orders N, each layout has a default candidate per order. The list has at
-    most `limit` candidates, but at least one candidate in addition to the defaults. Of the candidates that differ only
-    in the broadcast, all but the ALIKE fastest are moved to the end of the simulated candidates. Candidates without a
-    simulated time follow, and alternate between the layouts.
+    have several orders N, each layout has a default candidate per order. The default candidates of the first order with
+    each of the BLAS libraries come second. The list has at most `limit` candidates, but at least one candidate in
+    addition to these. Of the candidates that differ only in the broadcast, all but the ALIKE fastest are moved to the
+    end of the simulated candidates. Candidates without a simulated time follow, and alternate between the layouts.
     """
     firsts = dict[tuple[RankLayout, str], Candidate]()
     for candidate in candidates:
         firsts.setdefault((candidate.layout, candidate.settings.get("n", "")), candidate)
     defaults = list(firsts.values())
+    of_layout = dict[RankLayout, Candidate]()
+    for candidate in defaults:
+        of_layout.setdefault(candidate.layout, candidate)
+    with_blas = [Candidate(c.layout, {**c.settings, "blas": name}) for c in of_layout.values() for name in libraries]
     rest = [candidate for candidate in candidates if candidate not in defaults]
     seconds = {candidate.key: seconds_of(candidate) for candidate in rest}
     turns, seen = dict[str, int](), dict[RankLayout, int]()
@@ -129,7 +136,8 @@ def ordered(
     others = [candidate for candidate in rest if seconds[candidate.key] is None]
     simulated = _different(sorted(simulated, key=lambda candidate: seconds[candidate.key] or 0.0))
     rest = simulated + sorted(others, key=lambda candidate: turns[candidate.key])
-    return [*defaults, *rest][: max(limit, len(defaults) + 1)]
+    first = [*defaults, *with_blas]
+    return [*first, *rest][: max(limit, len(first) + 1)]
 
 
 def _different(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import of_kind
+from mxpeak.configs.run import BLAS_LIBRARIES, blas_library
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.options import count, device, integer, listed, one_of, parsed_by, seconds
 
@@ -29,6 +31,7 @@ examples:
   mxpeak tune hpl --budget 2m
   mxpeak tune hpl-mxp --ranks 2 -N 8000 --budget 10m
   mxpeak tune hpl-mxp -N 8000,10000,12000
+  mxpeak tune hpl --blas openblas,blis
   mxpeak tune hpcg --mode explore --json tune.json
 """
 
@@ -75,6 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
     )
+    where.add_argument("--blas", metavar="NAMES", help="compare BLAS libraries, such as openblas,blis")
     problem = parser.add_argument_group("problem")
     problem.add_argument(
         "-N", "--n", metavar="N,...", help="order of the matrix in trials, or orders to search (default: from --budget)"
@@ -121,15 +125,25 @@ def _parse(args: argparse.Namespace) -> None:
     }
     for name, parse in parsers.items():
         setattr(args, name, parsed_by(parse, getattr(args, name), f"--{name}"))
-    for flag, given, kind in (("-N", args.n, "lu"), ("--nx", args.nx, "sparse")):
+    for flag, given, kind in (("-N", args.n, "lu"), ("--blas", args.blas, "lu"), ("--nx", args.nx, "sparse")):
         if given is not None and not set(args.benchmarks) & set(of_kind(kind)):
             raise UsageError(f"{flag} does not apply to {' and '.join(args.benchmarks)}; remove {flag}")
     args.n, args.nx = parsed_by(listed(count(64)), args.n, "-N"), parsed_by(integer(16), args.nx, "--nx")
+    args.blas = parsed_by(blas_names, args.blas, "--blas")
     if args.nx is not None and args.nx % 8:
         below = args.nx // 8 * 8
         raise UsageError(
             f"--nx {args.nx} is not a multiple of 8, but multigrid halves the box three times; use --nx {below}"
         )
+
+
+def blas_names(text: str) -> list[str]:
+    """Parse a list of BLAS libraries, and return those other than SciPy's, with absolute paths."""
+    names = dict.fromkeys(listed(blas_library)(text))
+    libraries = [name if name in BLAS_LIBRARIES else os.path.abspath(name) for name in names if name != "scipy"]
+    if not libraries:
+        raise UsageError(f"{text} is the default; add another library, such as openblas, mkl or blis")
+    return list(dict.fromkeys(libraries))
 
 
 def budget_seconds(text: str) -> float:
@@ -194,17 +208,19 @@ def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | 
     from mxpeak.cli.output import prepared_folder
     from mxpeak.runtime.tuned import this_store
     from mxpeak.verbs.tune.groups import StartedRanks, Stopped
+    from mxpeak.verbs.tune.libraries import checked_libraries
     from mxpeak.verbs.tune.run import Tuner
 
+    plan, say = _plan(args, layout), _say(args, session)
     folder = prepared_folder(args.out, "tune", [RESULT, PAGE], args.json)
-    store = this_store()
-    if args.fresh:
-        store.clear()
-    plan = _plan(args, layout)
-    say = _say(args, session)
+    store, group = this_store(), standing or StartedRanks()
     say(f"tuning {', '.join(plan.benchmarks)} for {args.budget} on {', '.join(map(str, plan.layouts))} ranks x threads")
     try:
-        body = Tuner(plan, store, standing or StartedRanks(), say).run()
+        if args.blas is not None:
+            plan = replace(plan, libraries=checked_libraries(plan, args.blas, group))
+        if args.fresh:
+            store.clear()
+        body = Tuner(plan, store, group, say).run()
         return _show(args, session, folder, _result(plan, store, body))
     except Stopped as stopped:
         session.log("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
@@ -222,6 +238,9 @@ def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
     from mxpeak.verbs.tune.plan import TunePlan
 
     cores, where = max(1, len(one_core_each())), device_of(args.kernels, args.device)
+    if args.blas is not None and (where != "cpu" or args.kernels == "torch"):
+        computing = "GPUs" if where != "cpu" else "--kernels torch"
+        raise UsageError(f"--blas does not apply to {computing}; remove --blas, or use --device cpu --kernels host")
     if layout is not None:
         chosen = [layout]
     elif args.ranks is not None or args.threads is not None or where != "cpu" or args.comm == "solo":
@@ -248,6 +267,7 @@ def _result(plan: TunePlan, store: Store, body: dict[str, Any]) -> dict[str, Any
             "layouts": list(map(str, plan.layouts)),
             **plan.size,
             **({"orders": list(plan.orders)} if plan.orders else {}),
+            **({"blas": dict(plan.libraries)} if plan.libraries else {}),
         },
         "machine": {"fingerprint": store.name, "facts": dict(store.facts), "tables": tables_of},
         "store": str(store.book_file),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from typing import Any
 from mxpeak.bench.harness import Bench
 from mxpeak.bench.registry import BENCHMARKS, Benchmark
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.options import Run, resolve, run_of
 from mxpeak.records import rate_text
 from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, load_kernels, on_device
-from mxpeak.runtime.tuned import append
+from mxpeak.runtime.tuned import append, blas_file
 from mxpeak.verbs.tune.probe import measured, native, probes
 
-#: A task of a job: {"do": "probes", …} or {"do": "trial", …}.
+#: A task of a job: {"do": "libraries", …}, {"do": "probes", …} or {"do": "trial", …}.
 Task = dict[str, Any]
 Record = dict[str, Any]
 
@@ -58,7 +60,7 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
     """
     until, loads = job.until_unix, any(task["do"] == "probes" for task in job.tasks)
     for task in job.tasks:
-        steps = _probes(job, task, comm) if task["do"] == "probes" else _trial(job, task, comm)
+        steps = {"libraries": _libraries, "probes": _probes, "trial": _trial}[task["do"]](job, task, comm)
         with closing(steps):
             while comm.bcast_object(loads or time.time() < until) and (record := next(steps, None)) is not None:
                 if record["kind"] == "loaded":
@@ -66,6 +68,24 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
                 if comm.rank == 0:
                     append(Path(job.journal), [record])
                     say(line(record))
+
+
+def _libraries(job: TuneJob, task: Task, comm: Communicator) -> Any:
+    """Open each BLAS library of `task["names"]` on all ranks, and yield a record with its file. Collective.
+
+    If a rank refuses the library, the record contains the reason.
+    """
+    placement = bind_to_cores(comm, job.threads)  # libraries start threads on the cores of this rank
+    try:
+        for name in task["names"]:
+            file, refused = {}, ""
+            try:
+                file = validate_on_all(comm, partial(blas_file, name))
+            except MxpeakError as error:
+                refused = str(error)
+            yield {"kind": "library", **_layout(job), "name": name, "file": file, "refused": refused}
+    finally:
+        placement.release()
 
 
 def _probes(job: TuneJob, task: Task, comm: Communicator) -> Any:
@@ -143,6 +163,8 @@ def _trial(job: TuneJob, task: Task, comm: Communicator) -> Any:
 def line(record: Record) -> str:
     """Return a line of progress about a measurement."""
     where = f"tune {record['ranks']}x{record['threads']}"
+    if record["kind"] == "library":
+        return f"tune BLAS {record['name']}  {'refused' if record['refused'] else record['file'].get('file', 'opened')}"
     if record["kind"] == "complete":
         return f"{where} all kernels are measured"
     if record["kind"] == "loaded":

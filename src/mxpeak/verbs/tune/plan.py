@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any
 
 from mxpeak.bench.registry import kind_of
 from mxpeak.bench.stencil_sizes import DEFAULT_NX, GPU_NX
@@ -41,6 +42,7 @@ class TunePlan:
     layouts      ranks and threads of the candidates, the default first
     size         size of the trials if the user has set it: {"n": …} or {"nx": …}
     orders       the orders to search if the user has set several; the largest is the n of `size`
+    libraries    BLAS libraries that LU benchmarks compare with SciPy's, with the file of each
     scale        divisor of the sizes of kernels and trials, for tests
     """
 
@@ -54,6 +56,7 @@ class TunePlan:
     quiet: bool = False
     size: dict[str, int] = field(default_factory=dict)
     orders: Sequence[int] = ()
+    libraries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     scale: int = 1
     memory_bytes: float = 1e9
     cores: int = 1
@@ -126,7 +129,7 @@ def _lu(
         order = int(candidate.settings.get("n", n))
         return lu_seconds(benchmark, candidate, order, nb, low, here) * (n / order) ** 3  # at equal flops
 
-    return SearchPlan({"n": n}, ordered(candidates, seconds_of, limit), [])
+    return SearchPlan({"n": n}, ordered(candidates, seconds_of, limit, plan.libraries), [])
 
 
 def _sparse(

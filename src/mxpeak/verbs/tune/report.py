@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from mxpeak.records import bytes_rate_text, rate_text, three_digits
@@ -21,6 +23,7 @@ NAMES = {"trsm": "TRSM", "factor": "GETRF, block", "fact": "GETRF, panel"}
 def tables(body: Mapping[str, Any]) -> str:
     """Return the report of `mxpeak tune`, 80 columns wide."""
     parts = [_layout(records, *layout) for layout, records in by_layout(body["curves"]).items()]
+    parts += [_libraries(name, records) for name, records in body.get("libraries", {}).items()]
     parts += [_check(name, check) for name, check in body["check"].items()]
     parts.append(_stored(body))
     return "\n".join(filter(None, parts))
@@ -119,6 +122,25 @@ def _messages(records: Sequence[Record]) -> list[str]:
 
 def _row(head: str, name: object, *cells: object) -> str:
     return f"  {head:<15} {name!s:>5} " + "".join(f"{cell!s:>8}" for cell in cells)
+
+
+def _libraries(name: str, records: Sequence[Record]) -> str:
+    """Return a table of the median rates of the search, with a row per BLAS library and a column per layout."""
+    layouts = list(dict.fromkeys(r["layout"] for r in records))
+    lines = [f"BLAS libraries of {name} with the default NB, median GFLOP/s in the search"]
+    lines.append(f"  {'ranks x threads':<24}" + "".join(f"{layout:>10}" for layout in layouts))
+    for library in dict.fromkeys(r["blas"] for r in records):
+        rates = {r["layout"]: r["rates_flops"] for r in records if r["blas"] == library}
+        cells = [_rate_cell(rates.get(layout, [])) for layout in layouts]
+        lines.append(f"  {Path(library).name:<24}" + "".join(f"{cell:>10}" for cell in cells))
+    return "\n".join(lines) + "\n"
+
+
+def _rate_cell(rates: Sequence[float]) -> str:
+    """Return the median of rates in GFLOP/s; "failed" if a run failed, and "not run" without runs."""
+    if not rates:
+        return "not run"
+    return "failed" if 0.0 in rates else three_digits(median(rates) / 1e9)
 
 
 def _check(name: str, check: Mapping[str, Any]) -> str:

@@ -162,6 +162,7 @@ class Tuner:
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
                 same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
                 same &= record.get("orders", []) == self.orders_asked(benchmark)
+                same &= record.get("libraries", {}) == self.libraries_asked(benchmark)
                 return record if same and self.plan.budget_s < LARGER * record["budget_s"] else None
         return None
 
@@ -173,6 +174,10 @@ class Tuner:
     def orders_asked(self, benchmark: str) -> list[int]:
         """Return the orders to search for this benchmark; empty if the user has set none or only one."""
         return list(self.plan.orders) if kind_of(benchmark) == "lu" else []
+
+    def libraries_asked(self, benchmark: str) -> dict[str, Any]:
+        """Return the BLAS libraries to compare for this benchmark, with the file of each."""
+        return {name: dict(file) for name, file in self.plan.libraries.items()} if kind_of(benchmark) == "lu" else {}
 
     def tune(self, benchmark: str, until: float) -> None:
         """Search, check and store the settings of a benchmark before the time `until`."""
@@ -241,6 +246,7 @@ class Tuner:
             "budget_s": self.plan.budget_s,
             "size": search.size,
             "orders": self.orders_asked(benchmark),
+            "libraries": self.libraries_asked(benchmark),
             "candidates": [
                 {"ranks": c.layout.ranks, "threads": c.layout.threads, "settings": dict(c.settings)}
                 for c in search.candidates
@@ -322,6 +328,7 @@ class Tuner:
             benchmark,
             candidate,
             plan["size"] if order is None else {"n": int(order)},
+            library=plan.get("libraries", {}).get(candidate.settings.get("blas"), {}),
             precision=str(low) if benchmark == "hpl-mxp" else "",
             rate_flops=check.medians[1 if check.taken else 0],
             gain=check.gain if check.taken else 0.0,
@@ -339,6 +346,26 @@ class Tuner:
         self.checks[benchmark] = {**check.section(), **tried, "size": plan["size"], "stored": kept}
         self.say(f"{benchmark}: {check.verdict}, {rate_text(check.medians[1])} against {rate_text(check.medians[0])}")
 
+    def compared(self) -> dict[str, list[Record]]:
+        """Return the rates of the BLAS libraries in the search, per benchmark and layout, with SciPy's BLAS first."""
+        tables: dict[str, list[Record]] = {}
+        for benchmark in self.plan.benchmarks:
+            plan = self.planned(benchmark)
+            if plan is None or not self.libraries_asked(benchmark):
+                continue
+            candidates = self.candidates(plan)
+            defaults = self.defaults(candidates)
+            tables[benchmark] = [
+                {
+                    "blas": candidate.settings.get("blas", "scipy"),
+                    "layout": str(candidate.layout),
+                    "rates_flops": self.trials.rates(benchmark, plan, candidate, "search"),
+                }
+                for candidate in candidates
+                if candidate.key in defaults or "blas" in candidate.settings
+            ]
+        return tables
+
     def section(self) -> dict[str, Any]:
         """Return the sections of the JSON result."""
         winners = [winner for winner in self.book.winners.values() if winner.benchmark in self.plan.benchmarks]
@@ -347,6 +374,7 @@ class Tuner:
             "trials": [r for r in self.trials.records if r["kind"] == "trial"],
             "winners": winners,
             "check": self.checks,
+            **({"libraries": self.compared()} if self.plan.libraries else {}),
             "remaining": self.remaining,
             "notes": self.notes,
             "elapsed_s": time.time() - self.begin,

@@ -37,7 +37,8 @@ class Trials:
         return [r["rate_flops"] for r in self.records if has(r, wanted)]
 
     def task(self, benchmark: str, plan: Record, candidate: Candidate, phase: str) -> Task:
-        """Return the task of a trial of a candidate."""
+        """Return the task of a trial of a candidate, with the file of its BLAS library."""
+        name = candidate.settings.get("blas")
         return {
             "do": "trial",
             "benchmark": benchmark,
@@ -45,6 +46,7 @@ class Trials:
             "size": plan["size"],
             "settings": dict(candidate.settings),
             "phase": phase,
+            **({"library": plan["libraries"][name]} if name is not None else {}),
         }
 
     def run(self, benchmark: str, plan: Record, batch: Sequence[Candidate], phase: str, until: float) -> bool:
