@@ -80,10 +80,7 @@ SETS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("mxpeak", "run hpl-mxp -N 130 --nb 32 --precision fp16"),
         ("mxpeak", "run hpcg --nx 16 --ny 8 --nz 8 --mode explore --rt 0"),
     ),
-    (
-        ("-c", SOLVES),
-        ("pytest", "-o addopts= -q -p no:cacheprovider tests/contract/test_bfmmla.py"),
-    ),
+    (("-c", SOLVES), ("pytest", "-o addopts= -q -p no:cacheprovider tests/contract/test_bfmmla.py")),
 )
 
 
