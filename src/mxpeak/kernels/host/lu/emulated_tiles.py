@@ -56,6 +56,7 @@ from mxpeak.kernels.host.engine.matrix_engines import (
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.engine.vector_ir import (
     address_of,
+    atomic_add,
     constant,
     nearest,
     prefetch_far,
@@ -262,7 +263,7 @@ class _Block:
         usual = max(np.abs(by_row).max(), np.abs(by_column).max()) <= USUAL_EXPONENT
         self.run(
             _multiply, self.threads, self.engine, TILE_CONFIG, self.C, *operands, constants, sums, R, words, M,
-            by_row, by_column, usual,
+            by_row, by_column, usual, np.zeros(1, np.int64),
         )  # fmt: skip
 
 
@@ -666,10 +667,12 @@ def _subtract_row(c, R, moduli, words, M, e_i, by_column, power, powers, usual, 
 
 @jit(
     INT, INT, INT, CONFIG, MATRIX, LEFT, STRIPS, TABLE32, SUMS, LEFT, WORDS,
-    types.float64, INTEGERS, INTEGERS, FLAG, allocates=True, later=True,
+    types.float64, INTEGERS, INTEGERS, FLAG, INTEGERS, allocates=True, later=True,
 )  # fmt: skip
-def _multiply(tid, threads, engine, config, C, left, right, constants, sums, R, words, M, by_row, by_column, usual):
-    """Compute this thread's pieces of C."""
+def _multiply(
+    tid, threads, engine, config, C, left, right, constants, sums, R, words, M, by_row, by_column, usual, taken
+):
+    """Compute pieces of C until all are taken; `taken` counts the pieces that threads have begun."""
     (m, n), moduli = C.shape, constants.shape[0]
     down, across = (m + PIECE_ROWS - 1) // PIECE_ROWS, (n + PIECE_COLUMNS - 1) // PIECE_COLUMNS
     blocks, strips, steps = left.shape[0] // moduli, right.shape[0] // moduli, left.shape[1] // ROWS
@@ -677,7 +680,10 @@ def _multiply(tid, threads, engine, config, C, left, right, constants, sums, R, 
     for j in range(n):
         powers[j] = power_of_two(max(min(by_column[j], 1000), -1000))
     begin(engine, np.int64(config.ctypes.data))
-    for piece in range(tid, down * across, threads):
+    while True:  # a thread takes the next piece, because cores may have different speeds
+        piece = atomic_add(taken, 0, 1)
+        if piece >= down * across:
+            break
         i0, j0 = piece % down * PIECE_ROWS, piece // down * PIECE_COLUMNS
         i1, j1 = min(i0 + PIECE_ROWS, m), min(j0 + PIECE_COLUMNS, n)
         shape = (i1 - i0 + ROWS - 1) // ROWS, (j1 - j0 + COLUMNS - 1) // COLUMNS
