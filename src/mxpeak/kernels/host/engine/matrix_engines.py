@@ -125,10 +125,11 @@ _LOAD = _AT_T + "".join(f"tileloadd {block}, %tmm{t}\n" for t, block in enumerat
 _STORE = _AT_T + "".join(f"tilestored %tmm{t}, {block}\n" for t, block in enumerate(_T_BLOCKS))
 
 
-def _amx_steps(multiply: str, advance: int) -> str:
+def _amx_steps(multiply: str, advance: int, load_A: str = "tileloadd") -> str:
     """Return the AMX assembly of steps along k, in 2×2 blocks of 16×16. Each loaded block is used for two products.
 
-    `advance` is the distance of two steps of A in bytes. The arguments $1 to $4 are those of `tile` behind T.
+    `advance` is the distance of two steps of A in bytes. The arguments $1 to $4 are those of `tile` behind T. With
+    `load_A` = tileloaddt1, A does not displace B from the first-level cache.
     """
     return f"""
         movq $1, %rsi
@@ -139,12 +140,12 @@ def _amx_steps(multiply: str, advance: int) -> str:
         movq $4, %rcx
         movl $$128, %eax
     1:
-        tileloadd (%rsi,$2,1), %tmm4
+        {load_A} (%rsi,$2,1), %tmm4
         tileloadd (%rdi,%rax,1), %tmm6
         {multiply} %tmm6, %tmm4, %tmm0
         tileloadd 64(%rdi,%rax,1), %tmm7
         {multiply} %tmm7, %tmm4, %tmm1
-        tileloadd (%rdx,$2,1), %tmm5
+        {load_A} (%rdx,$2,1), %tmm5
         {multiply} %tmm6, %tmm5, %tmm2
         {multiply} %tmm7, %tmm5, %tmm3
         addq $${advance}, %rsi
@@ -259,7 +260,7 @@ def _packed_amx_bf16(typingctx, T, A, lda, B, depths):
 
 @intrinsic
 def _steps_amx_int8(typingctx, T, A, lda, B, depths):
-    return _assembled(INT8_UNIT, _amx_steps("tdpbssd", PACKED), 5, _TILE_REGISTERS)
+    return _assembled(INT8_UNIT, _amx_steps("tdpbssd", PACKED, "tileloaddt1"), 5, _TILE_REGISTERS)
 
 
 @intrinsic
@@ -354,7 +355,7 @@ def store_sums(unit, T):
 
 @inner()
 def add_steps_int8(unit, T, A, B, steps):
-    """Add A B to this thread's sums, for INT8 numbers.
+    """Add A B to this thread's sums, for INT8 numbers. B is kept in the first-level cache for the next rows of A.
 
     T, A and B are addresses. For each step, A has 32 rows of STEP_BYTES adjacent bytes, and B has a table of 16×32
     words with four entries along k.

@@ -74,9 +74,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 STEPS = 16
 #: Steps between which some rows of the previous tile are reduced.
 BETWEEN, REDUCED = 2, 4
-#: Rows and columns of a piece of C. The rows of A and columns of B of a piece, modulo one modulus and for 1024 entries
-#: along k, fit into the second-level cache.
-PIECE_ROWS, PIECE_COLUMNS = 512, 512
+#: Largest number of rows and columns of a piece of C, and bytes of its rows of A, which stay in the second-level cache.
+PIECE_ROWS, PIECE_COLUMNS, PIECE_BYTES = 512, 512, 1 << 20
 #: Strips of B that are multiplied by a block of rows at a time, to estimate G.
 GROUP = 8
 #: Largest number of rows and columns of a block, and the bytes for the residues of its operands.
@@ -257,8 +256,7 @@ class _Block:
         """Subtract the product of the packed operands, scaled by 2^(by_row_i + by_column_l), from C."""
         constants = np.array([_tile_constants(m) for m in MODULI[:moduli]], np.float32)
         words, M = fraction_words(moduli)
-        piece = PIECE_ROWS * PIECE_COLUMNS
-        sums = self.memory.array("sums", (self.threads, piece // (ROWS * COLUMNS), ROWS * COLUMNS), np.int32)
+        sums = self.memory.array("sums", (self.threads, PIECE_ROWS // ROWS, ROWS * COLUMNS), np.int32)
         R = self.memory.array("R", (self.threads * moduli, PIECE_ROWS, PIECE_COLUMNS), np.int8)
         usual = max(np.abs(by_row).max(), np.abs(by_column).max()) <= USUAL_EXPONENT
         self.run(
@@ -616,15 +614,15 @@ def _residues_of_piece(engine, left, right, next_left, steps, shape, constants, 
     modulus, at the address `next_left`, are prefetched.
     """
     down, across = shape
-    R, last, reduced = address_of(out, 0, 0), np.int64(0), np.int64(0)
+    R, last, reduced, ahead = address_of(out, 0, 0), np.int64(0), np.int64(0), next_left
     of_left, of_right = PACKED * BETWEEN // across // 64 * 64, PACKED * BETWEEN // down // 64 * 64
-    for first in range(0, steps, STEPS):
-        last_step = min(first + STEPS, steps)
-        for s in range(across):
-            B = right + s * steps * PACKED
-            ahead, next_right = next_left + (s * steps + first) * down * PACKED // across, B + (steps + first) * PACKED
+    for s in range(across):
+        B = right + s * steps * PACKED
+        next_right = B + steps * PACKED
+        for first in range(0, steps, STEPS):
+            last_step = min(first + STEPS, steps)
             for i in range(down):
-                slot = s * down + i if steps > STEPS else (s * down + i) % 2
+                slot = i if steps > STEPS else i % 2
                 T, A, r = address_of(sums, slot, 0), left + i * steps * PACKED, 0
                 begin_sums(engine, T, first > 0)
                 for step in range(first, last_step, BETWEEN):
@@ -674,8 +672,9 @@ def _multiply(
 ):
     """Compute pieces of C until all are taken; `taken` counts the pieces that threads have begun."""
     (m, n), moduli = C.shape, constants.shape[0]
-    down, across = (m + PIECE_ROWS - 1) // PIECE_ROWS, (n + PIECE_COLUMNS - 1) // PIECE_COLUMNS
     blocks, strips, steps = left.shape[0] // moduli, right.shape[0] // moduli, left.shape[1] // ROWS
+    rows = max(ROWS, min(PIECE_ROWS, PIECE_BYTES // (steps * PACKED) * ROWS))
+    down, across = (m + rows - 1) // rows, (n + PIECE_COLUMNS - 1) // PIECE_COLUMNS
     workspace, powers = np.empty((2 + words.shape[0], PIECE_COLUMNS)), np.empty(n)
     for j in range(n):
         powers[j] = power_of_two(max(min(by_column[j], 1000), -1000))
@@ -684,8 +683,8 @@ def _multiply(
         piece = atomic_add(taken, 0, 1)
         if piece >= down * across:
             break
-        i0, j0 = piece % down * PIECE_ROWS, piece // down * PIECE_COLUMNS
-        i1, j1 = min(i0 + PIECE_ROWS, m), min(j0 + PIECE_COLUMNS, n)
+        i0, j0 = piece % down * rows, piece // down * PIECE_COLUMNS
+        i1, j1 = min(i0 + rows, m), min(j0 + PIECE_COLUMNS, n)
         shape = (i1 - i0 + ROWS - 1) // ROWS, (j1 - j0 + COLUMNS - 1) // COLUMNS
         for t in range(moduli):
             A = address_of(left[t * blocks + i0 // ROWS], 0, 0)
