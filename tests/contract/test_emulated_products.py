@@ -357,7 +357,7 @@ def test_the_int8_tile_is_four_instructions_of_amx() -> None:
     if platform.machine() != "x86_64":
         pytest.skip("this processor's compiler does not assemble x86 instructions")
     inputs = ",".join("r" * 5)
-    text = matrix_engines._amx_steps("tdpbssd", matrix_engines.PACKED).replace("\n", "\\0A")
+    text = matrix_engines._amx_steps("tdpbssd", matrix_engines.PACKED, "A").replace("\n", "\\0A")
     code = (
         "define void @tile(i64 %a, i64 %b, i64 %c, i64 %d, i64 %e) {\n"
         f'call void asm sideeffect "{text}", "{inputs},~{{rax}},~{{rcx}},~{{rdx}},~{{rsi}},~{{rdi}},~{{r8}},~{{r9}}"'

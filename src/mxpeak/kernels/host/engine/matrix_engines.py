@@ -125,12 +125,14 @@ _LOAD = _AT_T + "".join(f"tileloadd {block}, %tmm{t}\n" for t, block in enumerat
 _STORE = _AT_T + "".join(f"tilestored %tmm{t}, {block}\n" for t, block in enumerate(_T_BLOCKS))
 
 
-def _amx_steps(multiply: str, advance: int, load_A: str = "tileloadd") -> str:
+def _amx_steps(multiply: str, advance: int, streamed: str) -> str:
     """Return the AMX assembly of steps along k, in 2×2 blocks of 16×16. Each loaded block is used for two products.
 
-    `advance` is the distance of two steps of A in bytes. The arguments $1 to $4 are those of `tile` behind T. With
-    `load_A` = tileloaddt1, A does not displace B from the first-level cache.
+    `advance` is the distance of two steps of A in bytes. `streamed` is the operand, "A" or "B", that changes from one
+    tile to the next and must not displace the other from the first-level cache. The arguments $1 to $4 are those of
+    `tile` behind T.
     """
+    load_A, load_B = ("tileloaddt1" if operand == streamed else "tileloadd" for operand in "AB")
     return f"""
         movq $1, %rsi
         movq $2, %rdx
@@ -141,9 +143,9 @@ def _amx_steps(multiply: str, advance: int, load_A: str = "tileloadd") -> str:
         movl $$128, %eax
     1:
         {load_A} (%rsi,$2,1), %tmm4
-        tileloadd (%rdi,%rax,1), %tmm6
+        {load_B} (%rdi,%rax,1), %tmm6
         {multiply} %tmm6, %tmm4, %tmm0
-        tileloadd 64(%rdi,%rax,1), %tmm7
+        {load_B} 64(%rdi,%rax,1), %tmm7
         {multiply} %tmm7, %tmm4, %tmm1
         {load_A} (%rdx,$2,1), %tmm5
         {multiply} %tmm6, %tmm5, %tmm2
@@ -157,8 +159,8 @@ def _amx_steps(multiply: str, advance: int, load_A: str = "tileloadd") -> str:
 
 
 def _amx(multiply: str, advance: int = 64) -> str:
-    """Return the AMX assembly of T = A B."""
-    return _ZERO + _amx_steps(multiply, advance) + _STORE
+    """Return the AMX assembly of T = A B, for successive columns of B."""
+    return _ZERO + _amx_steps(multiply, advance, "B") + _STORE
 
 
 def _avx512() -> str:
@@ -260,7 +262,7 @@ def _packed_amx_bf16(typingctx, T, A, lda, B, depths):
 
 @intrinsic
 def _steps_amx_int8(typingctx, T, A, lda, B, depths):
-    return _assembled(INT8_UNIT, _amx_steps("tdpbssd", PACKED, "tileloaddt1"), 5, _TILE_REGISTERS)
+    return _assembled(INT8_UNIT, _amx_steps("tdpbssd", PACKED, "A"), 5, _TILE_REGISTERS)
 
 
 @intrinsic
