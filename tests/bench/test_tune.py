@@ -336,6 +336,15 @@ def test_the_fastest_library_is_checked_against_scipy_and_stored_with_its_file(s
     assert again.done == []
 
 
+def test_libraries_run_on_all_layouts_before_other_candidates(store: Store) -> None:
+    group = Invented(by_library)
+    tuned(store, group, layouts=(ONE, TWO), libraries=LIBRARIES)
+    searched = [(each["ranks"], each["settings"]) for each in group.done if each.get("phase") == "search"]
+    named = [(ranks, {"blas": name}) for ranks in (1, 2) for name in LIBRARIES]
+    assert searched[:6] == [(1, {}), (2, {}), *named]
+    assert all("blas" not in settings for _, settings in searched[6:10])
+
+
 def test_a_library_that_fails_never_wins(store: Store) -> None:
     body = tuned(
         store, Invented(lambda task: 0.0 if "blas" in task["settings"] else by_block(task)), libraries=LIBRARIES

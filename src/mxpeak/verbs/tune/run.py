@@ -270,8 +270,11 @@ class Tuner:
             turn = next_turn(list(candidates), samples)
             if not turn.batch or time.time() >= until:
                 break
-            # the defaults of all layouts run first: a budget that ends early has then compared the layouts
-            first = [key for key in turn.batch if key in defaults and not samples[key]]
+            # the defaults of all layouts run first, then the BLAS libraries: a budget that ends early has then compared
+            # the layouts, and the libraries that the user has named
+            new = [key for key in turn.batch if not samples[key]]
+            first = [key for key in new if key in defaults]
+            first = first or [key for key in new if "blas" in candidates[key].settings]
             if not self.trials.run(benchmark, plan, [candidates[key] for key in first or turn.batch], "search", until):
                 break
         alive = [candidates[key] for key in turn.alive if key != default and samples[key]]
