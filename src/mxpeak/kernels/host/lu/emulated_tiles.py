@@ -256,7 +256,7 @@ class _Block:
         """Subtract the product of the packed operands, scaled by 2^(by_row_i + by_column_l), from C."""
         constants = np.array([_tile_constants(m) for m in MODULI[:moduli]], np.float32)
         words, M = fraction_words(moduli)
-        sums = self.memory.array("sums", (self.threads, PIECE_ROWS // ROWS, ROWS * COLUMNS), np.int32)
+        sums = self.memory.array("sums", (self.threads, 2 * PIECE_ROWS // ROWS, ROWS * COLUMNS), np.int32)
         R = self.memory.array("R", (self.threads * moduli, PIECE_ROWS, PIECE_COLUMNS), np.int8)
         usual = max(np.abs(by_row).max(), np.abs(by_column).max()) <= USUAL_EXPONENT
         self.run(
@@ -622,7 +622,7 @@ def _residues_of_piece(engine, left, right, next_left, steps, shape, constants, 
         for first in range(0, steps, STEPS):
             last_step = min(first + STEPS, steps)
             for i in range(down):
-                slot = i if steps > STEPS else i % 2
+                slot = s % 2 * down + i if steps > STEPS else (s * down + i) % 2
                 T, A, r = address_of(sums, slot, 0), left + i * steps * PACKED, 0
                 begin_sums(engine, T, first > 0)
                 for step in range(first, last_step, BETWEEN):
