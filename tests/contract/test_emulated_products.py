@@ -44,7 +44,7 @@ HOST_ENGINES = {"host by SGEMM": None, "host by tiles": matrix_engines.SOFTWARE_
 
 @pytest.fixture(params=[*BACKENDS, *HOST_ENGINES])
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn, and each method of the host."""
+    """Return each backend, and each method of the host."""
     if request.param not in HOST_ENGINES:
         return backend_named(request.param)
     kernels = HostKernels(2, poison=True, units=())
@@ -196,6 +196,15 @@ def test_spans_beyond_all_moduli_are_computed_natively(backend: Backend, rng: An
     found, counts = subtracted(backend, C, A, B)
     assert counts == Emulation(native=1)
     assert as_native(backend, found, C, A, B)
+
+
+def test_entries_that_underflow_when_they_are_scaled(backend: Backend) -> None:
+    """The only term of an entry of A B is the product of a tiny number and a large one."""
+    A, B, C = np.array([[2.0**1000, 2.0**-100]]), np.array([[0.0], [2.0**100]]), np.zeros((1, 1))
+    for sign in (1.0, -1.0):
+        found, counts = subtracted(backend, C, sign * A, B)
+        assert found == [[-sign]]
+        assert counts == Emulation(native=1)
 
 
 def test_rows_and_columns_of_very_different_sizes(backend: Backend, rng: Any) -> None:

@@ -32,8 +32,10 @@ DEPTH = 1 << 14
 #: Scaled nonzero entries are estimated as at least TINY, so that no term of an estimate of G underflows in fp32.
 #: Estimates below k·LEAST may consist of such terms and are too inaccurate.
 TINY, LEAST = 2.0**-62, 2.0**-57
-#: 1 / (1 - 2^-6 - 2^-5), rounded up: the largest ratio of an estimate of G to G. 2^-6 bounds the rounding errors of
-#: DEPTH additions in fp32, and 2^-5 bounds the terms of at least TINY.
+#: The smallest positive number. It replaces scaled entries that would be zero, so that they are estimated as TINY.
+SUBNORMAL = 2.0**-1074
+#: 1 / (1 - 2^-6 - 2^-5), rounded up: the largest ratio of an estimate of G to G. 2^-6 bounds the rounding of both
+#: factors to bf16 and the errors of DEPTH additions in fp32. 2^-5 bounds the terms of at least TINY.
 SLACK = 1.0625
 #: Bits by which the product of the moduli exceeds the largest |A'B'|: the sign, and the error of the estimate of G.
 MARGIN = 1.15
@@ -126,6 +128,15 @@ class Emulation:
             self.native + other.native,
             max(self.moduli, other.moduli),
         )
+
+
+#: The largest number of rows and columns of a block of the host, which limits its workspace.
+HOST_BLOCK = 8192
+
+
+def host_workspace_bytes(m: int, n: int, k: int) -> int:
+    """Return the workspace of an m×n×k product on the host: scaled operands in fp64, and their residues."""
+    return (8 + USUAL) * (min(m, HOST_BLOCK) + min(n, HOST_BLOCK)) * min(k, DEPTH)
 
 
 def cublas_workspace_bytes(m: int, n: int, k: int) -> int:

@@ -11,6 +11,7 @@ from mxpeak.kernels.contract.emulation import (
     LEAST,
     NATIVE,
     SLACK,
+    SUBNORMAL,
     TINY,
     Emulation,
     emulated_with,
@@ -41,9 +42,13 @@ def subtract_emulated_product(C: Array, A: Array, B: Array) -> Emulation:
 
 
 def scaled(A: Array) -> tuple[Array, Array]:
-    """Return the rows of A, scaled by powers of two to a maximum in [1/2, 1), and the exponents as a column."""
+    """Return the rows of A, scaled by powers of two to a maximum in [1/2, 1), and the exponents as a column.
+
+    Entries other than zero remain different from zero.
+    """
     e = np.frexp(np.abs(A).max(axis=1, keepdims=True))[1].astype(np.int64)
-    return np.ldexp(A, -e), e
+    A_scaled = np.ldexp(A, -e)
+    return np.where((A_scaled == 0) & (A != 0), np.copysign(SUBNORMAL, A), A_scaled), e
 
 
 def significant_bits(A: Array, B: Array) -> tuple[Array, Array, float]:

@@ -68,8 +68,8 @@ UNITS = (
     MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
     MatrixEngine(BFMMLA, "BFMMLA", "bf16", 32, (), unproven=True),
 )
-#: The engine that multiplies residues of emulated fp64 products, with sums in INT32.
-INT8_UNIT = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "avx512f"))
+#: The engine that multiplies residues of emulated fp64 products, with sums in INT32. Estimates need its bf16 products.
+INT8_UNIT = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "amx-bf16", "avx512f"))
 
 
 @cache

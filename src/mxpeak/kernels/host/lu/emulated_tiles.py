@@ -3,12 +3,12 @@
 `contract.emulation` describes the method. All threads compute a block of C together, in four phases:
 
     scale       the rows of A and columns of B, to a largest absolute value in [1/2, 1)
-    estimate    G = |A||B| by products of bf16 numbers, whose sums are never stored: only their extremes are needed
+    estimate    the extremes of G = |A||B| by products of bf16 numbers; G itself is not stored
     pack        the residues of A' and B' modulo all moduli, in the layout of the tiles
     multiply    for each piece of C: the residues of A'B' modulo all moduli, which are restored and subtracted from C
 
-Each residue of an operand is computed once. The residues of a piece of C stay in the second-level cache. The sums of a
-tile are reduced while the engine computes the next tile.
+Each residue of an operand is computed once per block. The sums of a tile are reduced while the engine computes the next
+tile.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from numba.extending import intrinsic
 from mxpeak.kernels.contract.emulation import (
     BITS,
     DEPTH,
+    HOST_BLOCK,
     LEAST,
     MODULI,
     NATIVE,
@@ -74,12 +75,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 STEPS = 16
 #: Steps between which some rows of the previous tile are reduced.
 BETWEEN, REDUCED = 2, 4
-#: Largest number of rows and columns of a piece of C, and bytes of its rows of A, which stay in the second-level cache.
+#: Largest number of rows and columns of a piece of C, and the size of its rows of A in bytes. These rows stay in the
+#: second-level cache.
 PIECE_ROWS, PIECE_COLUMNS, PIECE_BYTES = 512, 512, 1 << 20
 #: Strips of B that are multiplied by a block of rows at a time, to estimate G.
 GROUP = 8
-#: Largest number of rows and columns of a block, and the bytes for the residues of its operands.
-BLOCK, BLOCK_MEMORY = 8192, 1 << 29
+#: The bytes for the residues of the operands of a block with USUAL moduli.
+BLOCK_MEMORY = 1 << 29
 #: Bits of a digit, and numbers of digits. Integers are divided into digits to compute their residues, because sums of
 #: four products of a digit and a residue are exact in fp32. FEW_DIGITS suffice for lines without large spans.
 DIGIT, FEW_DIGITS, DIGITS = 15, 4, 8
@@ -176,7 +178,7 @@ def subtract_product(
 
 def block_side(k: int) -> int:
     """Return the number of rows and columns of a block for a product with k terms."""
-    return max(1024, min(BLOCK, BLOCK_MEMORY // (2 * USUAL * max(min(k, DEPTH), 1)) // 256 * 256))
+    return max(1024, min(HOST_BLOCK, BLOCK_MEMORY // (2 * USUAL * max(min(k, DEPTH), 1)) // 256 * 256))
 
 
 class _Block:
@@ -296,9 +298,9 @@ def _tile_constants(modulus: int) -> tuple[float, float, float]:
 def fraction_words(count: int) -> tuple[Array, float]:
     """Return words_wt and M with X/M = Σ_w Σ_t words_wt r_t, up to an integer, for an X with the residues r_t.
 
-    All words but the last are multiples of 2^(-WORD·(w+1)), so that their sums are exact. The last word contains all
-    other bits, rounded to fp64. With e exact words, its sum has an error below 2^(-WORD·e - 39), which is at most an
-    eighth of u·|A'||B'|/M, where |A'||B'| >= 2^(2·BITS-1). There is an even number of words.
+    The first e words are multiples of 2^(-WORD·(w+1)), so that their sums are exact. The next word contains all other
+    bits, rounded to fp64. The error of its sum is below 2^(-WORD·e - 39), which is at most an eighth of u·|A'||B'|/M,
+    where |A'||B'| >= 2^(2·BITS-1). A row of zeros makes the number of rows even.
     """
     constants = residues(count)
     M, exact = constants.product, 1
@@ -647,12 +649,12 @@ def _subtract_row(c, R, moduli, words, M, e_i, by_column, power, powers, usual, 
     for w in range(0, words.shape[0], 2):
         W = address_of(words, w, 0)
         for j in range(0, n, 16):
-            weighted_sums(R + j, PIECE_ROWS * PIECE_COLUMNS, moduli, W, address_of(sums, 2 + w, j), PIECE_COLUMNS * 8)
-    first, second = row(sums, 2, 0, n), row(sums, 3, 0, n)
+            weighted_sums(R + j, PIECE_ROWS * PIECE_COLUMNS, moduli, W, address_of(sums, 1 + w, j), PIECE_COLUMNS * 8)
+    first, second = row(sums, 1, 0, n), row(sums, 2, 0, n)
     for j in range(n):
         fraction[j] = first[j] - nearest(first[j]) + second[j]
     for w in range(2, words.shape[0]):
-        following = row(sums, 2 + w, 0, n)
+        following = row(sums, 1 + w, 0, n)
         for j in range(n):
             fraction[j] += following[j]
     if usual:
@@ -675,7 +677,7 @@ def _multiply(
     blocks, strips, steps = left.shape[0] // moduli, right.shape[0] // moduli, left.shape[1] // ROWS
     rows = max(ROWS, min(PIECE_ROWS, PIECE_BYTES // (steps * PACKED) * ROWS))
     down, across = (m + rows - 1) // rows, (n + PIECE_COLUMNS - 1) // PIECE_COLUMNS
-    workspace, powers = np.empty((2 + words.shape[0], PIECE_COLUMNS)), np.empty(n)
+    workspace, powers = np.empty((1 + words.shape[0], PIECE_COLUMNS)), np.empty(n)
     for j in range(n):
         powers[j] = power_of_two(max(min(by_column[j], 1000), -1000))
     begin(engine, np.int64(config.ctypes.data))

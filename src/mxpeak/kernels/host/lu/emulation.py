@@ -22,6 +22,7 @@ from mxpeak.kernels.contract.emulation import (
     NATIVE,
     PART,
     SLACK,
+    SUBNORMAL,
     TINY,
     WORD,
     Emulation,
@@ -171,11 +172,17 @@ def _exponent(a):
 
 @inner()
 def scale_line(a):
-    """Scale a line in place, and return the binary logarithm of its scale, or NOT_FINITE for NaN or infinity."""
+    """Scale a line in place, and return the binary logarithm of its scale, or NOT_FINITE for NaN or infinity.
+
+    Entries other than zero remain different from zero.
+    """
     e = _exponent(a)
     if e != NOT_FINITE:
         for j in range(a.shape[0]):
-            a[j] = times_power(a[j], -e)
+            x = a[j]
+            scaled = times_power(x, -e)
+            least = SUBNORMAL if x > 0.0 else -SUBNORMAL
+            a[j] = least if scaled == 0.0 and x != 0.0 else scaled
     return e
 
 

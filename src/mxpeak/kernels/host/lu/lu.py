@@ -73,8 +73,8 @@ class HostLu(HostPanels, Synchronous):
         self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
         int8 = matrix_engines.INT8_UNIT
-        #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
         self._emulation_memory = emulated_tiles.Memory()
+        #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
         self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
         #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
         #: (`inverse`).

@@ -16,6 +16,7 @@ from mxpeak.kernels.contract.emulation import (
     NATIVE,
     PART,
     SLACK,
+    SUBNORMAL,
     TINY,
     WORD,
     Emulation,
@@ -84,11 +85,15 @@ def _subtract_block(device: Device, C: Tensor, A: Tensor, B: Tensor) -> Emulatio
 
 
 def _scaled(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of A scaled to a maximum in [1/2, 1), and the largest absolute value of each row."""
+    """Return the rows of A scaled to a maximum in [1/2, 1), and the largest absolute value of each row.
+
+    Entries other than zero remain different from zero.
+    """
     largest = A.abs().amax(dim=1)
     e = -_exponent(largest)[:, None]
     half = e >> 1
-    return (A * _power(half) * _power(e - half)).contiguous(), largest
+    scaled = A * _power(half) * _power(e - half)
+    return torch.where((scaled == 0) & (A != 0), SUBNORMAL * A.sign(), scaled).contiguous(), largest
 
 
 def _exponent(x: Tensor) -> Tensor:
