@@ -33,7 +33,7 @@ from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import MxpeakError, ResourceError, StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.kernels.contract.emulation import cublas_workspace_bytes
+from mxpeak.kernels.contract.emulation import cublas_workspace_bytes, host_workspace_bytes
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.entries import Entries
 from mxpeak.layout.grid import ProcessGrid
@@ -321,11 +321,11 @@ def _results(problem: Problem[AnyCase, Any], bench: LuBench) -> Iterator[tuple[A
 def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> Footprint:
     """Return the footprint of a case, including the copy of the matrix that --checkpoint writes.
 
-    The matrix of a GPU is written without a copy, and its emulated products need workspace.
+    Emulated products need workspace. The matrix of a GPU is written without a copy.
     """
     need = problem.footprint(case, config.on_gpu)
-    if config.on_gpu and config.fp64_products == "emulated":
-        need = _with_workspace(need)
+    if config.fp64_products == "emulated":
+        need = _with_workspace(need, config.on_gpu)
     if config.checkpoint is None or config.on_gpu:
         return need
 
@@ -336,13 +336,16 @@ def footprint_of(problem: Problem[Any, Any], config: LuConfig, case: LuCase) -> 
     return with_copy
 
 
-def _with_workspace(need: Footprint) -> Footprint:
-    """Return the footprint with the workspace of cuBLAS's emulated products on each GPU."""
+def _with_workspace(need: Footprint, on_gpu: bool) -> Footprint:
+    """Return the footprint with the workspace of emulated products: of cuBLAS on each GPU, or of the host's kernels."""
 
     def with_workspace(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
-        m, k = (min(GPU_GEMM_BLOCK, -(-n // side)) for side in (P, Q))
-        parts = need(n, nb, P, Q)
-        workspace = P * Q * cublas_workspace_bytes(m, k, nb)
+        rows, columns = -(-n // P), -(-n // Q)
+        if on_gpu:
+            of_rank = cublas_workspace_bytes(min(GPU_GEMM_BLOCK, rows), min(GPU_GEMM_BLOCK, columns), nb)
+        else:
+            of_rank = host_workspace_bytes(rows, columns, nb)
+        parts, workspace = need(n, nb, P, Q), P * Q * of_rank
         return {**parts, **{name: parts[name] + workspace for name in ("buffers", "total")}}
 
     return with_workspace
