@@ -1,4 +1,4 @@
-"""Compare products C -= A B in a low precision with SGEMM, or emulated fp64 products with DGEMM, in turns.
+"""Compare products C -= A B in a low precision with SGEMM, or emulated fp64 products with DGEMM, alternately.
 
     python benchmarks/products.py --threads 2 --out result.json
     python benchmarks/products.py --precision emulated -N 9216 -k 1024,2048,4096 --out result.json
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     emulated, kernels = args.precision == "emulated", HostKernels(args.threads)
-    emulating = choose("host", "cpu", args.threads, emulated=True)
+    measured = choose("host", "cpu", args.threads, emulated=True) if emulated else kernels
     reference = "fp64" if emulated else "fp32"
     if not emulated and kernels.emulates(args.precision):
         sys.exit(f"this processor has no products of {args.precision} that are faster than those of fp32")
@@ -49,9 +49,8 @@ def main() -> None:
     for n in map(int, args.n.split(",")):
         for k in map(int, args.k.split(",")):
             m = n - k
-            first = (emulating, "fp64") if emulated else (kernels, args.precision)
             both = {
-                args.precision: gemm_probe(first[0], m, m, k, first[1]),
+                args.precision: gemm_probe(measured, m, m, k, "fp64" if emulated else args.precision),
                 reference: gemm_probe(kernels, m, m, k, reference),
             }
             rates: dict[str, list[float]] = {name: [] for name in both}
