@@ -82,9 +82,9 @@ def test_products_in_another_precision_are_another_search() -> None:
 
 def test_a_library_of_the_winner_fits_runs_that_name_it_or_no_library() -> None:
     blis = replace(HPL, settings={"blas": "blis"}, library={"file": "/lib/libblis.so.4", "bytes": 9})
-    for name in (None, "blis", "/lib/libblis.so.4"):
+    for name in (None, "blis", "/lib/libblis.so.4", "/lib/../lib/libblis.so.4"):
         assert winner_for([blis], replace(RUN, blas=name)) == (blis, "")
-    for name, shown in (("scipy", "SciPy's BLAS"), ("mkl", "mkl")):
+    for name, shown in (("scipy", "SciPy's BLAS"), ("mkl", "mkl"), ("/no/lib.so", "/no/lib.so")):
         reason = f"they were measured with blis, not with {shown}"
         assert winner_for([blis], replace(RUN, blas=name)) == (None, reason)
     assert winner_for([HPL], replace(RUN, blas="mkl"))[1] == "they were measured with SciPy's BLAS, not with mkl"

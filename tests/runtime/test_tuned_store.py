@@ -199,7 +199,10 @@ def test_a_run_uses_the_file_that_was_measured(here: Store, with_library: Winner
     assert taken(here, with_library, n="2000") == ({"blas": file}, [])
     assert taken(here, with_library, n="2000", blas="blis") == ({}, [])  # the flag sets the only setting
     both = replace(with_library, settings={"blas": "blis", "nb": "64"})
-    assert taken(here, both, n="2000", blas=file) == ({"nb": (64,)}, [])
+    link = Path(file).with_name("link.so")
+    link.symlink_to(file)
+    for name in (file, str(link), os.path.relpath(file)):
+        assert taken(here, both, n="2000", blas=name) == ({"nb": (64,)}, [])
     no_file = replace(with_library, library={})  # as macOS's Accelerate, which is no file on disk
     assert taken(here, no_file, n="2000") == ({"blas": "blis"}, [])
 

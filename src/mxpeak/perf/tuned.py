@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import prod
@@ -104,7 +105,7 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
     The reason is the BLAS library, the precision or the size.
     """
     measured = winner.settings.get("blas", "scipy")
-    if wanted.blas is not None and wanted.blas not in (measured, winner.library.get("file")):
+    if wanted.blas is not None and not _is_library(wanted.blas, measured, winner.library.get("file")):
         return f"they were measured with {_library(measured)}, not with {_library(wanted.blas)}"
     if wanted.precision is not None and winner.precision and set(wanted.precision) != {winner.precision}:
         return f"tuned in {winner.precision}, not {','.join(wanted.precision)}"
@@ -120,6 +121,13 @@ def misfit(winner: Winner, wanted: RunNeeds) -> str:
             return (f"tuned on {'x'.join(map(str, winner.size.values()))} points per rank, more than "
                     f"a factor of {COMPARABLE_POINTS:g} from {'x'.join(map(str, wanted.shape))}")  # fmt: skip
     return ""
+
+
+def _is_library(name: str, measured: str, file: str | None) -> bool:
+    """Return whether a name or path of a BLAS library means the measured one, whose file is `file`."""
+    if name == measured:
+        return True
+    return file is not None and os.sep in name and os.path.realpath(name) == os.path.realpath(file)
 
 
 def _library(name: str) -> str:
