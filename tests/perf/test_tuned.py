@@ -28,6 +28,7 @@ HPL = Winner(
 ANY = replace(HPL, ranks=2, threads=1, any_layout=True, settings={"nb": "128"})
 BOX = replace(HPL, benchmark="hpcg", size={"nx": 48, "ny": 48, "nz": 48}, settings={"storage": "sell"})
 MXP = replace(HPL, benchmark="hpl-mxp", precision="bf16")
+LIBRARY = {"file": "/lib/libblis.so", "bytes": 1, "modified_ns": 1}
 RUN = RunNeeds(benchmark="hpl", mode="official", device="cpu", ranks=1, threads=2)
 
 
@@ -81,7 +82,7 @@ def test_products_in_another_precision_are_another_search() -> None:
 
 
 def test_a_library_of_the_winner_fits_runs_that_name_it_or_no_library() -> None:
-    blis = replace(HPL, settings={"blas": "blis"}, library={"file": "/lib/libblis.so.4", "bytes": 9})
+    blis = replace(HPL, settings={"blas": "blis"}, library={"file": "/lib/libblis.so.4", "bytes": 9, "modified_ns": 1})
     for name in (None, "blis", "/lib/libblis.so.4", "/lib/../lib/libblis.so.4"):
         assert winner_for([blis], replace(RUN, blas=name)) == (blis, "")
     for name, shown in (("scipy", "SciPy's BLAS"), ("mkl", "mkl"), ("/no/lib.so", "/no/lib.so")):
@@ -129,6 +130,7 @@ def body(**changed: Any) -> str:
         (body(winners=[{**asdict(HPL), "size": {"n": -1}}]), "size"),
         (body(winners=[{**asdict(HPL), "library": {"file": "/lib/libblis.so"}}]), "library"),
         (body(winners=[{**asdict(HPL), "library": {"file": "/lib/libblis.so", "bytes": 1}}]), "library"),
+        (body(winners=[{**asdict(HPL), "library": LIBRARY}]), "library"),  # without `blas` in the settings
         (body(winners=[7]), "not valid"),
         (body(winners=None), "not valid"),
     ],

@@ -191,7 +191,7 @@ def with_library(tmp_path: Path) -> Winner:
     """A winner with a BLAS library, whose file is installed."""
     file = tmp_path / "libblis.so"
     file.write_bytes(b"code")
-    return replace(HPL, settings={"blas": "blis"}, library={"file": str(file), "bytes": 4})
+    return replace(HPL, settings={"blas": "blis"}, library=tuned._properties(str(file)))
 
 
 def test_a_run_uses_the_file_that_was_measured(here: Store, with_library: Winner) -> None:
@@ -220,7 +220,12 @@ def test_another_library_than_the_measured_one_is_a_note(
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "is no longer installed"), (b"newer code", "has changed since the measurement")]
+    ("content", "why"),
+    [
+        (None, "is no longer installed"),
+        (b"newer code", "has changed since the measurement"),
+        (b"Code", "has changed since the measurement"),
+    ],
 )
 def test_a_library_that_is_missing_or_changed_is_a_note(
     here: Store, with_library: Winner, content: bytes | None, why: str
@@ -230,6 +235,8 @@ def test_a_library_that_is_missing_or_changed_is_a_note(
         file.unlink()
     else:
         file.write_bytes(content)
+        later = with_library.library["modified_ns"] + 1_000_000_000  # the clock of the file system may be coarse
+        os.utime(file, ns=(later, later))
     nothing, notes = taken(here, with_library, n="2000")
     assert nothing == {}
     assert f"they were measured with {file}, which {why}; measure again with mxpeak tune hpl --blas blis" in notes[0]

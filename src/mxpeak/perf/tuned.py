@@ -24,7 +24,8 @@ class Winner:
     size         size of the tuned problem: {"n": …} or {"nx": …, "ny": …, "nz": …}
     precision    precision of the products in HPL-MxP
     settings     settings as values of their flags
-    library      file of the BLAS library in `settings`, and its number of bytes; empty for SciPy's BLAS
+    library      file of the BLAS library in `settings`, its number of bytes, and the time of its last modification in
+                 nanoseconds; empty for SciPy's BLAS
     gain         measured gain over the defaults
     """
 
@@ -188,6 +189,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "library": (dict,), "rate_flops": (int, float), "gain": (int, float),
 }  # fmt: skip
 
+_LIBRARY_TYPES = {"file": str, "bytes": int, "modified_ns": int}
+
 
 def _winner(body: Mapping[str, Any]) -> Winner:
     for name, value in body.items():
@@ -199,7 +202,7 @@ def _winner(body: Mapping[str, Any]) -> Winner:
     if not all(isinstance(text, str) for text in winner.settings.values()):
         raise TypeError(f"settings are {dict(winner.settings)!r}")
     types = {name: type(value) for name, value in winner.library.items()}
-    if winner.library and (types != {"file": str, "bytes": int} or "blas" not in winner.settings):
+    if winner.library and (types != _LIBRARY_TYPES or "blas" not in winner.settings):
         raise TypeError(f"library is {dict(winner.library)!r}")
     return winner
 

@@ -214,7 +214,7 @@ def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool
 
 
 def blas_file(name: str) -> dict[str, Any]:
-    """Return the file of a BLAS library and its number of bytes, or {} if the library is no file on disk.
+    """Return the file of a BLAS library with its size and modification time, or {} if the library is no file on disk.
 
     The library is opened, and its products are compared with exact results. A library that fails is refused with
     ResourceError. SciPy's BLAS is selected again.
@@ -226,7 +226,13 @@ def blas_file(name: str) -> dict[str, Any]:
         file = os.path.realpath(blas_facts()["path"])
     finally:
         select_blas("host", "scipy")
-    return {"file": file, "bytes": os.path.getsize(file)} if os.path.isfile(file) else {}
+    return _properties(file) if os.path.isfile(file) else {}
+
+
+def _properties(file: str) -> dict[str, Any]:
+    """Return the path of a file, its number of bytes and the time of its last modification."""
+    status = os.stat(file)
+    return {"file": file, "bytes": status.st_size, "modified_ns": status.st_mtime_ns}
 
 
 def _changed_library(library: Mapping[str, Any]) -> str:
@@ -236,8 +242,9 @@ def _changed_library(library: Mapping[str, Any]) -> str:
     file = library["file"]
     if not os.path.isfile(file):
         return f"they were measured with {file}, which is no longer installed"
-    changed = os.path.getsize(file) != library["bytes"]
-    return f"they were measured with {file}, which has changed since the measurement" if changed else ""
+    if _properties(file) != library:
+        return f"they were measured with {file}, which has changed since the measurement"
+    return ""
 
 
 def _wanted(
