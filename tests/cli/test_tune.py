@@ -196,7 +196,7 @@ def test_a_library_that_cannot_be_used_is_refused_before_anything_is_deleted_or_
     monkeypatch.setattr(StartedRanks, "do", lambda self, job: perform(job, Solo(), lambda text: None))
     put(settings={"nb": "64"})
     for name, why in (("no/such.so", "there is no such file"), (str(own_library), "gives wrong results")):
-        said = told(capsys, 2, *SMALL, "--fresh", "--quiet", "--blas", name)
+        said = told(capsys, 5, *SMALL, "--fresh", "--quiet", "--blas", name)
         assert str(Path(name).absolute()) in said
         assert why in said
     assert len(this_store().book()[0].winners) == 1
@@ -209,7 +209,7 @@ def test_a_library_that_crashes_is_refused(monkeypatch: pytest.MonkeyPatch, caps
         raise Stopped(128 + signal.SIGILL)
 
     monkeypatch.setattr(StartedRanks, "do", crashes)
-    assert "--blas blis: the library crashes with SIGILL" in told(capsys, 2, *SMALL, "--quiet", "--blas", "blis")
+    assert "--blas blis: the library crashes with SIGILL" in told(capsys, 5, *SMALL, "--quiet", "--blas", "blis")
 
 
 def test_a_gpu_has_no_blas_libraries_to_compare(

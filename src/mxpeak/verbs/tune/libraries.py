@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError
 from mxpeak.perf.tuned import read_journal
 from mxpeak.verbs.tune.groups import RankPool, Stopped
 from mxpeak.verbs.tune.job import TuneJob
@@ -22,7 +22,7 @@ CRASHES = {128 + number for number in (signal.SIGILL, signal.SIGABRT, signal.SIG
 def checked_libraries(plan: TunePlan, names: Sequence[str], group: RankPool) -> dict[str, dict[str, Any]]:
     """Open BLAS libraries on the ranks of the first layout, and return the file of each.
 
-    A library that cannot be opened, gives wrong results or crashes is refused with a UsageError.
+    A library that cannot be opened, gives wrong results or crashes is refused with a ResourceError.
     """
     layout, crash = plan.layouts[0], 0
     with tempfile.TemporaryDirectory() as folder:
@@ -41,9 +41,9 @@ def checked_libraries(plan: TunePlan, names: Sequence[str], group: RankPool) -> 
         records = read_journal(journal.read_text(encoding="utf-8"))[0] if journal.exists() else []
     for record in records:
         if record["refused"]:
-            raise UsageError(record["refused"])
+            raise ResourceError(record["refused"])
     files = {record["name"]: record["file"] for record in records}
     if missing := [name for name in names if name not in files]:
         reason = f"crashes with {signal.Signals(crash - 128).name}" if crash else "could not be checked"
-        raise UsageError(f"--blas {missing[0]}: the library {reason}; use another library")
+        raise ResourceError(f"--blas {missing[0]}: the library {reason}; use another library")
     return files
