@@ -247,6 +247,20 @@ def test_an_installed_library_is_tuned_and_run(
     assert "which is no longer installed" in capsys.readouterr().err
 
 
+def test_a_stored_library_that_cannot_be_loaded_is_named_as_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "libown.so"
+    file.write_bytes(b"no code")
+    own = {"file": str(file), "bytes": 7, "modified_ns": file.stat().st_mtime_ns}
+    put(settings={"blas": str(file)}, library=own)
+    said = told(capsys, 5, *RUN)
+    assert f"{file} cannot be loaded" in said
+    assert "stored by mxpeak tune; use --tuned no, or measure again with mxpeak tune hpl --fresh" in said
+    assert "stored by" not in told(capsys, 5, *RUN, "--blas", str(file))
+    assert main([*RUN, "--tuned", "no"]) == 0
+
+
 # --- what a run says of it --------------------------------------------------------------------------------------
 
 

@@ -285,6 +285,14 @@ def panel_row(config: PlaceConfig, comm: Communicator) -> int | None:
 AnyBench = TypeVar("AnyBench", bound=Bench[Any])
 
 
+def _blas_hint(run: Run[Any], hooks: RunHooks) -> str:
+    """Return the end of the error message for a BLAS library that `mxpeak tune` has stored, otherwise ""."""
+    if run.origins.get("blas") != "tuned":
+        return ""
+    again = f"mxpeak tune {hooks.get('benchmark', 'hpl')} --fresh"
+    return f"this library was stored by mxpeak tune; use --tuned no, or measure again with {again}"
+
+
 @contextmanager
 def open_bench(
     make: Callable[[Run[AnyConfig], Communicator, Placement, Kernels, RunHooks], AnyBench],
@@ -307,7 +315,7 @@ def open_bench(
         near, row = cores_near(config, number), panel_row(config, comm)
         placement = bind_to_cores(comm, config.threads, near, row, number)
         try:
-            kernels, comm = load_kernels(config, placement, comm)
+            kernels, comm = load_kernels(config, placement, comm, blas_hint=_blas_hint(run, hooks))
             if not config.on_gpu:
                 native = [
                     name for name, format_ in PRECISIONS.items() if format_.bytes < 4 and not kernels.emulates(name)

@@ -336,8 +336,12 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
     return frozenset(unit.precision for unit in chosen())
 
 
-def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) -> tuple[Kernels, Communicator]:
+def load_kernels(
+    config: PlaceConfig, placement: Placement, comm: Communicator, *, blas_hint: str = ""
+) -> tuple[Kernels, Communicator]:
     """Return the kernels, and the communicator that exchanges their arrays.
+
+    `blas_hint` is added to the error of a BLAS library that cannot be used.
 
     One rank per cache folder compiles kernels at their first use, and the other ranks load the machine code. If a
     device is missing on one rank, all ranks raise an error. A precision is native only if all processors multiply it
@@ -363,7 +367,7 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
                 try:
                     if leader:
                         compile_side_by_side(compiled, placement.before)
-                    select_blas(config.kernels, config.blas)
+                    _select_blas(config, blas_hint)
                     kernels = choose(
                         config.kernels,
                         config.device,
@@ -385,6 +389,16 @@ def load_kernels(config: PlaceConfig, placement: Placement, comm: Communicator) 
     if not config.on_gpu:
         return kernels, comm.with_transport(kernels.transport)
     return kernels, check_device_messages(comm, kernels.transport)
+
+
+def _select_blas(config: PlaceConfig, hint: str) -> None:
+    """Select the BLAS library of the configuration; add the hint to the error if the library cannot be used."""
+    try:
+        select_blas(config.kernels, config.blas)
+    except ResourceError as error:
+        if not hint:
+            raise
+        raise ResourceError(f"{error}; {hint}") from None
 
 
 def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
