@@ -357,7 +357,7 @@ def test_a_slow_first_use_is_announced_only_if_it_compiles(
     assert capsys.readouterr().err.count("a use: compiling its kernels") == said
 
 
-def test_a_terminal_shows_how_much_is_compiled_and_the_longest_time_left(
+def test_a_terminal_shows_how_much_is_compiled_and_about_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cold, clock = [[0, 1, 2, 3], [1, 2, 3], [3], []], [0.0, 30.0]
@@ -367,7 +367,7 @@ def test_a_terminal_shows_how_much_is_compiled_and_the_longest_time_left(
     monkeypatch.setattr(first_uses.time, "monotonic", lambda: clock.pop(0))
     first_uses._show_progress("any", ended)
     shown = capsys.readouterr().err.split(first_uses.ERASE)
-    assert shown == ["", "compiled 3 of 4 groups of kernels, at most 10 s left", ""]
+    assert shown == ["", "compiled 3 of 4 groups of kernels, about 10 s left", ""]
 
 
 @pytest.mark.parametrize("width", [None, 80])

@@ -104,15 +104,16 @@ def announced(text: str, name: str) -> Iterator[threading.Event]:
 
 
 def _show_progress(name: str, ended: threading.Event) -> None:
-    """Show on the terminal how many shares of the set `name` are compiled, and the longest time that the others need.
+    """Show on the terminal how many shares of the set `name` are compiled, and about how long the others take.
 
-    The slowest shares are compiled first, so the others take less time than their number suggests.
+    The estimate is the time per compiled share, multiplied by the number of the others. It does not include kernels
+    that are compiled later, at their first use.
     """
     begin, total = time.monotonic(), len(cold_shares(name))
     while not ended.wait(SILENT_S) and (left := len(cold_shares(name))):
         if (done := total - left) > 1:  # the first share alone does not allow an estimate
             seconds = (time.monotonic() - begin) * left / done
-            text = f"compiled {done} of {total} groups of kernels, at most {seconds:.0f} s left"
+            text = f"compiled {done} of {total} groups of kernels, about {seconds:.0f} s left"
             print(ERASE + text, end="", file=sys.stderr, flush=True)
     print(ERASE, end="", file=sys.stderr, flush=True)
 
