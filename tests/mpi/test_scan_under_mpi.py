@@ -67,7 +67,11 @@ def test_links_between_nodes_under_mpi(tmp_path: Path) -> None:
         (0, 1): inside, (1, 0): inside, (2, 3): inside, (3, 2): inside,
         (0, 2): between, (2, 0): between, (1, 3): between, (3, 1): between,
     }  # fmt: skip
-    assert (body["slow_links"], body["wrong_links"]) == ([], [])
+    assert all(link["bandwidth"] > 0 and link["latency"] > 0 for link in body["links"])
+    assert (body["slow_links"], body["wrong_links"], body["wrong"]) == ([], [], [])
+    of_rates = {"spread", "scatter", "faster"}
+    assert {each["reason"] for each in body["undecided"]} <= of_rates, "the bits of all ranks are decided"
+    assert (code == 3) == bool(body["slow"] or body["undecided"]), text
     assert code == 3 or "all 8 links agree" in text
 
 
