@@ -323,4 +323,4 @@ def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.Captur
     assert run(*argv) == 0
     problem = json.loads(Path("x.json").read_text())["problem"]
     assert problem["nx"] == problem["ny"] == problem["nz"] < 32
-    assert re.search(r"warning: local boxes of 64x64x64 need .*, so mxpeak uses .* \[size\]", capsys.readouterr().err)
+    assert re.search(r"warning: local boxes of 48x48x48 need .*, so mxpeak uses .* \[size\]", capsys.readouterr().err)
