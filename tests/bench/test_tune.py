@@ -309,7 +309,10 @@ def test_several_orders_are_searched_and_the_fastest_is_stored(store: Store) -> 
     assert again.planned("hpl") is not None
 
 
-LIBRARIES = {"openblas": {"file": "/lib/libopenblas.so", "bytes": 8}, "blis": {"file": "/lib/libblis.so", "bytes": 9}}
+LIBRARIES = {
+    "openblas": {"file": "/lib/libopenblas.so", "bytes": 8, "modified_ns": 1},
+    "blis": {"file": "/lib/libblis.so", "bytes": 9, "modified_ns": 2},
+}
 
 
 def by_library(task: dict[str, Any]) -> float:
@@ -357,7 +360,7 @@ def test_a_library_that_fails_never_wins(store: Store) -> None:
 
 def test_rates_of_another_file_of_a_library_are_not_reused(store: Store) -> None:
     tuned(store, Invented(by_library), libraries=LIBRARIES)
-    newer = {**LIBRARIES, "blis": {"file": "/lib/libblis.so", "bytes": 10}}
+    newer = {**LIBRARIES, "blis": {**LIBRARIES["blis"], "modified_ns": 3}}
     group = Invented(by_block)
     tuned(store, group, libraries=newer)
     assert {each["settings"]["blas"] for each in group.done if "blas" in each.get("settings", {})} == {"blis"}
