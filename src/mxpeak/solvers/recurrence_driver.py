@@ -7,10 +7,11 @@ another round starts from x. If rounds stop converging, the preconditioner conti
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isfinite, isinf, ldexp
+from math import inf, isfinite, isinf, ldexp, sqrt
 
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import RankGroup
@@ -18,6 +19,7 @@ from mxpeak.distributed.recurrence_system import CgVectors, RecurrenceSystem
 from mxpeak.errors import UsageError
 from mxpeak.kernels.arrays import probe_vector, without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.bicgstab import bicgstab
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult, is_least
@@ -72,7 +74,7 @@ METHODS = {
 class RecurrenceRounds(GmresDriver):
     """The rounds of a short recurrence, in place of those of GMRES. All methods are collective."""
 
-    _broken, _size = ("", 0.0), 0.0
+    _broken, _size, _u_of_products = ("", 0.0), 0.0, PRECISIONS["fp64"].u
 
     @property
     def title(self) -> str:  # type: ignore[override]
@@ -111,6 +113,7 @@ class RecurrenceRounds(GmresDriver):
         low = xp.complex64 if self._kernels.parts == 2 else xp.float32
         with without_warnings():
             in_fp32 = group.all(all(xp.all(xp.asarray(v, dtype=low) == v) for v in (Au, Aw)))
+        self._u_of_products = PRECISIONS["fp32" if in_fp32 else "fp64"].u
         if difference > (SYMMETRIC_FP32 if in_fp32 else SYMMETRIC) * size:
             kind = "Hermitian" if self._kernels.parts == 2 else "symmetric"
             raise UsageError(
@@ -164,15 +167,26 @@ class RecurrenceRounds(GmresDriver):
         return formula == "AM⁻¹r" and product <= NULL
 
     def _least_norm(self, b: Vector) -> float:
-        """Return a lower bound of ||x|| for every solution of A x = b, or inf if there is no solution. Collective.
+        """Return a lower bound of ||x|| for every solution of A x = b with a symmetric A. Collective.
 
         zᴴb = (A z)ᴴ x for every solution x and every z, so that ||x|| >= |zᴴb| / ||A z||. The bound uses z = M^-1 r.
+        For a null vector z, the computed A z is small or zero only up to rounding errors. The bound therefore divides
+        by the computed ||A z|| plus a bound of its error, and subtracts the error of zᴴb, at most 2·n·u·||z||·||b||.
         """
         system, scaling = self._recurrence(lambda: None), self.plan.scaling
         z = system.precondition(system.residual_vector())
         Az = scaling.start(self._matrix.unordered(system.multiply(z)), 0)
-        product, size = abs(system.dot(z, self._matrix.ordered(b))), self.group.norm(Az, self._kernels.xp)
-        return ldexp(product / size, -self._exponent) if size else inf
+        b = self._matrix.ordered(b)
+        product = abs(system.dot(z, b)) - 2.0 * self.n * PRECISIONS["fp64"].u * system.norm(z) * system.norm(b)
+        size = self.group.norm(Az, self._kernels.xp) + self._error_of_product(z) + UNDERFLOW
+        try:
+            return min(ldexp(max(product, 0.0) / size, -self._exponent), sys.float_info.max)
+        except OverflowError:
+            return sys.float_info.max
+
+    def _error_of_product(self, z: Vector) -> float:
+        """Return a bound of the norm of the rounding errors of A z without scaling of the rows. Collective."""
+        return self.plan.scaling.error_of_product(self._matrix.A, self._matrix.unordered(z))
 
     def _call_back(self, b: Vector) -> None:
         """Call this rank's function, if it has one, with the current x, in the user's order and without scaling."""
@@ -213,14 +227,22 @@ BREAKDOWNS = {
 }
 
 
+#: Two printed digits are at most 5 % larger than a number. 0.95 of a bound, printed, is therefore also a bound.
+PRINTED_BELOW = 0.95
+#: Larger than the errors of products below the normal range of fp64.
+UNDERFLOW = sys.float_info.min
+
+
 def _of_solutions(least: float, size: float) -> str:
     """Return a text about the solutions of A x = b, whose norms are at least `least`; `size` is the norm of x."""
-    if isinf(least):
-        return "A x = b is inconsistent; use scipy.sparse.linalg.lsqr for least squares"
     if least <= size:
-        return f"A is ill-conditioned, and the x with a norm of {size:.1e} has large rounding errors; use mxpeak.gmres"
+        return (
+            f"A is singular or ill-conditioned, and the x with a norm of {size:.1e} has large rounding errors; use "
+            "mxpeak.gmres"
+        )
+    shown = PRINTED_BELOW * least
     return (
-        f"A x = b is inconsistent, or A is so ill-conditioned that every solution has a norm of at least {least:.1e}; "
+        f"A x = b is inconsistent, or A is so ill-conditioned that every solution has a norm of at least {shown:.1e}; "
         "use scipy.sparse.linalg.lsqr for least squares, or mxpeak.gmres for such a solution"
     )
 
@@ -245,3 +267,15 @@ class RecurrenceOperatorDriver(RecurrenceRounds, OperatorDriver):
     def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
         OperatorDriver.__init__(self, kernels, A, choice, options, group)
         self.check_symmetry()
+
+    def _error_of_product(self, z: Vector) -> float:
+        """Return an estimate of a bound of the norm of the rounding errors of A z. Collective.
+
+        The errors of a dense product are at most n·u times || |A||z| ||, and || |A| || <= ||A||_F. For a random w,
+        ||A w|| / ||w|| is about n^-½ ||A||_F. The factor 2 is for w.
+        """
+        xp, group, system = self._kernels.xp, self.group, self._recurrence(lambda: None)
+        own = self.problem.system.matrix.n
+        w = xp.asarray(probe_vector(self.n)[group.first : group.first + own]) + 0.0 * z
+        norm_of_A = 2.0 * sqrt(self.n) * system.norm(system.multiply(w)) / system.norm(w)
+        return self.n * self._u_of_products * norm_of_A * system.norm(z)

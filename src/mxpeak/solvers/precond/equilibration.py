@@ -16,6 +16,7 @@ from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.rows import Array
 from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.sparse import Vector
+from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import scaling
 
 #: Maximum number of rounds of means over rows and columns, and the change in powers of two that ends the iteration.
@@ -86,6 +87,18 @@ class Equilibration:
         with np.errstate(all="ignore"):
             sizes = abs(A) @ self.group.with_halo(size) + np.abs(host_array(b))
         return self.relative(self.xp.asarray(sizes), b)
+
+    def error_of_product(self, A: Csr, z: Vector) -> float:
+        """Return a bound of the norm of the rounding errors of D_c^-1 A z in fp64. Collective.
+
+        A row with m entries has an error of at most 2·(m + 2)·u times its part of |A||z|. A sum of m real products in
+        any order needs m·u. The factor 2 and the other two roundings are for complex products and terms in u².
+        """
+        m = self.group.largest(float(np.diff(A.indptr).max(initial=0)))
+        with np.errstate(all="ignore"):
+            sizes = abs(A) @ self.group.with_halo(np.abs(host_array(z)))
+        size = self.group.norm(self.start(self.xp.asarray(sizes), 0), self.xp)
+        return 2.0 * (m + 2.0) * PRECISIONS["fp64"].u * size
 
     def _largest_exponent(self, v: Vector, shift: Any) -> int:
         return int(self.group.largest(largest_exponent(v, shift, self.xp)))
