@@ -64,8 +64,8 @@ class Basis(Protocol):
 class Space(Protocol):
     """Vectors of one length and distribution. Norms are collective."""
 
-    def basis(self, max_steps: int) -> Basis:
-        """Return an empty basis with memory for `max_steps` vectors."""
+    def basis(self, count: int) -> Basis:
+        """Return an empty basis with memory for `count` vectors."""
 
     def norm(self, w: Vector) -> float:
         """Return ||w||_2."""

@@ -298,7 +298,7 @@ class _LeastSquaresSolution:
     values: Any = None
 
 
-def _most_condition(name: str, factors: QrFactors) -> float:
+def _max_condition(name: str, factors: QrFactors) -> float:
     """Return the largest condition number of R in this precision at which refinement converges."""
     return min(COARSE / PRECISIONS[name].u, sqrt(SQUARED / factors.u))
 
@@ -369,10 +369,10 @@ class _Problem:
         with self._spans("factor"):
             factors = QrFactors(kernels, A, typed(self._dtype.kind == "c", wide=name == "fp64"))
             condition = factors.condition_bound()
-            if not (bounded := condition <= _most_condition(name, factors)):
+            if not (bounded := condition <= _max_condition(name, factors)):
                 condition = factors.condition()
         coarse, m, k = PRECISIONS[name].u > factors.u, factors.m, B.shape[1]
-        if not condition <= _most_condition(name, factors):
+        if not condition <= _max_condition(name, factors):
             self._note_failure(name, f"the condition of A is {condition:.1e} or more")
             return None
         F, G = self._sides(factors)
