@@ -292,8 +292,20 @@ def test_a_bound_of_the_condition_changes_no_warning(
     assert (info.method, info.precision, info.ill_conditioned) == (other.method, other.precision, other.ill_conditioned)
 
 
-@pytest.mark.parametrize(("m", "n", "threads"), [(300, 20, 1), (20, 300, 1), (3000, 200, 2)])
-def test_small_problems_use_one_thread_of_blas(m: int, n: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("m", "n", "rhs", "dtype", "threads"),
+    [
+        (300, 20, 1, np.float64, 1),
+        (20, 300, 1, np.float64, 1),
+        (3000, 200, 1, np.float64, 2),
+        (100, 100, 10_000, np.float64, 2),
+        (300, 300, 1, np.float64, 1),
+        (300, 300, 1, np.complex128, 2),
+    ],
+)
+def test_small_problems_use_one_thread_of_blas(
+    m: int, n: int, rhs: int, dtype: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: list[Any] = []
     factor = QrFactors.condition_bound
 
@@ -303,7 +315,7 @@ def test_small_problems_use_one_thread_of_blas(m: int, n: int, threads: int, mon
 
     monkeypatch.setattr(QrFactors, "condition_bound", observed)
     with threadpool_limits(2):
-        mx.lstsq(random((m, n)), random((m,)))
+        mx.lstsq(random((m, n)).astype(dtype), random((m, rhs)))
     assert found == [threads]
 
 

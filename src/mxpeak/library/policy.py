@@ -48,7 +48,8 @@ FP32_FROM = {
 }
 #: The smaller dimension of A from which a QR in fp32 with refinement is faster than one in fp64.
 FP32_QR_FROM = 512
-#: The largest m·n² of a QR on one thread. Waking the other threads takes long if other processes use their cores.
+#: The largest m·n·(min(m, n) + rhs) of a QR and its solves on one thread; complex numbers count four times. Waking the
+#: other threads takes long if other processes use their cores.
 ONE_THREAD_QR = 4e7
 #: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides. Refining one right-hand side takes about 9·n² flops,
 #: most of which are slow.
@@ -127,9 +128,9 @@ def choose_qr_precision(n: int, dtype: np.dtype[Any], requested: str, rhs: int, 
     return FactorPrecision("fp64", "fastest at this size")
 
 
-def qr_on_one_thread(m: int, n: int) -> bool:
-    """Return whether a QR of an m by n matrix is so small that one thread of BLAS is enough."""
-    return max(m, n) * min(m, n) ** 2 <= ONE_THREAD_QR
+def qr_on_one_thread(m: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether a QR of an m by n matrix and its solves are so small that one thread of BLAS is enough."""
+    return m * n * (min(m, n) + rhs) * (4 if dtype.kind == "c" else 1) <= ONE_THREAD_QR
 
 
 def check_precision(requested: Any) -> None:

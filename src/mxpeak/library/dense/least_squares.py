@@ -246,7 +246,7 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     B = block(b, dtype, kernels)
     if not (k := columns(b)):  # A has a rank although there is no x
         B = xp.zeros((m, 1), dtype=M.dtype)
-    small = kernels.device is None and qr_on_one_thread(m, n)
+    small = kernels.device is None and qr_on_one_thread(m, n, B.shape[1], dtype)
     with kernels.computing(), one_thread() if small else nullcontext():
         check_finite(M, "A", xp)
         M, exponent = raised(xp, M)
