@@ -15,7 +15,7 @@ from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.sparse import auto_preconditioner
 from mxpeak.solvers.precond import amg, factors, ruge_stuben
 from mxpeak.solvers.precond.band import BandFactors, bandwidth, fills_band
-from mxpeak.solvers.precond.factors import factored, fill, width
+from mxpeak.solvers.precond.factors import factored, fill, largest_level, width
 from mxpeak.solvers.precond.symbolic import fill_in_order
 from tests.support.sparse_systems import (
     PRECISIONS,
@@ -112,11 +112,39 @@ def network(side: int, lines: int) -> Any:
 def test_few_long_lines_leave_little_fill_in() -> None:
     A, b = network(100, 100), vector(10_000)
     assert not auto_preconditioner.narrow(A)
-    assert auto_preconditioner.narrow(A, thorough=True)
     x, info = mx.gmres(A, b)
     assert info.preconditioner == "lu"
+    assert info.reason == auto_preconditioner.ORDERED
     assert reached(A, x, b, 1e-9)
-    assert not auto_preconditioner.narrow(network(100, 2000), thorough=True)
+    assert not auto_preconditioner.why_little_fill(network(100, 2000), thorough=True)
+
+
+def with_chain(A: Any, rows: int) -> Any:
+    """The matrix with a chain of rows that starts at its last row."""
+    n = A.shape[0]
+    i = np.arange(n - 1, n - 1 + rows)
+    chain = sparse.coo_array((np.ones(rows), (i, i + 1)), shape=(n + rows, n + rows)).tocsr()
+    return sparse.csr_array(sparse.block_diag([A, 4.0 * sparse.eye_array(rows)]) + chain + chain.T)
+
+
+def test_a_chain_of_rows_does_not_start_the_order_of_a_random_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, n = np.random.default_rng(2), 12_000
+    i, j = rng.integers(0, n, (2, 2 * n))
+    W = sparse.coo_array((np.ones(2 * n), (i, j)), shape=(n, n)).tocsr()
+    A = with_chain(W + W.T + sparse.eye_array(n), 58)
+    assert A.nnz <= auto_preconditioner.FEW_ENTRIES * A.shape[0]
+    limit = np.cbrt(auto_preconditioner.NARROW_GRAPH * A.nnz)
+    assert limit < width(A) <= auto_preconditioner.SEPARATOR * np.sqrt(A.shape[0])
+    monkeypatch.setattr(auto_preconditioner, "fill_in_order", lambda A: pytest.fail("the order was computed"))
+    assert not auto_preconditioner.why_little_fill(A, thorough=True)
+
+
+def test_the_largest_level_is_of_all_parts() -> None:
+    star = sparse.csr_array(sparse.coo_array((np.ones(5), ([0] * 5, range(1, 6))), shape=(6, 6)))
+    assert largest_level(star) == 5
+    assert largest_level(line(50)) == 1
+    assert largest_level(sparse.csr_array(sparse.block_diag([line(50), star]))) == 5
+    assert largest_level(sparse.csr_array(sparse.eye_array(3))) == 1
 
 
 @pytest.mark.parametrize("A", [network(60, 60), poisson(30, 30), poisson(11, 11, 11), random(300)])

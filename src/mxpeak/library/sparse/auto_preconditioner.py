@@ -23,7 +23,7 @@ from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.aggregation import smooth
 from mxpeak.solvers.precond.band import bandwidth
-from mxpeak.solvers.precond.factors import fill, fill_of_any, no_room_for_rows, width
+from mxpeak.solvers.precond.factors import fill, fill_of_any, largest_level, no_room_for_rows, width
 from mxpeak.solvers.precond.problem import FIRST_USE
 from mxpeak.solvers.precond.setup import DIVIDING, Choice, default_sweep
 from mxpeak.solvers.precond.symbolic import fill_in_order
@@ -37,8 +37,10 @@ OVER_RANKS = ("amg", "lu", "gs", "sgs", "jacobi", "none")
 OF_COMPLEX = ("lu", "gs", "sgs", "jacobi", "none")
 #: Preconditioners that are symmetric, and positive definite if A is.
 SYMMETRIC = ("auto", "stencil", "amg", "lu", "sgs", "jacobi", "none")
-#: Reasons for a factorization: a narrow graph, or no other preconditioner for the rows of several ranks.
+#: Reasons for a factorization: a narrow graph, a good order of elimination, or no other preconditioner for the rows of
+#: several ranks.
 NARROW = "the graph of A is narrow, so factors have little fill-in"
+ORDERED = "a minimum-degree order leaves little fill-in"
 WIDE = "over several ranks only factors work with zeros on the diagonal"
 #: Smallest fraction of off-diagonal entries with the opposite sign for which algebraic multigrid is suitable.
 M_LIKE = 0.8
@@ -50,8 +52,9 @@ DOMINATED = 0.7
 NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
 #: If multigrid is not suitable, the fill-in is also computed from an order of elimination. This needs few entries per
 #: row and a separator that is no larger than that of a planar graph (Lipton and Tarjan 1979), times sqrt(n), because
-#: the order takes too long for other graphs.
-FEW_ENTRIES, SEPARATOR = 6.0, sqrt(8.0)
+#: the order takes too long for other graphs. A chain of rows lowers this mean size of a level, but not the size of the
+#: largest level, which has at most LARGEST times sqrt(n) rows. A mesh of 40,000 rows with 200 long lines has 12.3.
+FEW_ENTRIES, SEPARATOR, LARGEST = 6.0, sqrt(8.0), 14.0
 #: Largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
 SKEW = 0.1
 #: Mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
@@ -209,7 +212,7 @@ def _reason_to_factor(A: Csr, share: float, group: RankGroup) -> str:
     The cheaper test is first, because the test for a narrow graph gathers the rows of all ranks.
     """
     if group.sum(A.shape[0]) <= FACTORED_ROWS:
-        return NARROW if narrow(A, group, thorough=share < M_LIKE) else ""
+        return why_little_fill(A, group, thorough=share < M_LIKE)
     if group.is_serial and not narrow(A):
         return ""
     why = _reason_against_multigrid(A, share, group)
@@ -227,28 +230,36 @@ def _reason_against_multigrid(A: Csr, share: float, group: RankGroup) -> str:
     return "A is indefinite" if indefinite(A, group) else ""
 
 
-def narrow(A: Csr, group: RankGroup = SERIAL, *, thorough: bool = False) -> bool:
+def narrow(A: Csr, group: RankGroup = SERIAL) -> bool:
     """Return whether few rows separate the graph of A into two parts, so that its factors have little fill-in.
 
-    If `thorough`, compute the fill-in of a graph in which the search finds no small separator. Returns False if rank 0
-    has too little memory for all rows. Collective.
+    Returns False if rank 0 has too little memory for all rows. Collective.
+    """
+    return bool(why_little_fill(A, group))
+
+
+def why_little_fill(A: Csr, group: RankGroup = SERIAL, *, thorough: bool = False) -> str:
+    """Return the reason why the factors of A have little fill-in, or an empty string. Collective.
+
+    If `thorough`, compute the fill-in of a graph in which the search finds no small separator. Returns an empty string
+    if rank 0 has too little memory for all rows.
     """
     if no_room_for_rows(group, int(group.sum(A.nnz))):
-        return False
-    return group.on_all_rows(A if group.is_serial else pattern(A), partial(_has_narrow_graph, thorough=thorough))
+        return ""
+    return group.on_all_rows(A if group.is_serial else pattern(A), partial(_why_little_fill, thorough=thorough))
 
 
-def _has_narrow_graph(A: Csr, *, thorough: bool) -> bool:
-    """Return whether few rows separate the graph of all rows. The bandwidth of A is an upper bound of their number.
+def _why_little_fill(A: Csr, *, thorough: bool) -> str:
+    """Return the reason from the graph of all rows. The bandwidth of A is an upper bound of the size of a separator.
 
     If a few long edges connect distant parts of a graph, a breadth-first search finds no small separator.
     """
     n, limit = A.shape[0], cbrt(NARROW_GRAPH * A.nnz)
     if bandwidth(A) <= limit or (rows := width(A)) <= limit:
-        return True
-    if not thorough or A.nnz > FEW_ENTRIES * n or rows > SEPARATOR * sqrt(n):
-        return False
-    return fill_in_order(A) <= fill(n, A.nnz)
+        return NARROW
+    if not thorough or A.nnz > FEW_ENTRIES * n or rows > SEPARATOR * sqrt(n) or largest_level(A) > LARGEST * sqrt(n):
+        return ""
+    return ORDERED if fill_in_order(A) <= fill(n, A.nnz) else ""
 
 
 @dataclass(frozen=True, slots=True)

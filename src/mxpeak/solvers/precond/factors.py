@@ -250,6 +250,17 @@ def width(A: Csr) -> float:
     return rows_per_level
 
 
+def largest_level(A: Csr) -> int:
+    """Return the largest number of rows at the same distance from the first row of their part of the graph of A."""
+    graph = pattern(A)
+    graph = sparse.csr_array(graph + graph.T)
+    _, part = csgraph.connected_components(graph, directed=False)
+    _, first = np.unique(part, return_index=True)
+    distance = csgraph.dijkstra(graph, indices=first, unweighted=True, min_only=True).astype(np.int64)
+    _, rows = np.unique(A.shape[0] * part.astype(np.int64) + distance, return_counts=True)
+    return int(rows.max())
+
+
 def _rows_per_level(graph: Any, start: int) -> tuple[float, int]:
     """Return the mean number of rows per level in the part of a graph that contains `start`, and its number of rows."""
     last, reached = start, 0
