@@ -82,7 +82,8 @@ def gmres(
     precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}, default "mixed"
         Format of the matrix values in the inner iteration. "mixed" selects the narrowest of bf16, fp16 and fp32 that
         represents all values exactly. If none of these formats is exact, "mixed" selects fp32, or fp64 for complete LU
-        factors. For the factors of a small band, vectors are also in fp64.
+        factors. If one process factors a small band, "mixed" also selects
+        fp64 for the vectors.
     preconditioner : str or callable, default "auto"
         Name of the preconditioner, which is one of "auto", "stencil", "lu", "amg", "gs", "sgs", "jacobi" and "none".
         You can also pass a function that approximates the inverse of A.
