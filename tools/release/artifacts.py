@@ -142,8 +142,11 @@ def record(wheel_or_files: Path) -> dict[str, str]:
 
 
 def check_from_git(source: Path, wheel: Path, environment: Path) -> None:
-    """Install from the repository's URL; the installed files must be those of the wheel."""
-    need = f"mxpeak @ git+file://{source}"
+    """Install from the repository's URL; the installed files must be those of the wheel.
+
+    The requirement has no name, because pip 23 accepts no URL without a host behind a name.
+    """
+    need = f"git+file://{source}"
     pip(environment, "install", "-q", "--no-deps", "--force-reinstall", need)
     (installed,) = environment.glob(f"lib/python*/site-packages/mxpeak-{version_of(source)}.dist-info/RECORD")
     from_git, from_wheel = record(installed), record(wheel)
