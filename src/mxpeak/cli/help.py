@@ -23,6 +23,8 @@ COMMON = (
 )
 #: The largest number of lines of -h, and of characters in a line.
 LINES, WIDTH = 25, 80
+#: The largest number of characters of a list of values that -h shows.
+SHORT_LIST = 12
 EXIT_CODES = """\
 exit codes:
   0      valid
@@ -62,8 +64,15 @@ class HelpAction(argparse.Action):
 
 def usage(parser: argparse.ArgumentParser) -> str:
     """Return the usage line: the command, its arguments, and [OPTIONS] instead of a list of all flags."""
-    words = [str(action.metavar or action.dest.upper()) for action in parser._get_positional_actions()]
-    return " ".join([parser.prog, *words, "[OPTIONS]"])
+    words = [_operand(action) for action in parser._get_positional_actions()]
+    passed_on = [word for word in words if "-- " in word]  # flags of another command
+    return " ".join([parser.prog, *(word for word in words if word not in passed_on), "[OPTIONS]", *passed_on])
+
+
+def _operand(action: argparse.Action) -> str:
+    """Return a positional argument as the usage line shows it: optional in brackets, repeatable with dots."""
+    name = str(action.metavar or action.dest.upper())
+    return {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} [{name} ...]"}.get(str(action.nargs), name)
 
 
 def short_help(parser: argparse.ArgumentParser) -> str:
@@ -79,11 +88,21 @@ def short_help(parser: argparse.ArgumentParser) -> str:
     shown = sorted(shown, key=_place)[:room]
     rows = [(_spelled(action), _short(parser, action)) for action in shown]
     column = min(30, max((len(flag) for flag, _ in rows), default=0) + 4)
-    lines = [f"usage: {usage(parser)}", "", *textwrap.wrap(parser.description or "", WIDTH)[:2], ""]
+    lines = [f"usage: {usage(parser)}", "", *_purpose(parser.description or ""), ""]
     lines += [f"  {flag:<{column - 2}}{text}".rstrip() for flag, text in rows]
     rest = len(flags) - len(shown)
     lines += ["", f"{rest} more flags: {parser.prog} --help" if rest else f"details: {parser.prog} --help"]
     return "\n".join([*lines, *example]) + "\n"
+
+
+def _purpose(text: str) -> list[str]:
+    """Return the first sentences of a description that fit in two lines, and at least one sentence."""
+    first, *others = re.split(r"(?<=\.) ", " ".join(text.split()))
+    for sentence in others:
+        if len(textwrap.wrap(f"{first} {sentence}", WIDTH)) > 2:
+            break
+        first += f" {sentence}"
+    return textwrap.wrap(first, WIDTH)
 
 
 def _place(action: argparse.Action) -> int:
@@ -93,9 +112,9 @@ def _place(action: argparse.Action) -> int:
 
 
 def _spelled(action: argparse.Action) -> str:
-    """Return the spellings of a flag, followed by the placeholder of its value."""
+    """Return the spellings of a flag, followed by its values, or by a placeholder if the list of values is long."""
     value = str(action.metavar or action.dest)
-    value = action.dest.upper() if value.startswith("{") else value
+    value = action.dest.upper() if value.startswith("{") and len(value) > SHORT_LIST else value
     return ", ".join(action.option_strings) + (f" {value}" if action.nargs != 0 else "")
 
 

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 from contextlib import suppress
 from functools import cache, partial
 from typing import Any, NoReturn
@@ -27,8 +28,6 @@ NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
 
 EPILOG = """\
-Without a command, mxpeak runs every benchmark at a small size (mxpeak run all --quick).
-
 examples:
   mxpeak doctor
   mxpeak run hpl -N 8000 --ranks 4
@@ -67,6 +66,7 @@ class Parser(argparse.ArgumentParser):
         if self.prog == "mxpeak":
             return help.full_overview(self, EPILOG + help.EXIT_CODES)
         self.usage = help.usage(self)
+        self.description = textwrap.fill(self.description or "", help.WIDTH)
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
@@ -117,7 +117,8 @@ def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> ar
     top = Parser(
         prog="mxpeak",
         description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
-        "them. Without a command, mxpeak runs every benchmark at a small size (about a minute).",
+        "them. Without a command, mxpeak runs every benchmark at a small size in about a minute, like mxpeak run all "
+        "--quick.",
         epilog="Try:  mxpeak doctor      mxpeak run hpl -h      mxpeak help exit-codes\n",
     )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
