@@ -68,9 +68,9 @@ def import_extensions(environ: Mapping[str, str]) -> None:
 for _verb in (
     Verb("run", "Run", "mxpeak.cli.run", "run one benchmark or all of them"),
     Verb("resume", "Run", "mxpeak.cli.resume", "continue a run from its newest checkpoint"),
-    Verb("history", "Results", "mxpeak.verbs.compare.history", "list past runs"),
-    Verb("compare", "Results", "mxpeak.verbs.compare.command", "compare two runs"),
-    Verb("baseline", "Results", "mxpeak.verbs.compare.baseline", "store a run as the reference for compare"),
+    Verb("history", "Results", "mxpeak.verbs.compare.history", "list past runs and scans"),
+    Verb("compare", "Results", "mxpeak.verbs.compare.command", "compare two runs or two scans"),
+    Verb("baseline", "Results", "mxpeak.verbs.compare.baseline", "store a reference for compare and scan"),
     Verb("report", "Results", "mxpeak.verbs.report", "write an HTML page or a table of results"),
     Verb("doctor", "Machine", "mxpeak.verbs.doctor", "show hardware, software and missing packages"),
     Verb("peak", "Machine", "mxpeak.verbs.peak", "measure matrix-multiply and memory speed (10 s)"),
@@ -86,7 +86,7 @@ for _verb in (
     Verb("simulate", "Plan", "mxpeak.verbs.predict.simulate", "predict a run on another machine"),
     Verb("job", "Plan", "mxpeak.verbs.jobs.command", "print a job script for Slurm, PBS, Flux or Kubernetes"),
     Verb("slurm", "Plan", "mxpeak.verbs.jobs.slurm", "print a Slurm job script (job --for slurm)"),
-    Verb("study", "Other", "mxpeak.verbs.study.command", "reproduce the experiments behind the HPL-MxP rules"),
+    Verb("study", "Other", "mxpeak.verbs.study.command", "reproduce experiments of the HPL-MxP and HPG-MxP papers"),
     Verb("completion", "Other", "mxpeak.cli.completion", "print a shell completion script"),
     Verb("help", "Other", "mxpeak.cli.help", "explain exit codes, settings and submissions"),
 ):

@@ -53,17 +53,17 @@ class PlaceConfig:
     CHIP_NB        best NB by a word in the name of a GPU, with its source
     """
 
-    device: str = option("auto", device, "device to compute on", "where", "{auto,cpu,cuda,cuda:0,...}")
+    device: str = option("auto", device, "device to compute on", "hardware", "{auto,cpu,cuda,cuda:0,...}")
     kernels: str = option(
-        "auto", one_of(*BACKENDS), "kernels: host (CPU), torch (any device) or reference (slow)", "where"
+        "auto", one_of(*BACKENDS), "kernels: host (CPU), torch (any device) or reference (slow)", "hardware"
     )
-    comm: str = option("auto", one_of("auto", "solo", "mpi", "torch"), "communication between ranks", "where")
-    ranks: int | None = option(None, integer(1, 4096), "start R local ranks with mpiexec", "where", "R")
+    comm: str = option("auto", one_of("auto", "solo", "mpi", "torch"), "communication between ranks", "hardware")
+    ranks: int | None = option(None, integer(1, 4096), "start R local ranks with mpiexec", "hardware", "R")
     threads: int | None = option(
-        None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "where", "T"
+        None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "hardware", "T"
     )
-    blas: str = option("scipy", blas_library, "BLAS library of the host kernels: a name or a path", "where")
-    mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "where")
+    blas: str = option("scipy", blas_library, "BLAS library of the host kernels: a name or a path", "hardware")
+    mem: str = option("80%", memory_budget, "memory budget per node, such as 80%% or 64GiB", "hardware")
 
     GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
     CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {}
@@ -121,7 +121,13 @@ class RunConfig(PlaceConfig):
     min_share: float | None = option(
         None, share, "exit with code 4 if rate divided by limit is below X", "measuring", "X"
     )
-    watchdog: str = option("10,60", stall_limit, "end the run if a rank makes no progress", "measuring", "{K[,S],off}")
+    watchdog: str = option(
+        "10,60",
+        stall_limit,
+        "end the run after K longest steps and S seconds without progress",
+        "measuring",
+        "{K[,S],off}",
+    )
     study: str | None = option(
         None,
         one_of("weak", "strong"),
@@ -172,7 +178,7 @@ class ShowConfig:
         "auto", one_of("auto", "always", "never", "table"), "show progress on stderr; table: a row per step", "output"
     )
     progress_interval: float | None = option(
-        None, seconds, "show progress every S seconds, also in files and pipes", "output", "S"
+        None, seconds, "seconds between progress lines, also in files (default: automatic)", "output", "S"
     )
     quiet: bool = option(False, boolean, "print one line per result, without progress or notes", "output")
 

@@ -52,7 +52,7 @@ class SparseConfig(StoppableConfig):
     process_grid: str = option(
         "cube",
         one_of("cube", "auto"),
-        "process grid: the reference's (cube), or auto for GPUs",
+        "process grid: cube (reference) or auto (for GPUs)",
         "grid",
         "{cube,auto}",
         flags=("--grid",),
@@ -79,7 +79,7 @@ class SparseConfig(StoppableConfig):
         "on", one_of("on", "off"), "overlap halo exchanges with computation: on or off", "precision and rules"
     )
     zero_guess: str = option(
-        "on", one_of("on", "off"), "read half of the matrix in sweeps from zero: on or off", "precision and rules"
+        "on", one_of("on", "off"), "read only half of the matrix in sweeps from zero: on or off", "precision and rules"
     )
     fused_restriction: str = option(
         "on", one_of("on", "off"), "compute residuals only at the coarse points: on or off", "precision and rules"

@@ -27,8 +27,9 @@ examples:
   mxpeak report previous last --format markdown
   mxpeak report HPL.out --format csv --out hpl.csv
 
-FILE is a results folder, a result file, or a report from another program (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
-It can also be 'last' or 'previous' (in mxpeak-out/), or 'baseline' (see mxpeak baseline).
+FILE is a results folder, a result file, or a report from another program (HPL,
+rocHPL, NVIDIA, HPCG, HPG-MxP). It can also be 'last' or 'previous' (in
+mxpeak-out/), or 'baseline' (see mxpeak baseline).
 """
 #: The output file without --out, by format; - is stdout.
 TARGETS = {"html": "report.html", "markdown": "-", "csv": "-"}

@@ -49,7 +49,11 @@ class HpgMxpConfig(SparseConfig):
     krylov_precision: str = option(
         "fp32",
         name_in((*VECTOR_PRECISIONS, *BASIS_PRECISIONS)),
-        "inner vectors: " + ", ".join(VECTOR_PRECISIONS) + "; fp32 with a basis in " + " or ".join(BASIS_PRECISIONS),
+        "format of the inner vectors: "
+        + ", ".join(VECTOR_PRECISIONS)
+        + "; "
+        + " or ".join(BASIS_PRECISIONS)
+        + " for the basis",
         "precision and rules",
     )
     value_tolerance: float = option(
@@ -59,7 +63,7 @@ class HpgMxpConfig(SparseConfig):
     run_type: str = option(
         "benchmark",
         one_of("benchmark", "mixed", "double"),
-        "benchmark, or mixed or double for one solver without a rating",
+        "benchmark, or only the mixed or the double solves (without a rating)",
         "measuring",
     )
     validation: str = option(
@@ -71,7 +75,7 @@ class HpgMxpConfig(SparseConfig):
     validation_ranks: int | str = option(
         VALIDATION_RANKS,
         ValueParser(node_or_count, "{node,R}"),
-        "most ranks of the standard validation, or node (those of one node)",
+        "maximum ranks of the standard validation: R, or node (all of one node)",
         "precision and rules",
     )
 

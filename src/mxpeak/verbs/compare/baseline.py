@@ -22,9 +22,11 @@ examples:
   mxpeak baseline from monday.json tuesday.json --out gpu-nodes.json
   mxpeak scan --against gpu-nodes.json
 
-`set` stores one run or scan in {KEPT}, which compare accepts as 'baseline'.
-`from` computes the expected rates of each processor or device model from scans, without slow and faulty nodes. Without
---out, it writes {KEPT_BASELINE}, which scan --against accepts as 'baseline'.
+set   stores one run or scan in {KEPT}, which compare accepts
+      as 'baseline'
+from  computes the expected rates of each processor or device model from scans,
+      without slow and faulty nodes, and writes them to --out or to
+      {KEPT_BASELINE}, which scan --against accepts as 'baseline'
 """
 #: Default of --tolerance, as in `mxpeak scan`.
 TOLERANCE = 0.05
@@ -34,11 +36,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `baseline`."""
     parser.description = "Store a run or a scan as a reference, or compute expected rates from scans."
     parser.epilog = EXAMPLES
-    parser.add_argument("set", choices=["set", "from"], metavar="{set,from}", help="store a run, or combine scans")
+    parser.add_argument(
+        "set",
+        choices=["set", "from"],
+        metavar="{set,from}",
+        help="set: store a run or a scan; from: compute expected rates from scans",
+    )
     parser.add_argument(
         "results", nargs="+", metavar="RESULT", help="a results folder, a result file, 'last' or 'previous'"
     )
-    parser.add_argument("--out", metavar="FILE", help="from: write the baseline to FILE")
+    parser.add_argument(
+        "--out", metavar="FILE", help="from: write the baseline to FILE (default: mxpeak-out/scan-baseline.json)"
+    )
     parser.add_argument(
         "--tolerance",
         type=share,

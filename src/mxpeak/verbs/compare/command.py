@@ -25,15 +25,20 @@ examples:
   mxpeak compare --rounds 5 'mxpeak run hpl -N 8000 --nb 128' 'mxpeak run hpl -N 8000 --nb 192'
   mxpeak compare --rounds 7 'old/bin/mxpeak run hpl -N 8000' 'new/bin/mxpeak run hpl -N 8000'
 
-A and B are results folders, result files, or reports from other programs (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP).
-A and B can also be two scans, which mxpeak compares node by node.
-They can also be 'last', 'previous' (the newest earlier run with a case of 'last') or 'baseline' (see mxpeak baseline).
+A and B can be:
+  results folders, result files, or scans (compared node by node)
+  reports from other programs (HPL, rocHPL, NVIDIA, HPCG, HPG-MxP)
+  'last', 'previous' (the newest earlier run with a case of 'last') or
+  'baseline' (see mxpeak baseline)
 
-With --rounds, A and B are quoted commands that run alternately, so that a change in machine speed affects both. mxpeak
-ignores the first run of each command and compares the medians. The noise is the spread of the ratio B/A.
+With --rounds, A and B are quoted commands that run alternately, so that a change
+in machine speed affects both. mxpeak ignores the first run of each command and
+compares the medians. The noise is half the width of the 90 % confidence interval
+of the ratio B/A.
 
-The exit code is 2 if the runs have no case in common, 4 if a case fails or is slower by more than --tolerance and the
-noise, and otherwise 0. A change is AMBIGUOUS if a run was timed only once; use --repeat 3 in both runs.
+The exit code is 2 if the runs have no case in common, 4 if a case fails or is
+slower by more than --tolerance and the noise, and otherwise 0. A change is
+AMBIGUOUS if a run was timed only once; use --repeat 3 in both runs.
 """
 #: Default of --tolerance for two recorded runs, and for runs that alternate, which resolve smaller changes.
 TOLERANCE, IN_TURNS = 0.05, 0.01

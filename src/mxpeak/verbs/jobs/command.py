@@ -27,7 +27,8 @@ examples:
   mxpeak job scan --for pbs --nodes 2 --ranks-per-node 8 --cpus-per-node 64 > scan.sh
   mxpeak job hpcg --for kubernetes --nodes 2 --gpus-per-node 8 --image IMAGE -- --rt 30m
 
-Arguments after -- go to mxpeak run. Variables such as $SLURM_JOB_ID are replaced when the job runs.
+Flags after -- go to the benchmark or command. The shell of the job replaces
+variables such as $SLURM_JOB_ID.
 """
 #: The launchers of each scheduler, the default first.
 LAUNCHERS = {
@@ -71,7 +72,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_job_flags(parser: argparse.ArgumentParser, scheduler: str | None = None) -> None:
     """Add the flags of a job, and --for if no scheduler is given."""
-    parser.description = "Print a commented job script, or a manifest for Kubernetes. mxpeak does not submit it."
+    manifest = "" if scheduler else ", or a manifest for Kubernetes"
+    parser.description = f"Print a commented job script{manifest}. mxpeak does not submit it."
     parser.epilog = EXAMPLES
     names = [*BENCHMARKS, *OTHERS]
     parser.add_argument(
@@ -92,7 +94,7 @@ def add_job_flags(parser: argparse.ArgumentParser, scheduler: str | None = None)
     whole = partial(resources.add_argument, metavar="K")
     whole("--nodes", type=integer(1), default=1, help="number of nodes (default: 1)")
     whole("--ranks-per-node", type=integer(1, 4096), help="ranks per node (default: one per GPU, or 1 without GPUs)")
-    whole("--cpus-per-node", type=integer(1, 65536), help="cores of a node that jobs may use")
+    whole("--cpus-per-node", type=integer(1, 65536), help="cores of a node that jobs may use (default: not set)")
     whole("--cpus-per-rank", type=integer(1, 65536), help="cores per rank (default: an equal share of the node)")
     whole("--gpus-per-node", type=integer(1, 64), help="GPUs per node (default: none)")
     resources.add_argument(
@@ -124,7 +126,7 @@ def add_job_flags(parser: argparse.ArgumentParser, scheduler: str | None = None)
         pods.add_argument(
             "--gpu-resource", type=_yaml_name, default=GPU, metavar="NAME", help=f"resource of a GPU (default: {GPU})"
         )
-    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="arguments for mxpeak run")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="flags of the benchmark or command")
     parser.set_defaults(action=job)
 
 

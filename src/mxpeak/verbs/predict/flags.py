@@ -57,7 +57,11 @@ def _flags() -> list[Option]:
         flag("n", "order of the matrix (default: the largest that fits)"),
         flag("nb", "block size (default: the smallest with fast products)"),
         flag("precision", f"low precision: {low} (default: the machine's lowest; fp32 for hpg-mxp)", group="problem"),
-        *(flag(f"n{x}", f"grid points per rank in the {x} direction", parse=integer(8)) for x in "xyz"),
+        flag("nx", "grid points per rank in each direction (default: the largest that fit)", parse=integer(8)),
+        *(
+            flag(f"n{x}", f"grid points per rank in the {x} direction (default: as in x)", parse=integer(8))
+            for x in "yz"
+        ),
         flag("grid", "process grid (default: as square as possible)"),
         flag("node_grid", "part of the process grid on each node (default: the least communication)"),
         flag("order", "order in which ranks fill the grid (default: column; row without --machine)"),
@@ -70,11 +74,13 @@ def _flags() -> list[Option]:
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe a run and its machine to a parser."""
-    groups = {title: parser.add_argument_group(title) for title in ("where", "problem", "grid")}
+    groups = {title: parser.add_argument_group(title) for title in ("machine", "problem", "grid")}
     machine = "built-in name, FILE, FILE:NAME, or tuned (mxpeak tune)"
-    groups["where"].add_argument("--machine", metavar="FILE|NAME", help=machine)
+    groups["machine"].add_argument("--machine", metavar="FILE|NAME", help=machine)
     for o in _flags():
-        groups[o.group].add_argument(*o.flags, type=o.parse, help=o.help, metavar=o.metavar)
+        groups["machine" if o.group == "hardware" else o.group].add_argument(
+            *o.flags, type=o.parse, help=o.help, metavar=o.metavar
+        )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
 
 

@@ -45,11 +45,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(of_kind("lu", "sparse"))
     parser.add_argument("benchmark", nargs="?", metavar="BENCHMARK", help=f"benchmark: {names}")
     add_run_flags(parser)
-    what_if = parser.add_argument_group("what if")
-    what_if.add_argument("--slow", metavar="RANK:FACTOR,...", help="relative speed of single ranks, such as 17:0.9")
-    what_if.add_argument("--nics", metavar="K", help="number of network ports to use per node (default: all)")
-    what_if.add_argument("--staged", action="store_true", help="send messages through host memory")
-    what_if.add_argument(
+    scenario = parser.add_argument_group("scenario")
+    scenario.add_argument(
+        "--slow", metavar="RANK:FACTOR,...", help="relative speed of single ranks, such as 17:0.9 (default: 1)"
+    )
+    scenario.add_argument("--nics", metavar="K", help="number of network ports to use per node (default: all)")
+    scenario.add_argument("--staged", action="store_true", help="send messages through host memory")
+    scenario.add_argument(
         "--no-core-sharing", action="store_true", help="factor panels of hpl only on the rank's own cores"
     )
     parser.add_argument("--table", action="store_true", help="print published results next to their predictions")

@@ -38,9 +38,10 @@ examples:
   srun --ntasks-per-node 8 mxpeak scan --unit group --group 2,4
   srun mxpeak scan --against gpu-nodes.json --write-drain slurm
 
-The results are stored in a new folder in mxpeak-out/, which history, report, compare and baseline accept.
-The exit code is 0 if all ranks agree, 3 if a rank is slow, its results differ, or the scan cannot decide, and 6 if a
-rank makes no progress.
+mxpeak stores the results in a new folder in mxpeak-out/, which history, report,
+compare and baseline accept. The exit code is 0 if all ranks agree, 3 if a rank is
+slow, its results differ, or the scan cannot decide, and 6 if a rank makes no
+progress.
 """
 
 

@@ -56,11 +56,11 @@ class ScanConfig(PlaceConfig):
     unit: str = option(
         "rank",
         one_of("rank", "device", "node", "group"),
-        "what is compared: ranks (devices), nodes, or nodes by groups of nodes with changing partners",
+        "compared units: ranks (devices), nodes, or nodes in groups with changing partners",
         "measuring",
     )
     group: tuple[int, ...] = option(
-        (2,), listed(integer(2)), "numbers of nodes per group, with --unit group (default: 2)", "measuring", "2,4,8"
+        (2,), listed(integer(2)), "number of nodes per group, with --unit group (default: 2)", "measuring", "2,4,8"
     )
     profile: str | None = option(
         None,
@@ -72,7 +72,13 @@ class ScanConfig(PlaceConfig):
     warmup: str = option(
         "full", one_of("none", "gemm", "full"), "warm-up before the first round: none, gemm or full", "measuring"
     )
-    watchdog: str = option("10,60", stall_limit, "end the scan if a rank makes no progress", "measuring", "{K[,S],off}")
+    watchdog: str = option(
+        "10,60",
+        stall_limit,
+        "end the scan after K longest steps and S seconds without progress",
+        "measuring",
+        "{K[,S],off}",
+    )
     tolerance: float = option(0.05, share, "largest slowdown that is not reported (default: 5%%)", "measuring", "5%")
     against: str | None = option(
         None, users_file, "compare with the rates of mxpeak baseline from, in FILE", "measuring"

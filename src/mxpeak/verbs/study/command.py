@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from mxpeak.verbs.study.run import StudyPlan
 
 EXAMPLES = """\
+studies:
+  pivots      pivots of the HPL-MxP matrices in fp64
+  norms       residuals of LU with and without pivoting in fp64
+  gmres       steps of GMRES without a preconditioner
+  generators  the same steps for all matrix generators
+  pivoting    growth and refinement of HPL-MxP without pivoting, with random
+              butterflies and with partial pivoting
+  fact        rate of the panel factorization of HPL
+  hpg-mxp     gain of each optimization of HPG-MxP over the reference algorithm
+
 examples:
   mxpeak study
   mxpeak study pivots norms -N 1000,2000,4000 --seeds 10
@@ -57,13 +67,7 @@ PROGRESS_S = 2.0
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `study`."""
-    parser.description = (
-        "Reproduce the fp64 experiments behind the HPL-MxP matrices: pivots, residuals with and without "
-        "pivoting, and GMRES without a preconditioner. The study generators counts these GMRES steps for all "
-        "generators. The study pivoting compares growth and refinement steps of HPL-MxP without pivoting, with random "
-        "butterflies and with partial pivoting. The study fact measures the panel factorization of HPL. "
-        "The study hpg-mxp measures each optimization of HPG-MxP, from the reference algorithm to the full code."
-    )
+    parser.description = "Reproduce experiments of the papers on HPL, HPL-MxP and HPG-MxP."
     parser.epilog = EXAMPLES
     parser.add_argument(
         "studies", nargs="*", metavar="STUDY", help=f"studies: {', '.join(STUDIES)} (default: {', '.join(DEFAULT)})"
@@ -92,7 +96,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nx", metavar="NX", help="points per rank in each direction in hpg-mxp (default: 64)")
     parser.add_argument("--rt", metavar="SECONDS", help="measuring time per step in hpg-mxp (default: 10)")
     parser.add_argument("--ranks", metavar="R,...", help="number of ranks, or several numbers in hpg-mxp (default: 1)")
-    parser.add_argument("--comm", metavar="NAME", help="communication between ranks: auto, solo, mpi or torch")
+    parser.add_argument(
+        "--comm", metavar="NAME", help="communication between ranks: auto, solo, mpi or torch (default: auto)"
+    )
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu or cuda (default: cpu, or auto in hpg-mxp)")
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")

@@ -51,7 +51,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "benchmarks",
         nargs="*",
         metavar="BENCHMARK",
-        help=f"benchmarks: {', '.join(of_kind('lu', 'sparse'))} (default: all of them)",
+        help=f"benchmarks: {', '.join(of_kind('lu', 'sparse'))} (default: all)",
     )
     parser.add_argument(
         "--budget", default="5m", metavar="TIME", help="time budget, such as 90s, 5m or 1h (default: 5m)"
@@ -63,22 +63,24 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="{official,explore}",
         help="rules: official or explore (allows more settings) (default: official)",
     )
-    where = parser.add_argument_group("where")
-    where.add_argument("--ranks", metavar="R", help="number of local ranks (default: chosen by tune)")
-    where.add_argument("--threads", metavar="T", help="threads per rank (default: an equal share of the cores)")
-    where.add_argument(
+    hardware = parser.add_argument_group("hardware")
+    hardware.add_argument("--ranks", metavar="R", help="number of local ranks (default: chosen by tune)")
+    hardware.add_argument("--threads", metavar="T", help="threads per rank (default: an equal share of the cores)")
+    hardware.add_argument(
         "--device", default="auto", metavar="{auto,cpu,cuda,cuda:0,...}", help="device to compute on (default: auto)"
     )
-    where.add_argument(
+    hardware.add_argument(
         "--kernels",
         default="auto",
         metavar="{auto,host,torch}",
-        help="kernels: auto, host, torch or reference (default: auto)",
+        help="kernels: auto, host (CPU) or torch (any device) (default: auto)",
     )
-    where.add_argument(
+    hardware.add_argument(
         "--comm", default="auto", metavar="{auto,solo,mpi,torch}", help="communication between ranks (default: auto)"
     )
-    where.add_argument("--blas", metavar="NAMES", help="compare BLAS libraries, such as openblas,blis")
+    hardware.add_argument(
+        "--blas", metavar="NAMES", help="compare BLAS libraries, such as openblas,blis (default: scipy only)"
+    )
     problem = parser.add_argument_group("problem")
     problem.add_argument(
         "-N", "--n", metavar="N,...", help="order of the matrix in trials, or orders to search (default: from --budget)"
