@@ -340,6 +340,17 @@ def test_the_previous_run_is_one_that_can_be_compared(capsys: pytest.CaptureFixt
     )
 
 
+def test_the_previous_run_is_earlier_than_the_last_one_even_if_a_newer_run_was_interrupted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write("a", run(100))
+    write("b", run(99))
+    folder = Path(write("c", run(50)))
+    (folder / "result.json").rename(folder / "so-far.json")
+    assert main(["compare", "previous", "last"]) == 0
+    assert "100 GFLOP/s  99.0 GFLOP/s" in capsys.readouterr().out
+
+
 def test_a_baseline_is_kept_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     write("a", run(100))
     assert main(["baseline", "set", "last"]) == 0

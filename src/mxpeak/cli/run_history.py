@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ def _previous(last: Path) -> Path:
     from mxpeak.report.compare import pairs
 
     own = read_results(last)
-    comparable = (path for path in result_files()[1:] if any(pairs(read_results(path), own)))
+    earlier = dropwhile(lambda path: path != last, result_files())
+    comparable = (path for path in islice(earlier, 1, None) if any(pairs(read_results(path), own)))
     if (path := next(comparable, None)) is None:
         named = ", ".join(dict.fromkeys(str(result.get("benchmark")) for result in own)) or "any benchmark"
         raise UsageError(
