@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -378,6 +379,33 @@ def test_a_device_that_disappears_is_named_by_its_rank_and_ends_all_ranks(
         f"[rank 2 {os.uname().nodename}] mxpeak: error: the device failed: CUDA error: an illegal memory access"
     )
     assert comm.aborted == [5]
+
+
+@pytest.mark.parametrize(("stdout", "code"), [(">/dev/full", 5), ("| true", 128 + signal.SIGPIPE)])
+@pytest.mark.parametrize("verb", ["help exit-codes", "--version", "completion bash"])
+def test_a_stdout_that_takes_nothing_is_noticed_though_it_is_buffered(verb: str, stdout: str, code: int):
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = f"set -o pipefail; {sys.executable} -m mxpeak {verb} {stdout}"
+    done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stderr == ("mxpeak: error: No space left on device: stdout\n" if code == 5 else "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "folder/file"), "Disk quota exceeded: folder/file"),
+        (OSError("mxpeak cannot write compiled kernels to /a or /b"), "mxpeak cannot write compiled kernels to /a or"),
+    ],
+)
+def test_what_the_file_system_refuses_is_no_bug(
+    bench: Bench, error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+):
+    bench.outcome = lambda case: error
+    assert cli.main(["run", "hpl"]) == 5
+    err = capsys.readouterr().err
+    assert err.startswith(f"mxpeak: error: {said}")
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -23,6 +23,8 @@ from mxpeak.cli.session import Interrupted, Session, interruptible
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.parent_watch import call_at_end, parent_pid, record_crashes, restore_signals, write_exit_code
 
+#: Error numbers of a full disk, an exhausted disk quota, and a file that is too large.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Values of flags that begin with a dash, such as -5%, -1e9 and -64,128. No flag begins with a dash and a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
@@ -160,6 +162,25 @@ def completed(argv: list[str]) -> list[str]:
     return argv
 
 
+def _run_verb(argv: list[str], session: Session) -> int:
+    """Run the verb and return its exit code. The output is flushed here, so that a full disk raises an error."""
+    try:
+        args = parsed(argv)
+        code = int(args.action(args, argv, session))
+    except SystemExit as answered:  # after help and the version
+        code = int(answered.code or 0)
+    sys.stdout.flush()
+    return code
+
+
+def _discard_stdout() -> None:
+    """Connect stdout to the null device, because Python flushes the rest of its buffer when it exits."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)
+
+
 def main(argv: list[str] | None = None, session: Session | None = None) -> int:
     """Run a command line and return its exit code, which is the same on every rank."""
     argv = completed(sys.argv[1:] if argv is None else argv)
@@ -170,19 +191,19 @@ def main(argv: list[str] | None = None, session: Session | None = None) -> int:
                 call_at_end(pid, partial(session.parent_died, pid))
                 record_crashes()
             import_extensions(os.environ)
-            args = parsed(argv)
-            return int(args.action(args, argv, session))
-    except SystemExit as answered:
-        return int(answered.code or 0)
+            return _run_verb(argv, session)
     except MxpeakError as error:
         return session.refuse(f"mxpeak: error: {error}", int(error.exit_code))
     except BrokenPipeError:
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered output has no reader
+        _discard_stdout()  # buffered output has no reader
         return 128 + signal.SIGPIPE
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno is None and str(error).startswith("mxpeak "):  # there is no folder for compiled kernels
+            return session.fail(str(error), ExitCode.RESOURCE)
+        if error.errno not in NO_SPACE:
             return session.crash()
+        if error.filename is None:
+            _discard_stdout()
         return session.refuse(f"mxpeak: error: {error.strerror}: {error.filename or 'stdout'}", ExitCode.RESOURCE)
     except MemoryError as error:
         text = f"mxpeak: error: out of memory: {error}; use a smaller -N, or a smaller --mem"
