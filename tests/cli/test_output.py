@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mxpeak.cli import main as cli
-from mxpeak.cli.output import FaultTolerantStream, new_folder, write_new
+from mxpeak.cli.output import FaultTolerantStream, new_folder, show, write_new
 from mxpeak.cli.run_history import result_files, run_file
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
 from tests.support.cli import DAT, Bench, hpl_result, only_folder
 
 # --- what is shown ----------------------------------------------------------------------------------------------
@@ -218,6 +218,57 @@ def test_a_full_disk_is_said_and_the_result_stands_on_stdout(
     assert out.startswith("PASSED")
     assert "No space left on device" in err
     assert list(Path().iterdir()) == []
+
+
+def test_a_folder_that_is_removed_during_a_run_costs_no_copy_of_the_result(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+):
+    def removed(case: Any) -> Any:
+        Path("out").rmdir()
+        return hpl_result(case)
+
+    bench.outcome = removed
+    assert cli.main(["run", "hpl", "--out", "out", "--json", "copy.json"]) == 5
+    assert json.loads(Path("copy.json").read_text())["results"][0]["status"] == "valid"
+    err = capsys.readouterr().err
+    assert err.endswith(
+        "mxpeak: error: cannot write out/result.json: No such file or directory; the result is in copy.json\n"
+    )
+
+
+def test_a_report_that_cannot_be_written_is_not_a_lost_result(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    fsync = os.fsync
+
+    def nearly_full(descriptor: int) -> None:
+        fsync(descriptor)
+        if any(Path("out").glob("result.json")):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", nearly_full)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 5
+    assert [file.name for file in Path("out").iterdir()] == ["result.json"]
+    assert "error: cannot write out/HPL.out: No space left on device; the result is in out/result.json" in (
+        capsys.readouterr().err
+    )
+
+
+def test_partial_results_are_kept_where_the_result_cannot_be_written(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("mxpeak.cli.partial_results.EVERY_S", 0.0)
+
+    def full(path: Path, text: str) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mxpeak.cli.output.write_new", full)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 5
+    assert [file.name for file in Path("out").iterdir()] == ["so-far.json"]
+
+
+def test_a_text_is_printed_even_if_its_file_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(ResourceError, match=r"cannot write --json .*: No such file or directory"):
+        show({}, "measured", str(tmp_path / "removed" / "file"), checked=True)
+    assert capsys.readouterr().out == "measured"
 
 
 @pytest.mark.parametrize("links", [True, False])

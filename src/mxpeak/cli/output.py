@@ -13,7 +13,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, TextIO
 
-from mxpeak.errors import ExitCode, UsageError
+from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.foreign import printable
 from mxpeak.records import to_json
 from mxpeak.runtime.folder_lock import LOCK, check_unlocked
@@ -123,19 +123,26 @@ def write_json(body: Mapping[str, Any], target: str) -> None:
 def show(body: Mapping[str, Any], text: str, target: str | None, *, checked: bool = False) -> None:
     """Write the body as JSON to the target, then print the text unless the target is `-`.
 
-    The file is written first, because printing may fail. `checked` means that the path was free before a measurement.
-    If another process has created the file since then, the JSON is written under the next free name.
+    The file is written first, because printing may fail. If it cannot be written, the text is printed all the same.
+    `checked` means that the path was free before a measurement. If another process has created the file since then,
+    the JSON is written under the next free name.
     """
-    if target is not None and checked and target != "-":
-        write_new(Path(target), to_json(body))
-    elif target is not None:
-        write_json(body, target)
+    try:
+        if target is not None and checked and target != "-":
+            write_new(Path(target), to_json(body))
+        elif target is not None:
+            write_json(body, target)
+    except OSError as error:
+        if target == "-":
+            raise
+        print(printable(text), end="", flush=True)
+        raise ResourceError(f"cannot write --json {target}: {error.strerror}; the result is on stdout only") from None
     if target != "-":
         print(printable(text), end="")
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a new file completely or not at all.
+def write_new(path: Path, text: str) -> Path:
+    """Write a new file completely or not at all, and return its path.
 
     If the file exists, use the next free name, such as result-2.json, and print a warning on stderr.
     """
@@ -148,8 +155,13 @@ def write_new(path: Path, text: str) -> None:
             with suppress(OSError):  # a broken stderr must not end a run
                 text = f"warning: {path} was created during the run; the result is in {name}"
                 print(printable(text), file=sys.stderr)
+        return name
+    except OSError as error:
+        error.filename = str(path)  # instead of the temporary file, or of no file
+        raise
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _part_of(path: Path) -> Path:
@@ -190,7 +202,7 @@ class Folder:
     missing: str = ""
 
     def write(self, name: str, text: str) -> None:
-        """Write a new file in the folder."""
+        """Write a new file in the folder, unless the folder cannot be used."""
         if not self.missing:
             write_new(self.path / name, text)
 
@@ -216,16 +228,50 @@ class Folder:
             return f"results in {self.path}/"
         return f"note: {self.missing}; the results are {'on stdout' if json == '-' else f'in {json}'} only"
 
-    def write_error(self, error: OSError) -> str:
-        """Return the message for an error from writing a file of the results."""
-        place = error.filename or self.path
-        return f"mxpeak: error: cannot write {place}: {error.strerror}; the result is on stdout only"
+    def write_error(self, error: OSError, stored: Sequence[str] = ()) -> str:
+        """Return the message for an error from writing a file of the results.
+
+        `stored` contains the files that contain the complete results.
+        """
+        where = f"in {' and '.join(stored)}" if stored else "on stdout only"
+        return f"mxpeak: error: cannot write {error.filename or self.path}: {error.strerror}; the result is {where}"
 
     def remove_if_empty(self) -> None:
         """Remove the folder, and the parent folders created for it, if they are empty."""
         for path in self.created:
             with suppress(OSError):
                 path.rmdir()
+
+
+class ResultWriter:
+    """Writes the files of a run one by one, and stores the first error, so that one file cannot prevent the others.
+
+    stored   paths of the files that contain the complete results
+    error    the first error, or None
+    """
+
+    def __init__(self, folder: Folder):
+        self.folder = folder
+        self.stored: list[str] = []
+        self.error: OSError | None = None
+
+    def result(self, path: Path, text: str) -> None:
+        """Write the complete results to a file."""
+        try:
+            self.stored.append(str(write_new(path, text)))
+        except OSError as error:
+            self.error = self.error or error
+
+    def file(self, name: str, text: str) -> None:
+        """Write another file to the folder."""
+        try:
+            self.folder.write(name, text)
+        except OSError as error:
+            self.error = self.error or error
+
+    def message(self) -> str | None:
+        """Return the message for the first error, or None if all files have been written."""
+        return None if self.error is None else self.folder.write_error(self.error, self.stored)
 
 
 class FaultTolerantStream:
@@ -297,17 +343,16 @@ def write_result(
     """
     (result, content), *others = files.items()
     stdout = FaultTolerantStream(sys.stdout)
-    try:
-        try:
-            folder.write(result, content)  # first, because printing may fail
-        finally:
-            stdout.say(content if json == "-" else text)
-        for name, other in others:
-            folder.write(name, other)
-        if json not in (None, "-"):
-            write_new(Path(json), content)
-    except OSError as error:
-        log(folder.write_error(error))
+    writer = ResultWriter(folder)
+    if not folder.missing:
+        writer.result(folder.path / result, content)  # first, because printing may fail
+    stdout.say(content if json == "-" else text)
+    if json not in (None, "-"):
+        writer.result(Path(json or ""), content)
+    for name, other in others:
+        writer.file(name, other)
+    if (message := writer.message()) is not None:
+        log(message)
         return ExitCode.RESOURCE
     log(folder.location(json or ""))
     return stdout.exit_code(log, "" if folder.missing else f"; see {folder.path}/{result}")

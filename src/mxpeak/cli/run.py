@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from mxpeak.cli.display import Display
     from mxpeak.cli.observers import RunObservers, Simulated
     from mxpeak.cli.output import Folder
+    from mxpeak.cli.partial_results import PartialResultsFile
     from mxpeak.cli.session import Session
     from mxpeak.comm.base import Communicator
     from mxpeak.watch.progress import Progress
@@ -194,13 +195,14 @@ class Execution:
         observers: RunObservers,
         watchdog: Watchdog | None,
     ):
-        from mxpeak.cli.output import FaultTolerantStream
+        from mxpeak.cli.output import FaultTolerantStream, ResultWriter
         from mxpeak.cli.partial_results import PartialResultsFile
 
         self.name, self.folders, self.argv, self.session = name, folders, argv, session
         self.observers, self.watchdog = observers, watchdog
         self.stdout, self.stderr = FaultTolerantStream(sys.stdout), FaultTolerantStream(sys.stderr)
         self.displays: list[Display] = []
+        self.writer = ResultWriter(folders[0])
         self.so_far = PartialResultsFile(folders[0], session) if session.rank == 0 else None
 
     def run(self, wanted: list[RunRequest]) -> int:
@@ -218,13 +220,13 @@ class Execution:
         except BaseException:  # a signal, or an error of only this rank
             if self.so_far is not None:
                 self._finish()  # with the results so far
-                self.so_far.clear()
+                self._clear(self.so_far)
             raise
         if self.watchdog is not None:
             self.watchdog.phase = WRITING
         if self.so_far is not None:
             codes.append(self._finish())
-            self.so_far.clear()
+            self._clear(self.so_far)
             codes.append(self.observers.trouble(self.session))
         assert self.session.comm is not None
         code = int(self.session.comm.bcast_object(_worst(codes)))
@@ -315,6 +317,11 @@ class Execution:
             for line in module.forewarnings(request.config, comm):
                 self.session.log(f"note: {line}")
 
+    def _clear(self, so_far: PartialResultsFile) -> None:
+        """Remove the file of partial results, unless the complete results could not be stored."""
+        if self.writer.stored or self.writer.error is None:
+            so_far.clear()
+
     def _finish(self) -> int:
         """Print the overview of the results, write the files of the run on rank 0, and return the exit code."""
         from mxpeak.report.html import html_report
@@ -329,11 +336,9 @@ class Execution:
         try:
             body |= self._study()
         finally:  # the result comes first, so that no later failure loses a finished run
-            text, error = to_json(body), None
-            try:
-                self.folders[0].write(RESULT, text)
-            except OSError as failure:
-                error = failure
+            text = to_json(body)
+            if not self.folders[0].missing:
+                self.writer.result(self.folders[0].path / RESULT, text)
         if request.output.json == "-":
             self.stdout.say(text)
         elif request.output.format in CI_FORMATS:
@@ -344,7 +349,7 @@ class Execution:
             self.stdout.say(self._overview(body))
         files = {display.request.report_name: display.report for display in displays if display.report}
         files[PAGE] = html_report(body)
-        codes = [self._write(files, text, error, request.output), self._write_traces(traces)]
+        codes = [self._write(files, text, request.output), self._write_traces(traces)]
         code, files = _worst(codes), {RESULT: text, **files}
         for folder in self.folders[1:]:
             code = _worst([code, self._submit(folder, files)])
@@ -426,23 +431,15 @@ class Execution:
             self.session.log(f"submission in {folder.path}/")
         return ExitCode.VALID
 
-    def _write(self, files: dict[str, str], result: str, error: OSError | None, output: OutputConfig) -> int:
-        """Write the reports and the --json file, print their folder, and return the exit code.
-
-        `error` is the error from writing result.json. This error and new write errors are printed.
-        """
-        from mxpeak.cli.output import write_new
-
+    def _write(self, files: dict[str, str], result: str, output: OutputConfig) -> int:
+        """Write the --json file and the reports, print their folder or the first error, and return the exit code."""
         folder, log = self.folders[0], self.session.log
-        try:
-            if error is not None:
-                raise error
-            if output.json not in (None, "-"):
-                write_new(Path(output.json or ""), result)
-            for file, text in files.items():
-                folder.write(file, text)
-        except OSError as error:
-            log(folder.write_error(error))
+        if output.json not in (None, "-"):
+            self.writer.result(Path(output.json or ""), result)
+        for file, text in files.items():
+            self.writer.file(file, text)
+        if (message := self.writer.message()) is not None:
+            log(message)
             return ExitCode.RESOURCE
         if not output.quiet:
             log(folder.location(output.json or ""))
