@@ -114,3 +114,11 @@ def test_a_launcher_belongs_into_the_commands(
     monkeypatch.setattr("mxpeak.runtime.launcher.launcher", lambda: ("mpiexec", 0, 2))
     assert main(["compare", "--rounds", "2", "sh fake run 1", "sh fake run 1"]) == 2
     assert "use the launcher inside A and B" in capsys.readouterr().err
+
+
+def test_a_file_that_appears_during_the_runs_costs_no_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("busy").write_text(f"echo theirs > file.json\n{FAKE}")
+    assert main(["compare", "--rounds", "2", "sh busy run 4", "sh busy run 2", "--json", "file.json"]) == 4
+    assert "hpl N=100  18.0 GFLOP/s  9.00 GFLOP/s" in capsys.readouterr().out
+    assert Path("file.json").read_text() == "theirs\n"
+    assert json.loads(Path("file-2.json").read_text())["regressed"]

@@ -109,12 +109,16 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
 
 
-def _show(body: Mapping[str, Any], text: str, args: argparse.Namespace) -> None:
-    """Print the comparison in the format of --format, and write it to the file of --json."""
+def _show(body: Mapping[str, Any], text: str, args: argparse.Namespace, *, checked: bool = False) -> None:
+    """Print the comparison in the format of --format, and write it to the file of --json.
+
+    `checked` means that the path of the file was free before the runs.
+    """
     from mxpeak.cli.output import show
     from mxpeak.report.ci import cases_of_comparison, formatted
 
-    show(body, text if args.format == "text" else formatted(args.format, cases_of_comparison(body)), args.json)
+    text = text if args.format == "text" else formatted(args.format, cases_of_comparison(body))
+    show(body, text, args.json, checked=checked)
 
 
 def _is_scan(results: Sequence[Mapping[str, Any]]) -> bool:
@@ -163,7 +167,7 @@ def _in_turns(args: argparse.Namespace, session: Session) -> int:
     body = body_of(changes, different, [first.text, second.text], tolerance, only, skipped)
     text = text_of(changes, different, only, skipped)
     text += f"  before: {first.text}\n  after:  {second.text}\n  medians of {args.rounds} rounds; runs in {folder}/\n"
-    _show({**body, "rounds": rates, "folder": str(folder)}, text, args)
+    _show({**body, "rounds": rates, "folder": str(folder)}, text, args, checked=True)
     return ExitCode.BELOW_TARGET if any(change.regressed for change in changes) else ExitCode.VALID
 
 
