@@ -335,8 +335,8 @@ def test_the_previous_run_is_one_that_can_be_compared(capsys: pytest.CaptureFixt
     write("d", run(5, benchmark="hpcg"))
     assert main(["compare", "previous", "last"]) == 2
     assert (
-        "no earlier run in mxpeak-out/ has a case in common with the last run (hpcg); run mxpeak history for folders"
-        in capsys.readouterr().err
+        "no earlier run in mxpeak-out/ has a case in common with the last run (hpcg); run mxpeak history, "
+        "and use a folder from its list" in capsys.readouterr().err
     )
 
 

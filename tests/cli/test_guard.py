@@ -117,7 +117,8 @@ def test_a_run_that_cannot_reach_its_target_is_ended_once_that_is_certain() -> N
     assert at == 10, "not before a tenth of the work, and not later"
     assert why == (
         "10.0 % of the work took 2.00 s, and the rest needs 17.6 s at 102 % of the best rate so far "
-        "(5.00e-09 GFLOP/s), so the run reaches at most 5.09e-09 GFLOP/s, but --target is 8.00e-09 GFLOP/s"
+        "(5.00e-09 GFLOP/s), so the run reaches at most 5.09e-09 GFLOP/s, but --target is 8.00e-09 GFLOP/s; "
+        "use a lower --target to complete the run"
     )
 
 

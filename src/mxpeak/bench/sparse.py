@@ -210,8 +210,9 @@ def stop_if_slow(target: float | None, samples_s: Sequence[float], rate_flops: f
     best = rate_flops * spent / len(samples_s) / min(samples_s)
     if MARGIN * best < 1e9 * target:
         raise StoppedError(
-            f"{len(samples_s)} solves reach {rate_text(rate_flops)}, the rest at most {three_digits(100 * MARGIN)} % "
-            f"of the fastest solve ({rate_text(best)}), but --target is {rate_text(1e9 * target)}"
+            f"the first {len(samples_s)} solves reach {rate_text(rate_flops)}, and the others at most "
+            f"{three_digits(100 * MARGIN)} % of the fastest solve ({rate_text(best)}), but --target is "
+            f"{rate_text(1e9 * target)}; use a lower --target to complete the run"
         )
 
 

@@ -126,7 +126,8 @@ def _previous(last: Path) -> Path:
     if (path := next(comparable, None)) is None:
         named = ", ".join(dict.fromkeys(str(result.get("benchmark")) for result in own)) or "any benchmark"
         raise UsageError(
-            f"no earlier run in {OUT}/ has a case in common with the last run ({named}); run mxpeak history for folders"
+            f"no earlier run in {OUT}/ has a case in common with the last run ({named}); run "
+            "mxpeak history, and use a folder from its list"
         )
     return path
 

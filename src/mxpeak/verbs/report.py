@@ -95,11 +95,14 @@ def _native_report(form: str, results: Sequence[Mapping[str, Any]]) -> str:
         raise UsageError(f"--format {form} does not apply to results of {', '.join(names)}; use {', '.join(TARGETS)}")
     cases = list(map(Result.from_dict, results))
     if not cases[0].config:
-        raise UsageError(f"--format {form} needs the settings of the run, but FILE has none; use {', '.join(TARGETS)}")
+        raise UsageError(
+            f"--format {form} needs the settings of the run, but the file does not contain them; use --format "
+            f"{', '.join(TARGETS)}"
+        )
     try:
         return _written(benchmark, benchmark.report, cases)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"FILE has a result that is not complete: {error!r}; use the result.json of a run") from None
+        raise UsageError(f"the file has an incomplete result: {error!r}; use the result.json of a run") from None
 
 
 def _written(benchmark: Benchmark, own: ReportFormat, cases: Sequence[Result]) -> str:

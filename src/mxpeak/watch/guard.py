@@ -64,5 +64,6 @@ class Guard:
         share = three_digits(100 * step.done_flops / step.total_flops)
         return (
             f"{share} % of the work took {three_digits(step.elapsed_s)} s, and the rest needs {three_digits(left_s)} s "
-            f"{how}, so the run reaches at most {rate_text(reachable)}, but --target is {rate_text(self._target)}"
+            f"{how}, so the run reaches at most {rate_text(reachable)}, but --target is {rate_text(self._target)}; "
+            "use a lower --target to complete the run"
         )

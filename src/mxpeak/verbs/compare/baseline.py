@@ -76,7 +76,7 @@ def _set(name: str, session: Session) -> int:
     path = run_file(name)
     kept = [each for each in results_in(path) if each.get("status") in PASSED or each.get("benchmark") == "scan"]
     if not kept:
-        raise UsageError(f"{path} contains no valid result; use another RESULT")
+        raise UsageError(f"{path} contains no valid result; use a run that passed its validation")
     if session.rank == 0:
         _replace(KEPT, {"schema": SCHEMA_RESULTS, "of": str(path), "results": kept})
         print(printable(f"{KEPT}: {listed(kept)} of {path}"))
