@@ -216,8 +216,8 @@ def _winner_values(winner: Winner, config: type[RunConfig], *, open_layout: bool
 def blas_file(name: str) -> dict[str, Any]:
     """Return the file of a BLAS library with its size and modification time, or {} if the library is no file on disk.
 
-    The library is opened, and its products are compared with exact results. A library that fails is refused with
-    ResourceError. SciPy's BLAS is selected again.
+    Open the library and compare its products with exact results; raise a ResourceError if they differ. SciPy's BLAS
+    is selected on return.
     """
     from mxpeak.kernels.host.engine.blas import blas_facts
 

@@ -458,7 +458,7 @@ class GmresDriver:
             return condition_estimate(factors, A, self.group)
 
     def _solves_for_probe(self, A: Csr) -> bool:
-        """Solve for random numbers by GMRES; return whether this shows a condition number far below 1/u."""
+        """Solve A z = s for a random s, and return whether the size of z indicates a condition number far below 1/u."""
         xp, group, first = self._kernels.xp, self.group, self.group.first
         s = xp.asarray(probe_vector(self.n)[first : first + A.shape[0]])
         self._begin(s, xp.zeros_like(s))

@@ -137,7 +137,7 @@ def _validates(config: HpgMxpConfig, comm: Communicator) -> bool:
 
 
 def _validates_twice(config: HpgMxpConfig, comm: Communicator) -> bool:
-    """Return whether the solves of --validation both run on some ranks and again on all ranks. Collective over comm."""
+    """Return whether --validation both needs separate solves on a few ranks and on all ranks. Collective over comm."""
     if config.validation != "both" or config.standalone:
         return False
     if isinstance(config.validation_ranks, int):

@@ -22,7 +22,7 @@ from mxpeak.kernels.reference.rounding import Array, quiet
 
 
 def subtract_emulated_product(C: Array, A: Array, B: Array) -> Emulation:
-    """Compute C -= A B in place by residues, as one block, and return how."""
+    """Compute C -= A B in place from residues, as one block, and return the number of moduli or NATIVE."""
     (m, k), n = A.shape, B.shape[1]
     if 0 in (m, n, k):
         return Emulation()

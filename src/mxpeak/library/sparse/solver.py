@@ -1,4 +1,4 @@
-"""A solver for one sparse matrix after another: the preconditioner of an earlier matrix is kept."""
+"""A solver for a sparse matrix that changes: later matrices can use the preconditioner of an earlier one."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class SparseSolver:
         return x, replace(info, lagged=self._lagged)
 
     def _set_up(self) -> GmresDriver:
-        """Return the solver of the current matrix, which is created once."""
+        """Return the GMRES solver of the current matrix, and create it on first use."""
         if self._driver is None:
             self._driver = driver_for(self._kernels, self._A, self._options, SERIAL)()
             self._first, self._lagged = 0, False

@@ -78,7 +78,7 @@ class AmdSmiSensors(Sensors):
         )
 
     def missing(self) -> list[str]:
-        """Return the values that amdsmi did not report since the creation, with its reasons."""
+        """Return a text for each value that amdsmi has not reported since the creation, with its reason."""
         if not self.found:
             return [f"all values ({self._why})"]
         unread = [*self._joules.missing(), *(f"{name} (amdsmi: {error})" for name, error in self._errors.items())]

@@ -41,7 +41,7 @@ class AmdgpuSensors(Sensors):
         )
 
     def missing(self) -> list[str]:
-        """Return the values that the files do not contain, with the reasons."""
+        """Return a text for each value that the files do not contain, with the reason."""
         now, monitor = self.read(), self._monitor
         values = (
             ("power", now.power_w, monitor / "power1_average"),

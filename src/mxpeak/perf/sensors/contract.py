@@ -107,7 +107,7 @@ class Growth:
         return None if self._reset else now - self.first
 
     def missing(self) -> list[str]:
-        """Return the energy if the counter has been reset."""
+        """Return a text about the energy if the counter has been reset, otherwise an empty list."""
         return ["energy (the counter has been reset since the start)"] if self._reset else []
 
 

@@ -41,7 +41,7 @@ class CoreSensors(Sensors):
         )
 
     def missing(self) -> list[str]:
-        """Return the clock, the temperature and the memory errors if they cannot be read, with the reasons."""
+        """Return a text for each of clock, temperature and memory errors that cannot be read, with the reason."""
         now, first = self.read(), self._cores[0] if self._cores else self._root
         hwmon = f"no driver of {', '.join(PROCESSORS)} in {self._root / 'sys/class/hwmon'}"
         values = (

@@ -72,7 +72,7 @@ class NvmlSensors(Sensors):
         )
 
     def missing(self) -> list[str]:
-        """Return the values that NVML did not report since the creation, with its reasons."""
+        """Return a text for each value that NVML has not reported since the creation, with its reason."""
         if self._gpu is None:
             return [f"all values ({self._why})"]
         unread = [f"{name} (NVML: {self._errors[ask]})" for name, ask in QUESTIONS.items() if ask in self._errors]

@@ -38,7 +38,7 @@ class PmCounter(Sensors):
         return SensorReading(power_w=_value(self._power, "W"))
 
     def missing(self) -> list[str]:
-        """Return the energy and the power if they cannot be read, with the reasons."""
+        """Return a text for each of energy and power that cannot be read, with the reason."""
         values = (("energy", self._energy, "J"), ("power", self._power, "W"))
         unread = [f"{name} ({why_unreadable(file)})" for name, file, unit in values if _value(file, unit) is None]
         return [*self._joules.missing(), *unread]

@@ -42,7 +42,7 @@ class Rapl(Sensors):
         return MICRO * self._total
 
     def missing(self) -> list[str]:
-        """Return the energy if it cannot be read, with the reason."""
+        """Return a text about the energy if it cannot be read, with the reason."""
         return [] if self._last is not None else [f"energy and power ({why_unreadable(self._file)})"]
 
 

@@ -199,10 +199,10 @@ class MixedChecks(Checks):
         return self.A.rows.local_range(step.j0, step.j1)
 
     def _add_own_amounts(self, steps: list[LuStep], U: USums, sums: Matrix, k: int) -> None:
-        """Add the contributions of this rank's columns to the three vectors of `_subtracted`, the rows of `sums`.
+        """Add the terms of this rank's columns to the three vectors of `_subtracted`, which are the rows of `sums`.
 
-        The amount is L_row (U_col w) + L21 (U11 w) in rows below a step's block, and L11 u in the rows of the block.
-        Here u is U11 w + U12 w.
+        The subtracted amount is L_row (U_col w) + L21 (U11 w) in rows below a step's block, and L11 (U11 w + U12 w) in
+        the rows of the block.
 
         The columns of all steps are read together, row by row. Reading each step separately takes three times as long,
         because a step has only a short piece of each row, and these pieces are in different memory pages.

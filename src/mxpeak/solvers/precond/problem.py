@@ -302,7 +302,7 @@ def compile_for(kernels: SparseKernels, plan: SolvePlan, formats: Formats) -> No
 
 
 def _tiny(kernels: SparseKernels, choice: Choice) -> tuple[Csr, Choice, tuple[LevelMatrices, ...]]:
-    """Return a tiny system of the same kind as the choice, the choice for it, and its levels."""
+    """Return a tiny system for the chosen preconditioner, the same choice for this system, and its AMG levels."""
     if choice.box is not None:
         box = Box(4, 4, 4)
         rows = kernels.on_host(kernels.stencil_rows(box, choice.stencil))

@@ -129,7 +129,10 @@ class Tuner:
         self.store.write(self.store.table_file(layout.ranks, layout.threads), to_toml("tuned", table))
 
     def is_done(self, benchmark: str) -> bool:
-        """Return whether an earlier call with a similar budget has tuned the benchmark. If so, report this check."""
+        """Return whether an earlier call with a similar budget has tuned the benchmark.
+
+        If so, print a note, and add the check of the earlier call to the result.
+        """
         plan = self.planned(benchmark)
         if plan is None or self.key(benchmark) not in self.book.winners:
             return False
