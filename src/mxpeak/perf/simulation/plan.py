@@ -93,7 +93,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
             Caution(
                 "tall-grid",
                 f"P = {P} is {P / Q:.3g} times Q = {Q}, so every pivot and every U crosses P ranks",
-                f"--grid {'x'.join(map(str, squarest(ranks)))}",
+                f"use --grid {'x'.join(map(str, squarest(ranks)))}",
             )
         )
     ragged = [
@@ -106,7 +106,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
             Caution(
                 "ragged",
                 f"N = {n} does not divide into whole blocks on all ranks: {', '.join(ragged)}",
-                f"-N {below}" if below else "a larger -N",
+                f"use -N {below}" if below else "use a larger -N",
             )
         )
     local = numroc(n, nb, 0, P)
@@ -115,7 +115,7 @@ def lu_cautions(n: int, nb: int, P: int, Q: int, element_bytes: int) -> list[Cau
             Caution(
                 "leading-dimension",
                 f"a rank has {local} rows, a power of two, so its columns map to the same cache sets",
-                f"-N {n - nb * P}" if n > nb * P else "another -N",
+                f"use -N {n - nb * P}" if n > nb * P else "use another -N",
             )
         )
     return cautions

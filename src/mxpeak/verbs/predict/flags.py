@@ -336,6 +336,13 @@ def _config(run: AnyRun) -> dict[str, Any]:
     return {**box, "precision": run.low, **settings, **shared}
 
 
+def heading_lines(benchmark: str, run: AnyRun, machine: Machine) -> list[str]:
+    """Return text lines with the benchmark, its ranks and nodes, and the machine."""
+    nodes = -(-run.ranks // machine.ranks_per_node)
+    counts = f"{run.ranks} rank{'s' * (run.ranks > 1)} on {nodes} node{'s' * (nodes > 1)}"
+    return [f"{benchmark} with {counts}", *wrapped("machine   ", machine.title)]
+
+
 def forecast_lines(forecast: LuForecast | SparseForecast) -> list[str]:
     """Return text lines with the shares of the time that exposed communication and each phase take."""
     shares = ", ".join(

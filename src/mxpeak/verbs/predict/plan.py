@@ -19,6 +19,7 @@ from mxpeak.verbs.predict.flags import (
     caution_lines,
     cautions_of,
     forecast_lines,
+    heading_lines,
     inherited_lines,
     lu_run,
     machine_of,
@@ -93,7 +94,7 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         assert isinstance(run, LuRun)
         _write_dat(args.write_dat, benchmark, run)
     lines = [
-        f"{benchmark} on {machine.title}",
+        *heading_lines(benchmark, run, machine),
         *size,
         *prediction_lines(section, run.ranks),
         *([] if forecast is None else forecast_lines(forecast)),

@@ -13,6 +13,7 @@ from mxpeak.verbs.predict.flags import (
     caution_lines,
     cautions_of,
     forecast_lines,
+    heading_lines,
     inherited_lines,
     lu_run,
     machine_of,
@@ -109,7 +110,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
     prediction, cautions = predicted(benchmark, run, machine), cautions_of(benchmark, run, machine)
     forecast, section = prediction.forecast, prediction.section()
     lines = [
-        f"{benchmark} on {machine.title}",
+        *heading_lines(benchmark, run, machine),
         problem,
         *prediction_lines(section, run.ranks),
         *forecast_lines(forecast),
