@@ -190,7 +190,10 @@ def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixt
 
 def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFixture[str]):
     assert run("--nx", "16", "--rt", "0", "--iterations", "1", "--threads", "1") == 0
-    assert "note: the result will not be ADMISSIBLE: time: --rt 0: the rules require 1800 s" in capsys.readouterr().err
+    assert (
+        "note: the result will not be ADMISSIBLE: time: --rt is 0 s, but the rules require 1800 s"
+        in capsys.readouterr().err
+    )
     assert run("--nx", "50", "--rt", "0") == 2
     assert capsys.readouterr().err.startswith("mxpeak: error: --nx 50 is not a multiple of 8"), (
         "no note precedes a refusal"

@@ -170,7 +170,7 @@ def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Se
 def mode_violations(config: SparseConfig, storage: str) -> list[Violation]:
     """Return the published rules that the mode and the storage format break."""
     broken = [Violation("mode", "--mode explore was chosen")] if config.mode != "official" else []
-    text = f"{storage}: its columns are compressed, which the published rules do not cover"
+    text = f"--storage {storage} compresses the column indices, which the published rules do not cover"
     return broken + ([] if storage in PLAIN else [Violation("storage", text)])
 
 

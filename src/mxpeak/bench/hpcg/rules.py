@@ -51,6 +51,6 @@ def foreseen(config: HpcgConfig, seconds: float, storage: str) -> list[Violation
     """Return the published rules that a run breaks if its sets take `seconds` in total."""
     broken = mode_violations(config, storage)
     if seconds < OFFICIAL_S:
-        text = f"{three_digits(seconds)} s of sets: the rules require --rt {OFFICIAL_S:g} or more"
+        text = f"the sets take {three_digits(seconds)} s, but the rules require --rt {OFFICIAL_S:g} or more"
         broken.append(Violation("time", text))
     return broken

@@ -154,19 +154,19 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     """Return the published rules that a run breaks independently of its measurements."""
     broken = mode_violations(config, storage)
     if config.standalone:
-        broken.append(Violation("run type", f"--run-type {config.run_type}: no validation, penalty and rating"))
+        broken.append(Violation("run type", f"--run-type {config.run_type} has no validation and no rating"))
     if rt < OFFICIAL_S:
-        broken.append(Violation("time", f"--rt {rt:g}: the rules require {OFFICIAL_S:g} s"))
+        broken.append(Violation("time", f"--rt is {rt:g} s, but the rules require {OFFICIAL_S:g} s"))
     if config.matrix is not None:
         broken.append(Violation("matrix", f"{config.matrix} is not the benchmark's matrix"))
     if config.basis_precision and config.run_type != "double":
-        text = "the published rules do not cover a Krylov basis in 16 bits"
-        broken.append(Violation("vectors", f"--krylov-precision {config.krylov_precision}: {text}"))
+        text = "stores the basis in 16 bits, which the published rules do not cover"
+        broken.append(Violation("vectors", f"--krylov-precision {config.krylov_precision} {text}"))
     if config.iterations != ITERATIONS:
-        broken.append(Violation("solver", f"--iterations {config.iterations}: a timed solve has {ITERATIONS}"))
+        broken.append(Violation("solver", f"--iterations is {config.iterations}, but a timed solve has {ITERATIONS}"))
     if config.restart not in RESTARTS:
         allowed = " or ".join(map(str, RESTARTS))
-        broken.append(Violation("solver", f"--restart {config.restart}: the solver's restart is {allowed}"))
+        broken.append(Violation("solver", f"--restart is {config.restart}, but the published solver uses {allowed}"))
     if config.threshold > 1e-9:
         broken.append(Violation("validation", f"--threshold {config.threshold:g} is above 1e-9"))
     return broken
