@@ -323,6 +323,8 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         (["run", "hpl", "--mem", "9" * 400 + "TiB"], "is not a memory budget"),
         (["run", "hpl", "--watchdog", "9" * 400], "is not a limit"),
         (["run", "hpl", "--config", "other.toml"], "contains the unknown table [hpx]; use one of hpl"),
+        (["run", "hpl", "--config", "number.toml"], "number.toml sets hpl, which must be one table; write the"),
+        (["run", "hpl", "--config", "array.toml"], "array.toml sets hpl, which must be one table; write the"),
         (["run", "hpl", "--config", "none.toml"], "cannot read --config none.toml"),
         (["run", "all", "--nb", "64"], "mxpeak run all does not accept --nb 64"),
     ],
@@ -335,6 +337,8 @@ def test_a_mistake_is_named_and_exits_with_two(
     Path("digits.toml").write_text(f"nb = {'9' * 5000}")
     Path("deep.toml").write_text(f"nb = {'[' * 5000}")
     Path("other.toml").write_text("[hpx]\nnb = 1\n")
+    Path("number.toml").write_text("hpl = 1000\n")
+    Path("array.toml").write_text("[[hpl]]\nnb = 64\n")
     assert cli.main(argv) == 2
     out, err = capsys.readouterr()
     assert out == ""

@@ -112,6 +112,8 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # TOML errors, thousands of digits, or thousands of brackets
         raise UsageError(f"--config {path} is not valid TOML: {error}; correct the file") from None
     for name, value in content.items():
+        if not isinstance(value, dict) and name in (*BENCHMARKS, "scan"):
+            raise UsageError(f"--config {path} sets {name}, which must be one table; write the settings below [{name}]")
         if isinstance(value, dict) and name not in (*BENCHMARKS, "scan"):
             tables = ", ".join([*BENCHMARKS, "scan"])
             raise UsageError(f"--config {path} contains the unknown table [{name}]; use one of {tables}")
