@@ -202,17 +202,34 @@ def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None
     assert all(one["hint"] for one in body["warnings"])
 
 
+def ran(folder: str, benchmark: str, rate: float, **problem: Any) -> None:
+    """A valid run on 1x2 ranks in mxpeak-out/."""
+    result = {"benchmark": benchmark, "status": "valid", "problem": {"P": 1, "Q": 2, **problem}}
+    result["result"] = {"rate_flops": rate}
+    path = Path("mxpeak-out", folder, "result.json")
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema": "mxpeak.results/1", "results": [result]}))
+
+
 def test_here_the_rate_is_unknown_until_something_has_run(capsys: pytest.CaptureFixture[str]) -> None:
-    body = json_of(capsys, "plan", "hpl", "--ranks", "2")
+    plan = ["plan", "hpl", "--ranks", "2", "-N", "8000"]
+    body = json_of(capsys, *plan)
     assert set(body["prediction"].values()) == {None}
-    assert body["config"]["n"] > 0
-    result = {"benchmark": "hpl", "status": "valid", "problem": {"P": 1, "Q": 2}, "result": {"rate_flops": 5e10}}
-    folder = Path("mxpeak-out/one")
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [result]}))
-    found = json_of(capsys, "plan", "hpl", "--ranks", "2")["prediction"]
+    assert not any("last run" in note for note in body["notes"])
+    ran("one", "hpl", 5e10, n=2000)
+    body = json_of(capsys, *plan)
+    found = body["prediction"]
     assert (found["rate_flops"], found["low"], found["high"]) == (5e10, 4e10, 6e10)
+    assert "rate of the last run here with 2 ranks and N of at least 2000, plus or minus 20%" in body["notes"][-1]
     assert json_of(capsys, "plan", "hpl", "--ranks", "4")["prediction"]["rate_flops"] is None, "on other ranks"
+    assert json_of(capsys, *plan[:-1], "9000")["prediction"]["rate_flops"] is None, "of a much smaller problem"
+
+
+def test_here_the_rate_of_another_precision_is_no_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    ran("one", "hpl-mxp", 5e10, n=2000, precision="fp32")
+    plan = ["plan", "hpl-mxp", "--ranks", "2", "-N", "8000"]
+    assert json_of(capsys, *plan, "--precision", "fp16")["prediction"]["rate_flops"] is None
+    assert json_of(capsys, *plan, "--precision", "fp32")["prediction"]["rate_flops"] == 5e10
 
 
 @pytest.mark.parametrize(("benchmark", "read"), [("hpl", read_hpl), ("hpl-mxp", read_mxp)])

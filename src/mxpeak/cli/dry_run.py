@@ -36,7 +36,8 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
         ranks, cautions = map_of_a_node(settled, comm, panel_row(settled, comm))
         if session.rank == 0:
             verdict = "fits in memory" if plan.fits else "does not fit in memory"
-            lines = [f"{request.benchmark.name}: {verdict}", _time_line(request, plan, comm.size)]
+            expected = _time_line(request, plan, comm.size, device=settled.device != "cpu")
+            lines = [f"{request.benchmark.name}: {verdict}", expected]
             lines += [f"warning: {caution.text}; {caution.hint}" for caution in cautions]
             more = len(ranks) - 1 - MOST_RANKS
             ranks = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
@@ -47,16 +48,21 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
     return ExitCode.VALID if fits else ExitCode.RESOURCE
 
 
-def _time_line(request: RunRequest, plan: DryRun, ranks: int) -> str:
-    """Return a line with the expected time of the timed part, or an empty string if the flop count is unknown."""
+def _time_line(request: RunRequest, plan: DryRun, ranks: int, *, device: bool) -> str:
+    """Return a line with the expected time of the timed part, or an empty string if the flop count is unknown.
+
+    `device` states whether the run uses a GPU.
+    """
     from mxpeak.watch.progress import duration
 
     if plan.time_s is not None:
         return f"expected time: {duration(plan.time_s)} for the timed part, at least twice as long in total"
     if plan.flops is None or not plan.fits:
         return ""
-    orders = getattr((plan.run or request).config, "n", None) or ()
-    rate = last_rate(request.benchmark.name, ranks, max(orders, default=0))
+    config = (plan.run or request).config
+    orders, precisions = getattr(config, "n", None) or (), getattr(config, "precision", None) or ()
+    only = precisions[0] if isinstance(precisions, tuple) and len(precisions) == 1 else None
+    rate = last_rate(request.benchmark.name, ranks, max(orders, default=0), precision=only, device=device)
     if rate is None and request.config.quick:
         return "expected time: unknown, because this case has not run here; run it without --dry-run"
     if rate is None:

@@ -151,18 +151,22 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; use the folder of a run")
 
 
-def last_rate(benchmark: str, ranks: int, n: int = 0) -> float | None:
+def last_rate(
+    benchmark: str, ranks: int, n: int = 0, *, precision: str | None = None, device: bool | None = None
+) -> float | None:
     """Return the rate in flop/s of the newest valid result with the same number of ranks and an order of at least n/4.
 
-    Return None if there is no such result.
+    If given, the precision and the use of a GPU must be the same, too. Return None if there is no such result.
     """
     for _, result in past_results():
-        if result.get("benchmark") == benchmark and result.get("status") in PASSED:
-            rate = result.get("result", {}).get("rate_flops")
-            if 4 * (result.get("problem", {}).get("n") or 0) < n:
-                continue
-            problem = result.get("problem", {})
-            of_grid = int(problem.get("P", 0) * problem.get("Q", 0))
-            if result.get("launch", {}).get("ranks", of_grid) == ranks and isinstance(rate, int | float):
-                return float(rate)
+        if result.get("benchmark") != benchmark or result.get("status") not in PASSED:
+            continue
+        rate, problem = result.get("result", {}).get("rate_flops"), result.get("problem", {})
+        if 4 * (problem.get("n") or 0) < n or precision not in (None, problem.get("precision", precision)):
+            continue
+        if device not in (None, bool(result.get("machine", {}).get("device_name"))):
+            continue
+        of_grid = int(problem.get("P", 0) * problem.get("Q", 0))
+        if result.get("launch", {}).get("ranks", of_grid) == ranks and isinstance(rate, int | float):
+            return float(rate)
     return None

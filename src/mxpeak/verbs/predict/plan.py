@@ -89,6 +89,11 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     else:
         run, size, bytes_per_rank, command = _sparse(args, benchmark, machine)
     section, forecast = _prediction(benchmark, run, machine)
+    if isinstance(run, LuRun) and not machine.gemm and section["rate_flops"] is not None:
+        notes.append(
+            f"rate and time assume the rate of the last run here with {run.ranks} ranks and N of at least "
+            f"{run.n / 4:.0f}, plus or minus {LIKE_LAST:.0%}"
+        )
     cautions = [*(prime_caution(run.ranks) if kind == "sparse" else []), *cautions_of(benchmark, run, machine)]
     if args.write_dat is not None:
         assert isinstance(run, LuRun)
@@ -189,8 +194,8 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
 def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str, Any], Any]:
     """Return the prediction as a JSON section, and the simulated forecast if the GEMM rates of the machine are known.
 
-    Without these rates, the prediction of an LU run uses the rate of the last run here on as many ranks, and there is
-    no forecast.
+    Without these rates, the prediction of an LU run uses the rate of the last run here of about this size on as many
+    ranks and in the same precision, and there is no forecast.
     """
     from mxpeak.perf.counts import hpl_flops
     from mxpeak.perf.simulation.lu import LuRun
@@ -198,11 +203,12 @@ def _prediction(benchmark: str, run: AnyRun, machine: Machine) -> tuple[dict[str
     if machine.gemm:
         prediction = predicted(benchmark, run, machine)
         return prediction.section(), prediction.forecast
-    rate = last_rate(benchmark, run.ranks) if isinstance(run, LuRun) else None
+    low = None if benchmark == "hpl" or not isinstance(run, LuRun) else run.precision
+    rate = last_rate(benchmark, run.ranks, run.n, precision=low) if isinstance(run, LuRun) else None
     if rate is None or not isinstance(run, LuRun):
         return dict.fromkeys(("rate_flops", "time_s", "low", "high")), None
-    low, high = (1 - LIKE_LAST) * rate, (1 + LIKE_LAST) * rate
-    return {"rate_flops": rate, "time_s": hpl_flops(run.n) / rate, "low": low, "high": high}, None
+    interval = {"low": (1 - LIKE_LAST) * rate, "high": (1 + LIKE_LAST) * rate}
+    return {"rate_flops": rate, "time_s": hpl_flops(run.n) / rate, **interval}, None
 
 
 def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple[SparseRun, list[str], int, str]:
