@@ -250,6 +250,9 @@ def test_a_dat_holds_the_plan_and_is_never_overwritten(
     assert found["order"] == config["order"]
     assert "mine.dat already exists" in told(capsys, 2, *where)
     assert Path("mine.dat").read_text() == text
+    assert "mine.dat already exists" in told(capsys, 2, *where[:-1], "new.dat", "--json", "mine.dat")
+    assert "new.dat is one of the run's own" in told(capsys, 2, *where[:-1], "new.dat", "--json", "new.dat")
+    assert not Path("new.dat").exists()
 
 
 def test_the_command_of_a_plan_is_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,14 +74,14 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     refuse_foreign(args, benchmark)
     if args.write_dat is not None and kind != "lu":
         raise UsageError(f"{benchmark} has no .dat file to write; remove --write-dat")
-    if args.write_dat is not None:
-        from mxpeak.cli.output import check_file
-
-        check_file(Path(args.write_dat), flag="--write-dat")
-    from mxpeak.cli.output import show
+    from mxpeak.cli.output import check_file, show
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import prime_caution
 
+    if args.write_dat is not None:
+        check_file(Path(args.write_dat), flag="--write-dat")
+    if args.json not in (None, "-"):
+        check_file(Path(args.json), taken=[Path(args.write_dat)] if args.write_dat is not None else [])
     machine, notes = (machine_of(args), []) if args.machine is not None else _this_machine(args, benchmark)
     run: AnyRun
     if kind == "lu":
