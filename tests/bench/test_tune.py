@@ -146,6 +146,13 @@ def test_settings_that_fail_their_validation_never_win(store: Store) -> None:
     assert winner.settings.get("nb") in ("96", "160")
 
 
+def test_defaults_that_fail_their_validation_have_no_finite_gain_to_store(store: Store) -> None:
+    body = tuned(store, Invented(lambda task: by_block(task) if task["settings"] else 0.0))
+    (winner,) = store.book()[0].winners.values()
+    assert (winner.settings, winner.verdict, winner.gain) == ({"nb": "128"}, "faster", 0.0)
+    assert body["check"]["hpl"]["gain"] is None
+
+
 def test_layouts_are_searched_together_and_checked_against_the_default_one(store: Store) -> None:
     group = Invented(lambda task: by_block(task) * task["ranks"])
     tuned(store, group, layouts=(ONE, TWO))

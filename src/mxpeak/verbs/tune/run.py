@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 from mxpeak.bench.registry import kind_of
@@ -337,7 +338,7 @@ class Tuner:
             library=plan.get("libraries", {}).get(candidate.settings.get("blas"), {}),
             precision=str(low) if benchmark == "hpl-mxp" else "",
             rate_flops=check.medians[1 if check.taken else 0],
-            gain=check.gain if check.taken else 0.0,
+            gain=check.gain if check.taken and isfinite(check.gain) else 0.0,  # infinite if the defaults failed
             verdict=check.verdict,
             when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
