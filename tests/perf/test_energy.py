@@ -23,6 +23,7 @@ from mxpeak.perf.energy import (
 )
 from mxpeak.perf.sensors.amdgpu import AmdgpuSensors
 from mxpeak.perf.sensors.choose import processors
+from mxpeak.report.energy import energy_text
 from mxpeak.spans import LongSpan
 from tests.support.sensors import Closed, Grows, Told
 
@@ -42,6 +43,18 @@ def test_a_meter_adds_up_regions_and_nothing_between() -> None:
     assert (dict(used.phases), used.too_short) == ({}, {"gemm"})
     measured.clear()
     assert (measured.used.processors, measured.used.gpu_joules, measured.regions) == (0.0, 0.0, 0)
+
+
+def test_counters_that_stand_still_measure_no_energy() -> None:
+    """As in some virtual machines."""
+    measured = meter([Told(7.0, 7.0)])
+    measured.begin()
+    measured.end(2.0, {"gemm"})
+    found = energy([("a", measured.used)], 1e9)
+    assert found is not None
+    assert (found["joules"], found["watts"], found["gflops_per_watt"]) == (None, None, None)
+    assert energy_text({"energy": found}) == ""
+    assert energy_text({"energy": {**found, "joules": 0.0, "phases": {"gemm": 0.0}}}) == "", "of an older version"
 
 
 def test_one_look_that_fails_leaves_all_unknown() -> None:

@@ -18,7 +18,7 @@ def energy_text(telemetry: Mapping[str, Any]) -> str:
     If the counters were read, but the timed work is too short for them, the line contains the reason.
     """
     energy = telemetry.get("energy")
-    if not energy or energy["joules"] is None:
+    if not energy or not energy["joules"]:
         why = str(telemetry.get("energy_unknown", ""))
         return f"energy {why}" if why.startswith(NOT_ATTRIBUTABLE) else ""
     per_watt = energy["gflops_per_watt"]
