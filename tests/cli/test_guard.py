@@ -67,6 +67,8 @@ def test_what_came_after_the_last_step_is_no_part_of_a_forecast() -> None:
     assert found is not None
     assert found.seconds(100.0) == 30.0
     assert ProgressForecast.of({"telemetry": {}}) is None
+    of_order_one = {"elapsed_s": [0.1, 0.2], "done_flops": [0.0, 0.0]}
+    assert ProgressForecast.of({"telemetry": {"steps": of_order_one}}) is None
 
 
 def test_a_simulation_is_called_by_its_name_and_kept_within_bounds() -> None:

@@ -24,13 +24,13 @@ class ProgressForecast:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> ProgressForecast | None:
-        """Return the forecast from a recorded result, or None if the result has fewer than two recorded steps.
+        """Return the forecast from a recorded result, or None if no recorded step before the last one has flops.
 
         The last row is omitted, because it includes the refinement, which is not part of the steps of the new run.
         """
         steps = (result.get("telemetry") or {}).get("steps") or {}
         elapsed_s, done_flops = steps.get("elapsed_s") or [], steps.get("done_flops") or []
-        return cls(elapsed_s[:-1], done_flops[:-1]) if len(elapsed_s) > 1 else None
+        return cls(elapsed_s[:-1], done_flops[:-1]) if len(elapsed_s) > 1 and any(done_flops[:-1]) else None
 
     def seconds(self, done_flops: float) -> float:
         """Return the time in seconds at which the other run had completed `done_flops` flops."""
