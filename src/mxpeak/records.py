@@ -86,7 +86,9 @@ def drifted(figures: Mapping[str, Any]) -> bool:
 
 def size_text(size_bytes: float) -> str:
     """Format a size in GiB, or in MiB below 1 GiB."""
-    return f"{size_bytes / 2**30:.4g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
+    size, digits, unit = (size_bytes / 2**30, 4, "GiB") if size_bytes >= 2**30 else (size_bytes / 2**20, 3, "MiB")
+    number = f"{size:.0f}" if size >= 10**digits - 0.5 else f"{size:.{digits}g}"  # without an exponent
+    return f"{number} {unit}"
 
 
 def read_json(text: str | bytes) -> Any:

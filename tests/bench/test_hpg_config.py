@@ -408,7 +408,7 @@ def test_a_size_that_was_typed_and_does_not_fit_is_refused_with_the_largest_that
     need = 8 * memory_need(Box(nx, nx, nx, 2, 2, 2), [DOUBLE, MIXED])["total"]
     more = 8 * memory_need(Box(nx + 8, nx + 8, nx + 8, 2, 2, 2), [DOUBLE, MIXED])["total"]
     assert need <= budget.limit < more
-    assert "does not fit: a node has 2 GiB" in line(box, [DOUBLE, MIXED], budget)
+    assert "does not fit: only 2 GiB per node is available" in line(box, [DOUBLE, MIXED], budget)
 
 
 def test_a_size_left_open_shrinks_to_what_fits_and_says_so():

@@ -14,7 +14,7 @@ from mxpeak.configs.lu import BCASTS
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import Setting, memory_bytes, options, resolve
-from mxpeak.records import Caution, Result, document, rate_text, three_digits, to_json
+from mxpeak.records import Caution, Result, document, rate_text, size_text, three_digits, to_json
 
 
 def settled(flags: dict[str, str] | None = None, **sources: Any) -> dict[str, Setting]:
@@ -254,3 +254,19 @@ def test_people_see_three_digits(value: float | None, text: str):
 )
 def test_people_see_rates_in_si_units(rate: float | None, text: str):
     assert rate_text(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 MiB"),
+        (2**20 * 12.34, "12.3 MiB"),
+        (2**20 * 999.7, "1000 MiB"),
+        (2**30 - 1, "1024 MiB"),
+        (2**30, "1 GiB"),
+        (2**30 * 1234.56, "1235 GiB"),
+        (2**30 * 12345.6, "12346 GiB"),
+    ],
+)
+def test_sizes_have_no_exponent(size_bytes: float, text: str):
+    assert size_text(size_bytes) == text

@@ -105,7 +105,7 @@ def test_a_dry_run_needs_no_mpi_for_the_ranks_that_it_thinks_of(
     assert ["ranks", "4", "flag"] in lines
     assert ["P", "2", "auto"] in lines
     assert ["kernels", "host", "auto"] in lines
-    assert "grid 2x2: matrix 0.0323 GiB" in out
+    assert "grid 2x2: matrix 33 MiB" in out
     ranks = out.partition("ranks of a node:\n")[2].splitlines()
     assert [line.split()[:2] for line in ranks[:5]] == [["rank", "GPU"], *([str(rank), "-"] for rank in range(4))]
     assert "expected time: unknown, because no case of about this size has run here" in out

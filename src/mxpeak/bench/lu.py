@@ -535,12 +535,12 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
         footprint = footprint_of(problem, config, case)
         need = footprint(case.n, case.nb, case.P, case.Q)
         if not budget.fits(footprint, case.n, case.nb, case.P, case.Q):
-            lines.append(f"does not fit (a node has {budget.limit / 2**30:.3g} GiB):")
+            lines.append(f"does not fit ({budget.available}):")
             fits = False
         lines.append(
-            f"{case.tag}  N {case.n}  NB {case.nb}  grid {case.P}x{case.Q}: matrix {need['matrix'] / 2**30:.3g} GiB "
-            f"and buffers {need['buffers'] / 2**30:.3g} GiB, "
-            f"{need['total'] / case.P / case.Q / 2**30:.3g} GiB per rank; {hpl_flops(case.n):.3g} flops"
+            f"{case.tag}  N {case.n}  NB {case.nb}  grid {case.P}x{case.Q}: matrix {size_text(need['matrix'])} "
+            f"and buffers {size_text(need['buffers'])}, "
+            f"{size_text(need['total'] / case.P / case.Q)} per rank; {hpl_flops(case.n):.3g} flops"
         )
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
     settled = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)

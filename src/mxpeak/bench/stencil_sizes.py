@@ -194,7 +194,7 @@ def line(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> str:
         f"{box.global_nnz} entries; per rank: matrices {size_text(parts['matrix'])}, total {size_text(parts['total'])}"
     )
     fits = fits_in(box, hierarchies, budget)
-    return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
+    return text if fits else f"{text}; does not fit: {budget.available}"
 
 
 def fits_in(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> bool:

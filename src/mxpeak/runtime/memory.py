@@ -40,6 +40,11 @@ class Budget:
     of: str = "per node"
     total: int = 2**63
 
+    @property
+    def available(self) -> str:
+        """Return a text with the memory that a case may use."""
+        return f"only {size_text(self.limit)} {self.of} is available"
+
     def need(self, footprint: Footprint, n: int, nb: int, P: int, Q: int) -> int:
         """Return the bytes that a case needs on the node with the most ranks."""
         total, ranks = footprint(n, nb, P, Q)["total"], P * Q

@@ -52,7 +52,7 @@ class MatrixFile:
             f"total at most {size_text(parts['total'])}"
         )
         fits = self.fits(config, storage, ranks, budget)
-        return text if fits else f"{text}; does not fit: a node has {size_text(budget.limit)}"
+        return text if fits else f"{text}; does not fit: {budget.available}"
 
     def fits(self, config: HpgMxpConfig, storage: str, ranks: int, budget: Budget) -> bool:
         """Return whether the matrix fits into every node's memory, with fp64 values if the format is automatic."""

@@ -109,7 +109,7 @@ class NormsSizes:
             f"{size_text(need['matrix'])} and buffers {size_text(need['buffers'])}, "
             f"{size_text(need['total'] / ranks)} per rank"
         )
-        return text if self.fits(case) else f"{text}; does not fit: a node has {size_text(self._budget.limit)}"
+        return text if self.fits(case) else f"{text}; does not fit: {self._budget.available}"
 
     def _footprint(self, case: NormsCase) -> Footprint:
         return footprint(case, square=self._config.m is None, threads=self._threads)
