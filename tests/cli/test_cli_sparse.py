@@ -327,3 +327,16 @@ def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.Captur
     problem = json.loads(Path("x.json").read_text())["problem"]
     assert problem["nx"] == problem["ny"] == problem["nz"] < 32
     assert re.search(r"warning: local boxes of 48x48x48 need .*, so mxpeak uses .* \[size\]", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("benchmark", ["hpcg", "hpg-mxp"])
+def test_a_dry_run_chooses_the_size_that_a_run_would_choose(benchmark: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["run", benchmark, "--mem", "300MiB", "--threads", "1", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert f"{benchmark}: fits in memory" in out
+    chosen = re.search(r"local boxes of \S+ need .*, so mxpeak uses (\d+)x\1x\1\n", out)
+    assert chosen
+    assert f"local {chosen[1]}x{chosen[1]}x{chosen[1]}  " in out
+    assert re.search(rf"^  nx +{chosen[1]} +auto$", out, re.MULTILINE)
+    assert cli.main(["run", benchmark, "--mem", "1MiB", "--threads", "1", "--dry-run"]) == 5
+    assert "does not fit: only 1 MiB per node is available" in capsys.readouterr().out

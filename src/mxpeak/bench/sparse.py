@@ -16,7 +16,7 @@ from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_lim
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
-from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, HierarchySize, box_of, fits_in, fitted, line
+from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, HierarchySize, box_of, fitted, line
 from mxpeak.bench.timeline import events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
@@ -25,7 +25,7 @@ from mxpeak.configs.sparse import SparseConfig
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import Optimizations, SparseMatrix
 from mxpeak.distributed.stencil import Form, StencilProblem, make_stencil
-from mxpeak.errors import StoppedError, UsageError
+from mxpeak.errors import ResourceError, StoppedError, UsageError
 from mxpeak.kernels.contract.norms import Tile
 from mxpeak.kernels.contract.sparse import natural_kind
 from mxpeak.layout.index_map import consecutive
@@ -151,10 +151,21 @@ def hierarchies_by_storage(
     }
 
 
-def box_lines(box: Box, hierarchies: Mapping[str, Sequence[HierarchySize]], budget: Budget) -> tuple[list[str], bool]:
-    """Return one dry-run line per storage format, and whether all formats fit into memory."""
-    lines = [f"{storage}: {line(box, of_storage, budget)}" for storage, of_storage in hierarchies.items()]
-    return lines, all(fits_in(box, of_storage, budget) for of_storage in hierarchies.values())
+def box_lines(
+    box: Box, config: SparseConfig, hierarchies: Mapping[str, Sequence[HierarchySize]], budget: Budget
+) -> tuple[Box, list[str], bool]:
+    """Return the box of the run, one dry-run line per storage format, and whether all formats fit into memory.
+
+    A box of the default size is reduced as in a run.
+    """
+    cautions, fits = [], True
+    try:
+        for of_storage in hierarchies.values():
+            box, caution = fitted(box, config, of_storage, budget)
+            cautions += [caution.text] if caution is not None else []
+    except ResourceError:
+        fits = False
+    return box, [*(f"{name}: {line(box, each, budget)}" for name, each in hierarchies.items()), *cautions], fits
 
 
 def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Sequence[str], *, fits: bool) -> DryRun:

@@ -193,11 +193,11 @@ def line(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> str:
         f"local {times(box.shape)}  ranks {times(box.grid)}  global {times(box.global_shape)}: {box.global_rows} rows, "
         f"{box.global_nnz} entries; per rank: matrices {size_text(parts['matrix'])}, total {size_text(parts['total'])}"
     )
-    fits = fits_in(box, hierarchies, budget)
+    fits = _fits_in(box, hierarchies, budget)
     return text if fits else f"{text}; does not fit: {budget.available}"
 
 
-def fits_in(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> bool:
+def _fits_in(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -> bool:
     """Return whether the box fits into every node's memory."""
     return _node_need(box, hierarchies, budget) <= budget.limit
 

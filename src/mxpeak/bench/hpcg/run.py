@@ -91,7 +91,7 @@ def dry_run(config: HpcgConfig, comm: Communicator, origins: Mapping[str, str] |
     config = run.config
     box = _check(config, comm)
     need = hierarchies_by_storage(config, {storage: forms(storage) for storage in storages(config)}, 0)
-    lines, fits = box_lines(box, need, memory_budget(run, comm))
+    box, lines, fits = box_lines(box, config, need, memory_budget(run, comm))
     return sparse_dry_run(run, comm, box, [*lines, *forewarnings(config, comm)], fits=fits)
 
 

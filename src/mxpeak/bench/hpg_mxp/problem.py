@@ -72,15 +72,18 @@ def problem_of(bench: SparseBench[HpgMxpConfig], file: MatrixFile | None) -> Hpg
     return BoxProblem(bench) if file is None else FileProblem(bench, file)
 
 
-def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tuple[list[str], bool]:
-    """Return a line of sizes per storage format for a dry run, and whether all formats fit. Collective over comm."""
+def size_lines(config: HpgMxpConfig, comm: Communicator, budget: Budget) -> tuple[Box | None, list[str], bool]:
+    """Return the box of the run, a line of sizes per storage format, and whether all formats fit. Collective over comm.
+
+    The box is None if the matrix comes from a file.
+    """
     if config.matrix is not None:
         file, names = read_file(config.matrix, comm), storages(config)
         fits = all(file.fits(config, storage, comm.size, budget) for storage in names)
-        return [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
+        return None, [f"{storage}: {file.line(config, storage, comm.size, budget)}" for storage in names], fits
     box = box_of(config, comm.rank, comm.size)
     by_storage = {storage: solvers_of(config, forms(config, storage)) for storage in storages(config)}
-    return box_lines(box, hierarchies_by_storage(config, by_storage, config.restart + 1), budget)
+    return box_lines(box, config, hierarchies_by_storage(config, by_storage, config.restart + 1), budget)
 
 
 class BoxProblem:

@@ -38,7 +38,6 @@ from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, solvers_
 from mxpeak.bench.hpg_mxp.standalone import Standalone, standalone_result
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.sparse import BESIDE, SolveProgress, SparseBench, admission_notes, measuring_seconds, sparse_dry_run
-from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.spaces import zeros
@@ -89,8 +88,7 @@ def dry_run(config: HpgMxpConfig, comm: Communicator, origins: Mapping[str, str]
     run = on_device(Run(config, origins or {}))
     config = run.config
     _check(config, comm)
-    box = None if config.matrix is not None else box_of(config, comm.rank, comm.size)
-    lines, fits = size_lines(config, comm, memory_budget(run, comm))
+    box, lines, fits = size_lines(config, comm, memory_budget(run, comm))
     twice = _validates_twice(config, comm)
     lines += [minimum_work(config, box, twice=twice), *forewarnings(config, comm)]
     return sparse_dry_run(run, comm, box, lines, fits=fits)
