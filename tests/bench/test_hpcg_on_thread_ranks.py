@@ -32,7 +32,7 @@ from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
-from mxpeak.errors import Outcome, UsageError
+from mxpeak.errors import Outcome, StoppedError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.stencil import Box
 from mxpeak.perf.sparse_counts import HPCG_MOTIFS, hpcg_flops, stencil_levels
@@ -339,6 +339,21 @@ def test_every_rank_has_the_same_result_of_a_run() -> None:
     assert found[0].passed
     assert found[0].problem["rows"] == 2 * 16**3
     assert found[0].phases["halo"]["calls"] > 0
+
+
+def test_a_target_that_set_up_puts_out_of_reach_stops_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of the set-up counts: rank 0 must not be the only one that knows it."""
+
+    def slow(*settings: Any) -> StencilProblem:
+        return replace(make_stencil(*settings), optimize_s=1e6)
+
+    monkeypatch.setattr("mxpeak.bench.sparse.make_stencil", slow)
+
+    def body(comm: Any) -> None:
+        with pytest.raises(StoppedError, match=r"3 solves reach .* but --target is"):
+            run(comm, target=1e-4, rt=0.5, repeat=20)
+
+    run_ranks(2, body)
 
 
 def test_rt_is_obeyed() -> None:

@@ -47,6 +47,7 @@ from mxpeak.bench.sparse import (
 )
 from mxpeak.bench.stencil_sizes import box_of
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.stencil import StencilProblem, make_stencil, weights
 from mxpeak.distributed.system import CgSystem
@@ -238,8 +239,8 @@ class Hpcg:
         return CgSystem(*shared) if checks is None else CheckedCg(checks, *shared)
 
     def _longest(self, seconds: float) -> float:
-        """Return the largest `seconds` of all ranks on rank 0, and 0 on the other ranks. Collective."""
-        return float(max(self._comm.gather_objects(seconds) or [0.0]))
+        """Return the largest `seconds` of all ranks on every rank: --target must stop all of them. Collective."""
+        return allreduce_scalars(self._comm, [seconds], "max")[0]
 
 
 def _norms(sets: Sets) -> SetResiduals:
