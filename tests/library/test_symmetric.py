@@ -106,6 +106,17 @@ def test_any_memory_order_is_solved_and_left_alone(kernels: DenseKernels) -> Non
             assert np.array_equal(laid_out, before, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_diagnostics_are_available_in_any_memory_order(dtype: Any) -> None:
+    for n in (5, 40):
+        A, b = definite(n, dtype), random(n, dtype, 2)
+        for laid_out in layouts(one_triangle(A, lower=True)).values():
+            info = mx.solve(laid_out, b, assume_a="pos", lower=True)[1]
+            assert info.error_bound.normwise < 1.0
+            assert info.componentwise_error <= 1.0
+            assert "solved" in str(info)
+
+
 def test_transposes_are_solved_with_the_same_factors(kernels: DenseKernels) -> None:
     n = 40
     for dtype, name, form in product((np.float64, np.complex128), ("pos", "her", "sym"), ("N", "T", "H")):

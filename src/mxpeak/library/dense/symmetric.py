@@ -19,7 +19,7 @@ from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.contract.dense import Triangle
 from mxpeak.library.dense.factors import EmptyFactors, LUFactors, backend_of, raise_singular
 from mxpeak.library.dense.info import SolveInfo, note_of_breakdown, note_of_doubt
-from mxpeak.library.dense.inputs import block, columns, on_kernels
+from mxpeak.library.dense.inputs import block, columns, lies_well, on_kernels
 from mxpeak.library.dense.lapack_solver import LETTERS, info_of, solve_by_cholesky
 from mxpeak.library.dense.small_cholesky import kernel_for, solve_by_small_cholesky, suits_small_cholesky
 from mxpeak.library.inputs import Input, conjugate
@@ -223,6 +223,7 @@ def mirrored(A: Input, structure: Structure) -> Input:
 
 def solve_in_own_precision(A: Array, b: Array, *, lower: bool) -> tuple[Any, SolveInfo] | None:
     """Solve a positive definite system in the type of A and b, or return None if a check fails."""
+    A = A if lies_well(A) else np.array(A)
     triangle, compiled = Triangle(A, lower, True), suits_small_cholesky(A, b)
     if compiled:
         kernel_for(A.dtype)  # compile the kernel, or read it from disk, before the time measurement starts
