@@ -161,6 +161,21 @@ def test_badly_scaled_matrices(kernels: DenseKernels) -> None:
     assert info.lagged
 
 
+def test_imaginary_parts_of_a_diagonal_are_not_read(kernels: DenseKernels) -> None:
+    n = 80
+    A, b = definite(n, np.complex128), random(n, np.complex128, 3)
+    for assume_a, imaginary in product(("pos", "her"), (1e20, np.nan)):
+        garbage = A.copy()
+        garbage.imag[np.arange(n), np.arange(n)] = imaginary
+        solver = mx.Solver(garbage, assume_a=assume_a)
+        solver.solve(b)
+        D = change(n, np.complex128, 1e-6, symmetric=True)
+        solver.update(garbage + D)
+        x, info = solver.solve(b)
+        assert info.lagged
+        assert eta(A + D, x, b) <= enough(n)
+
+
 def test_entries_that_are_not_finite(kernels: DenseKernels) -> None:
     A, b = matrix(40), np.ones(40)
     solver = mx.Solver(A)

@@ -205,14 +205,19 @@ def test_badly_scaled_rows_and_columns(kernels: DenseKernels) -> None:
     np.testing.assert_allclose(x * d, 1.0, rtol=1e-9)
 
 
-def test_imaginary_parts_of_a_diagonal_are_not_read(kernels: DenseKernels) -> None:
+@pytest.mark.parametrize("size", [1e-310, 1e100])  # A is scaled by one power of two, or by rows and columns
+@pytest.mark.parametrize("lower", [False, True])
+def test_imaginary_parts_of_a_diagonal_are_not_read(kernels: DenseKernels, size: float, *, lower: bool) -> None:
     n = 60
-    A, b = indefinite(n, np.complex128, hermitian=True) * 1e-310, random(n, np.complex128) * 1e-310
-    garbage = A + 1j * np.diag(random(n))
-    x, info = solved(kernels, garbage, b, "her")
-    expected, _ = solved(kernels, A, b, "her")
-    assert info.solved
-    np.testing.assert_array_equal(x, expected)
+    A, b = indefinite(n, np.complex128, hermitian=True) * size, random(n, np.complex128) * size
+    expected, _ = solved(kernels, A, b, "her", lower=lower)
+    for imaginary in (random(n), np.full(n, 1e300), np.full(n, np.nan)):
+        garbage = A.copy()
+        garbage.imag[np.arange(n), np.arange(n)] = imaginary
+        x, info = solved(kernels, garbage, b, "her", lower=lower)
+        assert info.solved
+        assert not info.ill_conditioned
+        np.testing.assert_array_equal(x, expected)
 
 
 # --- fallbacks and errors ------------------------------------------------------------------------------------------

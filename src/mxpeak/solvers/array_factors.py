@@ -446,6 +446,8 @@ def _row_sum(kernels: DenseKernels, A: Matrix | Triangle, i: int, balance: Balan
     if isinstance(A, Triangle):
         parts = (A.array[i, : i + 1], A.array[i + 1 :, i]) if A.lower else (A.array[:i, i], A.array[i, i:])
         row = xp.concat(parts)
+        if A.hermitian and _is_complex(xp, A):
+            row[i] = float(xp.real(row[i]))  # the imaginary part is not read
     else:
         row = A[i]
     sizes = xp.astype(xp.abs(row), xp.float64)

@@ -149,7 +149,12 @@ def _largest_of_rows(kernels: Any, A: Triangle, d: Vector) -> Vector:
     height = max(1, STRIP // n)
     for i in range(0, n, height):
         rows, columns = slice(i, min(i + height, n)), slice(0, min(i + height, n)) if A.lower else slice(i, n)
-        sizes = xp.astype(xp.abs(A.array[rows, columns]), xp.float64) * d[rows, None] * d[columns]
+        entries = A.array[rows, columns]
+        if A.hermitian and xp.isdtype(A.dtype, "complex floating"):  # the imaginary parts of the diagonal are not read
+            entries, at = xp.asarray(entries, copy=True), xp.arange(rows.stop - i)
+            on_diagonal = at, at + (i if A.lower else 0)
+            entries[on_diagonal] = xp.astype(xp.real(entries[on_diagonal]), entries.dtype)
+        sizes = xp.astype(xp.abs(entries), xp.float64) * d[rows, None] * d[columns]
         sizes = xp.tril(sizes, k=i) if A.lower else xp.triu(sizes)
         largest[rows] = xp.maximum(largest[rows], xp.max(sizes, axis=1))
         largest[columns] = xp.maximum(largest[columns], xp.max(sizes, axis=0))
