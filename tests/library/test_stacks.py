@@ -86,7 +86,17 @@ def test_another_precision_is_used_for_each_system() -> None:
     x, info = mx.solve(A, b, precision="bf16")
     assert {one.precision for one in info.one_by_one.values()} == {"bf16"}
     assert len(info.one_by_one) == 3
+    assert (info.precision, info.fallback) == ("bf16", False)
+    assert info.emulated == info.one_by_one[0,].emulated
     assert eta(A, x, b) <= 1.0
+
+
+def test_a_fallback_in_one_system_is_reported() -> None:
+    A = numbers((3, 5, 5), "float64")
+    A[1, 0] = A[1, 1] + 1e-10 * A[1, 0]
+    _, info = mx.solve(A, np.ones(5), precision="fp32")
+    assert [one.precision for one in info.one_by_one.values()] == ["fp32", "fp64", "fp32"]
+    assert (info.precision, info.fallback) == ("fp32", True)
 
 
 @pytest.mark.parametrize(

@@ -252,13 +252,16 @@ def _info(
     if len(failed) > LISTED:
         lines.insert(0, f"{len(failed)} of {eta.size} systems are not solved, or numerically singular; the last lines")
     singles = infos.values()
+    together = {own_precision(X.dtype)} if len(infos) < eta.size or not infos else set[str]()
     growth = Estimates(lambda: (max((info.growth for info in singles), default=None),))
     return SolveInfo(
         outcome=next((info.outcome for _, info in failed if not info.solved), Outcome.SOLVED),
         systems=eta.size,
         n=X.shape[-2],
         rhs=X.shape[-1],
-        precision=own_precision(X.dtype),
+        precision=max(together.union(info.precision for info in singles), key=lambda name: PRECISIONS[name].u),
+        emulated=any(info.emulated for info in singles),
+        fallback=any(info.fallback for info in singles),
         factorization=" and ".join(sorted({info.factorization for info in singles})) or "LU",
         iterations=max((info.iterations for info in singles), default=0),
         backward_error=float(eta.max(initial=0.0)),
