@@ -14,6 +14,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import mxpeak as mx
+from mxpeak.errors import Outcome
 from mxpeak.kernels.choose import dense
 from mxpeak.kernels.host.engine import blas
 from mxpeak.library.dense import least_squares
@@ -368,6 +369,52 @@ def test_tiny_and_huge_numbers() -> None:
                 x, info = mx.lstsq(A * of_A, b * of_b)
                 assert info.solved
                 assert np.abs(x - exact).max() <= 1e-12 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128, np.float32])
+@pytest.mark.parametrize("rank", [6, 5])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_solutions_outside_the_range_are_reported(dtype: Any, rank: int, transposed: bool) -> None:
+    A = random((20, 6)).astype(dtype)
+    A[:, rank:] = A[:, : 6 - rank]
+    A = A.T if transposed else A
+    b = A @ np.ones(A.shape[1], dtype)
+    end = dtype(1e30 if dtype == np.float32 else 1e300)
+    with pytest.warns(mx.NotSolvedWarning, match="x is beyond the range of"):
+        x, info = mx.lstsq(A / end, b * end)
+    assert not np.isfinite(x).all()
+    assert (info.outcome, info.backward_error) == (Outcome.NOT_FINITE, np.inf)
+    with pytest.warns(mx.IllConditionedWarning, match="x underflows"):
+        x, info = mx.lstsq(A * end, b / end)
+    assert info.ill_conditioned
+    assert info.backward_error > 1.0
+    assert info.error_bound is None or info.error_bound.normwise == np.inf
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-200, 1e-160, 1e160, 1e200, 1e300])
+def test_singular_values_and_errors_of_tiny_and_huge_matrices(size: float) -> None:
+    A, b = random((20, 6)), random(20, seed=2)
+    A[:, 5] = A[:, 0]
+    x, info = mx.lstsq(A, b)
+    y, of_scaled = mx.lstsq(A * size, b)
+    assert np.abs(y * size - x).max() <= 1e-13 * np.abs(x).max()
+    assert (of_scaled.rank, of_scaled.method, of_scaled.solved) == (5, "svd", True)
+    assert 0.0 < of_scaled.backward_error < 4.0
+    assert np.allclose(of_scaled.singular_values / size, info.singular_values, rtol=1e-12, atol=1e-14)
+
+
+def test_errors_of_fp32_numbers_that_fp64_factors_solve() -> None:
+    A = ((np.linalg.qr(random((40, 8)))[0] * np.geomspace(1.0, 1e-5, 8)) @ np.linalg.qr(random((8, 8)))[0]).astype("f")
+    b = A @ np.ones(8, "f")
+    with pytest.warns(mx.IllConditionedWarning, match="roundings of A and b"):
+        x, info = mx.lstsq(A, b)
+    assert (x.dtype, info.precision, info.fallback) == (np.float32, "fp64", True)
+    exact = exactly(A.astype(float), b.astype(float))
+    error = np.abs(x - exact)
+    assert 0.0 < error.max() <= info.error_bound.normwise * np.abs(x).max()
+    assert (error / np.abs(x)).max() <= info.error_bound.componentwise
+    assert info.backward_error * len(A) * info.u >= 0.1 * error.max() / np.abs(exact).max()
+    assert info.backward_error <= 1.0
 
 
 def test_gmres_refines_where_classical_refinement_stalls() -> None:

@@ -39,7 +39,7 @@ from mxpeak.solvers.condition import inverse_one_norm
 from mxpeak.solvers.forward_error import UNKNOWN, ErrorBound, bounds_of
 from mxpeak.solvers.krylov import cycle, restarted, started
 from mxpeak.solvers.refine import CLASSICAL_STEPS, GAIN, RESTART, columns_of
-from mxpeak.solvers.scaling import powers, scale_rows
+from mxpeak.solvers.scaling import powers, scale_rows, shifted
 
 #: GMRES ends a cycle when it has reduced the preconditioned residual by this factor, because the predicted residual has
 #: no more digits than R.
@@ -372,7 +372,7 @@ def svd_sensitivity(xp: Any, X: Block, R: Block, values: list[float], rank: int,
     if not kept:
         return 0.0
     kappa = values[0] / kept
-    relative = _quotients(xp, _norms(xp, R), values[0] * _norms(xp, X))
+    relative = _quotients(xp, _safe_norms(xp, R), values[0] * _safe_norms(xp, X))
     of_gap = values[0] / (kept - dropped) if kept > dropped else inf
     return u * max(of_gap * sqrt(max(len(X), len(R))), kappa * (1.0 + kappa * worst(relative.tolist())))
 
@@ -383,6 +383,20 @@ def unit_exponents(xp: Any, B: Block) -> list[int]:
     return [-frexp(size)[1] if size and not 1.0 / FAR < size < FAR else 0 for size in sizes.tolist()]
 
 
+def rounding(xp: Any, x: Block, X: Block, exponents: list[int]) -> ErrorBound:
+    """Return the largest changes of x by its conversion to X = 2^e_j x_j, relative to each column and to each entry.
+
+    The changes are inf if X overflows.
+    """
+    if X.dtype == x.dtype and not any(exponents):
+        return ErrorBound(0.0, 0.0)
+    back = shifted(xp, xp.astype(X, x.dtype, copy=False), [-e for e in exponents])
+    change, size = xp.abs(back - x), xp.abs(x)
+    of_columns = _quotients(xp, xp.max(change, axis=0), xp.max(size, axis=0))
+    of_entries = xp.max(_quotients(xp, change, size), axis=0)
+    return ErrorBound(worst(of_columns.tolist()), worst(of_entries.tolist()))
+
+
 def _is_complex(xp: Any, V: Block) -> bool:
     return bool(xp.isdtype(V.dtype, "complex floating"))
 
@@ -390,10 +404,10 @@ def _is_complex(xp: Any, V: Block) -> bool:
 def _stationarity(kernels: DenseKernels, A: Matrix, X: Block, R: Block, B: Block) -> list[float]:
     """Return the backward error of each column of X, in units of max(m, n)·u, given R, which is nearly B - A X."""
     xp, is_complex = kernels.xp, _is_complex(kernels.xp, A)
-    sizes, zeros = _norms(xp, A), xp.zeros((A.shape[1], B.shape[1]), dtype=A.dtype)
+    sizes, zeros = _safe_norms(xp, A), xp.zeros((A.shape[1], B.shape[1]), dtype=A.dtype)
     g = kernels.residual(zeros, A.T, xp.conj(R) if is_complex else R)
-    r, f = _norms(xp, R), _norms(xp, kernels.residual(B - R, A, X))
-    first = xp.sum(sizes[:, None] * _widest(xp, xp.abs(X)), axis=0) + _norms(xp, B)
+    r, f = _safe_norms(xp, R), _safe_norms(xp, kernels.residual(B - R, A, X))
+    first = xp.sum(sizes[:, None] * _widest(xp, xp.abs(X)), axis=0) + _safe_norms(xp, B)
     of_g = xp.max(_quotients(xp, _widest(xp, xp.abs(g)), sizes[:, None] * r), axis=0)
     of_g = xp.minimum(of_g, _quotients(xp, r, first))
     u = float(xp.finfo(A.dtype).eps) / 2
@@ -487,6 +501,13 @@ def _widest(xp: Any, V: Block) -> Block:
 def _norms(xp: Any, V: Block) -> Vector:
     """Return the two-norm of each column in fp64."""
     return xp.sqrt(xp.sum(_widest(xp, xp.abs(V)) ** 2, axis=0))
+
+
+def _safe_norms(xp: Any, V: Block) -> Vector:
+    """Return the two-norm of each column in fp64, without overflow or underflow of squares."""
+    sizes = _widest(xp, xp.abs(V))
+    scales = powers(xp.max(sizes, axis=0), xp)
+    return _norms(xp, sizes * scales) / scales
 
 
 def _quotients(xp: Any, a: Block, b: Block) -> Block:

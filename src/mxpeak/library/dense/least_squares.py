@@ -14,7 +14,7 @@ from mxpeak.errors import Outcome, UsageError
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.gradients import lstsq_differentiably
-from mxpeak.library.dense.info import Estimates, bound_text
+from mxpeak.library.dense.info import Estimates, bound_text, note_of_underflow
 from mxpeak.library.dense.inputs import block, columns, lies_well, right_hand_side
 from mxpeak.library.dense.solving import kernels_for
 from mxpeak.library.gradients import is_differentiated
@@ -32,6 +32,7 @@ from mxpeak.solvers.least_squares import (
     condition_number,
     error_bound,
     pseudoinverse_condition,
+    rounding,
     solve_augmented,
     solve_by_svd,
     svd_sensitivity,
@@ -254,11 +255,16 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
         B = shifted(xp, B, exponents)
         problem = _Problem(kernels, M, B, dtype, spans)
         solution = problem.solve(precision)
-        X = shifted(xp, solution.x, [exponent - e for e in exponents])
-        R = shifted(xp, solution.residual, [-e for e in exponents])
-        X, R = (xp.astype(V, B.dtype, copy=False)[:, : B.shape[1] if k else 0] for V in (X, R))
-    x, residual = (V if V.shape[1] == k else V[:, :k] + 1j * V[:, k:] for V in (X, R))
-    info = problem.info(solution, b.result(xp.reshape(residual, b.shape)), k, scaled=bool(exponent))
+        shifts = [exponent - e for e in exponents]
+        X, R = shifted(xp, solution.x, shifts), shifted(xp, solution.residual, [-e for e in exponents])
+        X, R = (xp.astype(V, B.dtype, copy=False) for V in (X, R))
+        changes = rounding(xp, solution.x, X, shifts)
+        X, R = (V[:, : B.shape[1] if k else 0] for V in (X, R))
+        if solution.values is not None and exponent:
+            solution.values = shifted(xp, solution.values, [-exponent])
+        x, residual = (V if V.shape[1] == k else V[:, :k] + 1j * V[:, k:] for V in (X, R))
+    residual = b.result(xp.reshape(residual, b.shape))
+    info = problem.info(solution, residual, k, changes, scaled=bool(exponent))
     return b.result(xp.reshape(x, (n, *b.shape[1:]))), info
 
 
@@ -298,6 +304,12 @@ class _LeastSquaresSolution:
     values: Any = None
 
 
+def _with_changes(bounds: Estimates, changes: ErrorBound) -> tuple[float, ...]:
+    """Return the bounds of the error of x after its conversion to the range of b, which caused these changes."""
+    left = 1.0 - changes.normwise
+    return tuple((bound + change) / left if left > 0.0 else inf for bound, change in zip(bounds.values(), changes))
+
+
 def _max_condition(name: str, factors: QrFactors) -> float:
     """Return the largest condition number of R in this precision at which refinement converges."""
     return min(COARSE / PRECISIONS[name].u, sqrt(SQUARED / factors.u))
@@ -325,9 +337,22 @@ class _Problem:
                 return solution
         return self._by_svd()
 
-    def info(self, solution: _LeastSquaresSolution, residual: Any, rhs: int, *, scaled: bool) -> LeastSquaresInfo:
-        """Return the diagnostics of a solution."""
-        m, n = self._A.shape
+    def info(
+        self, solution: _LeastSquaresSolution, residual: Any, rhs: int, changes: ErrorBound, *, scaled: bool
+    ) -> LeastSquaresInfo:
+        """Return the diagnostics of a solution; `changes` are those of x by its conversion to the range of b."""
+        (m, n), fallback = self._A.shape, bool(self._notes)
+        outcome, bounds, unit = solution.outcome, solution.bounds, max(m, n) * self._u
+        u = float(self._kernels.xp.finfo(self._A.dtype).eps) / 2  # that of the backward errors, which may be in fp64
+        history = [eta * u / self._u for eta in solution.history]
+        if changes.normwise:
+            history[-1] += changes.normwise / unit
+            bounds = None if bounds is None else Estimates(partial(_with_changes, bounds, changes))
+        if beyond_range := outcome is Outcome.SOLVED and changes.normwise == inf:
+            outcome = Outcome.NOT_FINITE
+            self._notes.append(f"x is beyond the range of {self._dtype}")
+        if underflows := not beyond_range and changes.normwise > LOST:
+            self._notes.append(note_of_underflow(self._dtype))
         if lost := not solution.sensitivity < LOST:
             self._notes.append(
                 "x may have no correct digit, because roundings of A and b change it by up to "
@@ -335,7 +360,7 @@ class _Problem:
                 "regularization"
             )
         return LeastSquaresInfo(
-            outcome=solution.outcome,
+            outcome=outcome,
             shape=(m, n),
             rhs=rhs,
             rank=solution.rank,
@@ -343,18 +368,18 @@ class _Problem:
             precision=solution.precision,
             why=self._why if not self._notes else "",
             iterations=solution.steps,
-            backward_error=solution.history[-1],
+            backward_error=history[-1],
             residual=residual,
             singular_values=solution.values,
             scaled=scaled,
-            fallback=len(self._notes) > lost,
-            ill_conditioned=lost,
+            fallback=fallback,
+            ill_conditioned=lost or underflows,
             message="\n".join(self._notes),
             u=self._u,
             times=self._spans.times,
-            history=tuple(solution.history),
+            history=tuple(history),
             _condition=solution.condition,
-            _bounds=solution.bounds,
+            _bounds=bounds,
         )
 
     def _widen(self) -> None:
