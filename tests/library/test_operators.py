@@ -90,6 +90,12 @@ def test_vectors_in_fp32_are_refined_to_fp64() -> None:
     assert residual(A, x, B) <= 1.1e-12
 
 
+def test_the_advice_after_stagnation_is_a_sentence() -> None:
+    _, info = mx.gmres(lambda x: (A @ x).astype(np.float32), B, restart=len(B))
+    assert not info.converged
+    assert "cycles gained less than 0.1%; use a preconditioner M" in info.message
+
+
 def test_preconditioners_may_change_from_step_to_step() -> None:
     """Flexible GMRES: each step solves with a different number of inner steps."""
     steps = 0

@@ -482,15 +482,16 @@ class GmresDriver:
                 f"scale the rows of A and b to similar sizes"
             )
         restart = self.plan.restart
-        longer = f"; use a restart larger than {restart}" if restart < self.n else ""
         other = "" if self.plan.choice.name == "lu" else self.remedy
+        instead = other.replace(", or ", "; use ", 1)
+        longer = f"; use a restart larger than {restart}{other}" if restart < self.n else instead
         return {
             Ending.OUT_OF_STEPS: f"maxiter={self._options.maxiter} steps were used; use a larger maxiter{other}",
             Ending.DIFFERENT_SCALES: (
                 "the rows of A and b differ so much in scale that no residual is small in all of them"
             ),
-            Ending.STALLED: f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{longer}{other}",
-            Ending.STALLED_IN_LOW_PRECISION: f"{self.title} stagnated in fp32{other}",
+            Ending.STALLED: f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{longer}",
+            Ending.STALLED_IN_LOW_PRECISION: f"{self.title} stagnated in fp32{instead}",
             Ending.ROUNDED_X: "x is below the range in which fp64 has all its digits: scale A down, or b up",
             Ending.NOT_FINITE: "the computation exceeded the range of fp64",
         }[ending]

@@ -152,7 +152,7 @@ def balanced(A: Csr, group: RankGroup = SERIAL) -> bool:
 def _ends(sums: Array, group: RankGroup) -> scaling.Ends:
     """Return the smallest and the largest sum over all ranks."""
     sums = sums.astype(np.float64)  # bincount returns integers for empty arrays
-    return -group.largest((-sums).max(initial=-np.inf)), group.largest(sums.max(initial=-np.inf))
+    return -group.largest(float((-sums).max(initial=-np.inf))), group.largest(float(sums.max(initial=-np.inf)))
 
 
 def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
