@@ -204,3 +204,11 @@ def test_complex_entries_of_some_blocks_only_are_one_error_on_all_ranks() -> Non
     assert told[0].startswith(
         "UsageError: rank 2: fn(i, j) returned complex128 for i = 2… and j = 0…, but real numbers"
     )
+
+
+@pytest.mark.parametrize("unit", [1.0, 1j])
+def test_a_complex_solution_beyond_the_range_causes_one_warning(unit: complex) -> None:
+    A = mx.DistributedMatrix.from_function(lambda i, j: 1e-300 * unit * (i == j), 3, comm=None)
+    with pytest.warns(mx.NotSolvedWarning, match="x is beyond the range"):  # any other warning is an error
+        x, _ = mx.solve(A, np.full(3, 1e10 + 1e10j))
+    assert np.isinf(x).all()

@@ -148,9 +148,17 @@ def test_an_x_beyond_the_range_is_warned_of_and_not_converged() -> None:
         X, info = mx.gmres(1e-300 * SMALL, [[3.0, 3e100], [4.0, 4e100]])
     assert not info.converged
     np.testing.assert_allclose(X[:, 0], 1e300)
+    with pytest.warns(mx.NotSolvedWarning, match="beyond the range of fp64"):  # and no other warning
+        mx.gmres(1e-300 * SMALL, [3e100 + 3e100j, 4e100 + 4e100j])
     with pytest.warns(mx.NotSolvedWarning):
         _, infos = gmres_on([0, 1, 2], 1e-300 * SMALL, np.array([3e100, 4e100]))
     assert {info.outcome for info in infos} == {Outcome.NOT_FINITE}
+
+
+def test_sums_of_rows_beyond_the_range_cause_no_warnings() -> None:
+    x, info = mx.gmres(4e307 * SMALL, [3.0, 4.0])
+    assert info.converged
+    np.testing.assert_allclose(x, 2.5e-308)
 
 
 @pytest.mark.parametrize("precision", ["mixed", "fp64", "fp32"])

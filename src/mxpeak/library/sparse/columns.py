@@ -13,6 +13,7 @@ from typing import Any
 
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import vector_type
+from mxpeak.kernels.arrays import without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.sparse.ranks import norm
 from mxpeak.solvers.gmres_driver import SolveResult
@@ -81,8 +82,10 @@ class Columns:
             return hypot(*(part * own for part, own in zip(parts, norms))) / size if size else 0.0
 
         longer = max(results, key=lambda part: part.steps)
+        with without_warnings():  # infinite parts cause no warnings
+            x = real.x + 1j * imag.x
         return SolveResult(
-            x=real.x + 1j * imag.x,
+            x=x,
             residual=both(part.residual for part in results),
             steps=longer.steps,
             cycles=longer.cycles,
