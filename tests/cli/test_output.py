@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mxpeak.cli import main as cli
-from mxpeak.cli.output import FaultTolerantStream, new_folder, show, write_new
+from mxpeak.cli.output import FaultTolerantStream, Folder, new_folder, show, write_new, write_result
 from mxpeak.cli.run_history import result_files, run_file
 from mxpeak.errors import ResourceError, UsageError
 from tests.support.cli import DAT, Bench, hpl_result, only_folder
@@ -302,6 +302,17 @@ def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+class Broken(io.StringIO):
+    """A stream that accepts no text."""
+
+    def __init__(self, error: OSError):
+        super().__init__()
+        self._error = error
+
+    def write(self, text: str) -> int:
+        raise self._error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "says"),
     [(BrokenPipeError(32, "Broken pipe"), 0, ""), (OSError(28, "No space left"), 5, "cannot write to stdout")],
@@ -314,14 +325,25 @@ def test_a_broken_stdout_does_not_end_the_run(
     code: int,
     says: str,
 ):
-    class Broken(io.StringIO):
-        def write(self, text: str) -> int:
-            raise error
-
-    monkeypatch.setattr(sys, "stdout", Broken())
+    monkeypatch.setattr(sys, "stdout", Broken(error))
     assert cli.main(["run", "hpl", "-N", "10,20"]) == code
     assert says in capsys.readouterr().err
     assert len(json.loads((only_folder() / "result.json").read_text())["results"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("missing", "json", "code"), [("", "-", 0), ("", None, 0), ("no folder", "copy.json", 0), ("no folder", "-", 5)]
+)
+def test_a_closed_pipe_is_an_error_only_if_no_file_has_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, json: str | None, code: int
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdout", Broken(BrokenPipeError(32, "Broken pipe")))
+    logged: list[str] = []
+    folder = Folder(tmp_path, (), missing)
+    assert write_result({"result.json": "{}"}, "a table", json, folder, logged.append) == code
+    assert [path.name for path in tmp_path.iterdir()] == ([] if code else [json if missing else "result.json"])
+    assert ("cannot write to stdout: Broken pipe, and no file contains the result" in logged[-1]) == (code == 5)
 
 
 def test_a_stream_keeps_its_first_error():

@@ -302,10 +302,15 @@ class FaultTolerantStream:
         self.write(text)
         self.flush()
 
-    def exit_code(self, log: Callable[[str], None], instead: str = "") -> int:
-        """Return the exit code for the first error. Log the error unless the reader has closed the pipe."""
-        if self.error is None or isinstance(self.error, BrokenPipeError):
+    def exit_code(self, log: Callable[[str], None], stored: Sequence[str]) -> int:
+        """Return the exit code for the first error, and log the error.
+
+        `stored` contains the files with the complete results. If there is one, the reader of a pipe may close it, which
+        is no error.
+        """
+        if self.error is None or (stored and isinstance(self.error, BrokenPipeError)):
             return ExitCode.VALID
+        instead = f"; see {stored[0]}" if stored else ", and no file contains the result"
         log(f"mxpeak: error: cannot write to stdout: {self.error.strerror}{instead}")
         return ExitCode.RESOURCE
 
@@ -355,4 +360,4 @@ def write_result(
         log(message)
         return ExitCode.RESOURCE
     log(folder.location(json or ""))
-    return stdout.exit_code(log, "" if folder.missing else f"; see {folder.path}/{result}")
+    return stdout.exit_code(log, writer.stored)

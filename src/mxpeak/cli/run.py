@@ -443,13 +443,7 @@ class Execution:
             return ExitCode.RESOURCE
         if not output.quiet:
             log(folder.location(output.json or ""))
-        if isinstance(self.stdout.error, BrokenPipeError) and not folder.missing:
-            return ExitCode.VALID  # the reader has closed the pipe; the files are complete
-        if self.stdout.error is not None:
-            instead = "" if folder.missing else f"; see {folder.path}/{RESULT}"
-            log(f"mxpeak: error: cannot write to stdout: {self.stdout.error.strerror}{instead}")
-            return ExitCode.RESOURCE
-        return ExitCode.VALID
+        return self.stdout.exit_code(log, self.writer.stored)
 
 
 def _verdict_code(results: list[Result], skipped: int) -> int:

@@ -21,7 +21,7 @@ from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
 
 if TYPE_CHECKING:
-    from mxpeak.cli.output import Folder
+    from mxpeak.cli.output import Folder, ResultWriter
     from mxpeak.cli.session import Session
     from mxpeak.watch.prometheus import Metrics
 
@@ -188,48 +188,50 @@ def metrics_trouble(metrics: Metrics, session: Session) -> int:
 
 def _show(body: dict[str, Any], output: ScanOutput, folder: Folder, session: Session) -> int:
     """Print the result of the scan, write its files, and return the exit code."""
-    from mxpeak.cli.output import FaultTolerantStream, write_new
+    from mxpeak.cli.output import FaultTolerantStream, ResultWriter
     from mxpeak.records import Caution, read_json
     from mxpeak.report.ci import cases_of_results, formatted
     from mxpeak.report.scan_text import scan_text, verdict
     from mxpeak.report.scans import result_of_scan
     from mxpeak.report.text import cautions
 
-    stdout, written = FaultTolerantStream(sys.stdout), to_json(body)
-    try:
-        try:
-            folder.write(RESULT, written)  # first, because printing may fail
-            if output.json not in (None, "-"):
-                write_new(Path(output.json or ""), written)
-        finally:
-            text = verdict(body) if output.quiet else scan_text(body)
-            if output.format != "text" and output.json != "-":
-                text = formatted(output.format, cases_of_results([result_of_scan(read_json(written))]))
-            stdout.say(written if output.json == "-" else text)
-            if not output.quiet:
-                session.log(cautions([Caution(**warning) for warning in body["warnings"]]).rstrip("\n"))
-        if output.write_exclude is not None:
-            write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
-        _write_more(body, written, output, folder)
-    except OSError as error:
-        session.log(f"mxpeak: error: cannot write {error.filename or folder.path}: {error.strerror}")
+    stdout, writer, written = FaultTolerantStream(sys.stdout), ResultWriter(folder), to_json(body)
+    if not folder.missing:
+        writer.result(folder.path / RESULT, written)  # first, because printing may fail
+    if output.json not in (None, "-"):
+        writer.result(Path(output.json or ""), written)
+    text = verdict(body) if output.quiet else scan_text(body)
+    if output.format != "text" and output.json != "-":
+        text = formatted(output.format, cases_of_results([result_of_scan(read_json(written))]))
+    stdout.say(written if output.json == "-" else text)
+    if not output.quiet:
+        session.log(cautions([Caution(**warning) for warning in body["warnings"]]).rstrip("\n"))
+    _write_more(body, written, output, writer)
+    if (message := writer.message()) is not None:
+        session.log(message)
         return ExitCode.RESOURCE
     if not output.quiet:
         session.log(folder.location(output.json or ""))
     failed = ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
-    return stdout.exit_code(session.log) or failed
+    return stdout.exit_code(session.log, writer.stored) or failed
 
 
-def _write_more(body: dict[str, Any], text: str, output: ScanOutput, folder: Folder) -> None:
-    """Write the page of the scan and, with --write-drain, the drain script."""
+def _write_more(body: dict[str, Any], text: str, output: ScanOutput, writer: ResultWriter) -> None:
+    """Write the exclude file, the page of the scan and, with --write-drain, the drain script."""
+    from mxpeak.cli.output import write_new
     from mxpeak.records import SCHEMA_RESULTS, read_json
     from mxpeak.report.html import html_report
     from mxpeak.report.scans import result_of_scan
     from mxpeak.verbs.scan.actions import drain_script
 
-    folder.write(PAGE, html_report({"schema": SCHEMA_RESULTS, "results": [result_of_scan(read_json(text))]}))
+    if output.write_exclude is not None:
+        try:
+            write_new(Path(output.write_exclude), excluded(body, output.exclude_format))
+        except OSError as error:
+            writer.error = writer.error or error
+    writer.file(PAGE, html_report({"schema": SCHEMA_RESULTS, "results": [result_of_scan(read_json(text))]}))
     if output.write_drain:
-        folder.write(DRAIN, drain_script(body["actions"]))
+        writer.file(DRAIN, drain_script(body["actions"]))
 
 
 def excluded(body: Mapping[str, Any], form: str) -> str:
