@@ -13,6 +13,8 @@ from mxpeak.foreign import UNSAFE
 
 SCHEMA_RESULT = "mxpeak.result/1"
 SCHEMA_RESULTS = "mxpeak.results/1"
+#: Measures of a scan in byte/s: memory reads, and copies from a device to the host and from the host to a device.
+SCANNED_BYTES = ("read", "d2h", "h2d")
 #: SI prefixes of rates above G, the largest first.
 PREFIXES = (("E", 1e18), ("P", 1e15), ("T", 1e12))
 

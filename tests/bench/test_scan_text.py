@@ -54,6 +54,33 @@ def test_each_that_stands_out_is_named_with_its_reasons() -> None:
     assert "of 8 ranks, 1 is slow and 2 are wrong exclude node[002,005-006]" in text
 
 
+def test_the_table_has_medians_the_largest_deviation_and_a_verdict_per_unit() -> None:
+    def rows(name: str) -> list[list[str]]:
+        lines = scan_text(BODIES[name]).splitlines()
+        head = next(k for k, line in enumerate(lines) if line.startswith("  rank  computes on"))
+        return [line.split() for line in lines[head : head + 3 + len(BODIES[name]["ranks"])] if line]
+
+    heads, units, first, *others = rows("slow and wrong")
+    assert heads == ["rank", "computes", "on", "LU", "GEMM", "read", "deviation", "verdict", "host"]
+    assert units == ["GFLOP/s", "TFLOP/s", "GB/s"]
+    assert first == ["0", "cores", "0-3", "250", "1.25", "11.0", "-0.1", "%", "ok", "node000"]
+    assert others[1] == ["2", "cores", "0-3", "153", "0.764", "6.72", "-38.9", "%", "SLOW", "node002"]
+    assert [row[8] for row in others] == ["ok", "SLOW", "ok", "ok", "WRONG", "WRONG", "ok"]
+    assert {row[8] for row in rows("half slow")[2:]} == {"undecided"}
+    assert rows("alone")[2][6:] == ["-", "ok", "node000"]
+
+
+@pytest.mark.parametrize("unit", ["rank", "group"])
+def test_of_many_measures_the_table_has_those_that_fit(unit: str) -> None:
+    body = scan_body(4)
+    for rank in body["ranks"]:
+        rank["rates"] |= {f"LU of {g} nodes": [1e12] for g in (2, 4, 8, 16)}
+    text = scan_text({**body, "unit": unit})
+    assert max(map(len, text.splitlines())) <= 80
+    assert ("2 nodes" in text) == (unit == "group")
+    assert "16 nodes" not in text
+
+
 def test_of_two_the_slow_one_is_compared_with_the_best() -> None:
     assert "rank 1 (node001, cores 0-3): LU at 50 % of the best in 3 of 3" in " ".join(scan_text(BODIES["two"]).split())
 
@@ -112,7 +139,7 @@ def test_what_is_decided_and_what_is_not_are_both_said() -> None:
 def test_what_a_device_said_of_itself_stands_with_its_slowness() -> None:
     text = " ".join(scan_text(BODIES["GPUs"]).split())
     assert "rank 3 (a-host-of-a-very-long-name.3, cuda:3, GPU-8a3e-5f1b-11): LU at 70 %" in text
-    assert "clock down to 1200 of 1980 MHz; limited by hardware thermal slowdown" in text
+    assert "clock down to 1200 of 1980 MHz; up to 91 °C; up to 480 W; limited by hardware thermal slowdown" in text
     assert "7 corrected memory errors, 3 of them during the scan" in text
 
 

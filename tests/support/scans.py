@@ -12,8 +12,8 @@ from mxpeak.verbs.scan.run import Record, result
 
 #: What a GPU says of itself while it is held back.
 HOT = (
-    SensorReading(1980.0, 1980.0, None, (), 4, 0),
-    SensorReading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0),
+    SensorReading(1980.0, 1980.0, None, (), 4, 0, power_w=480.0, temperature_c=62.0),
+    SensorReading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0, power_w=310.0, temperature_c=91.0),
 )
 
 
@@ -33,6 +33,7 @@ def scan_body(
     uuid: str | None = None,
     readings: tuple[SensorReading, ...] = (SensorReading(), SensorReading()),
     kinds: str = "",
+    copies: bool = False,
 ) -> dict[str, Any]:
     """Three rounds on ranks that are alike but for those that are slow by a factor, or have other bits."""
     records = []
@@ -50,7 +51,7 @@ def scan_body(
             "leads_unit": True,
         }
         share, bits = (slow or {}).get(rank, 1.0), (wrong or {}).get(rank, "aaa")
-        rates = {"lu": 2.5e11, "gemm": 1.25e12, "read": 1.1e10}
+        rates = {"lu": 2.5e11, "gemm": 1.25e12, "read": 1.1e10, **({"d2h": 5.5e10, "h2d": 5.4e10} if copies else {})}
         kind = kinds[rank] if kinds else "Invented 9000, 4 threads, openblas 0.3.30 Haswell"
         record = Record(where, kind, health=summary(readings))
         record.rates = {name: [share * rate * (1 + 1e-3 * (rank % 5))] * 3 for name, rate in rates.items()}

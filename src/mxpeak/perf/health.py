@@ -1,4 +1,4 @@
-"""Summarize clocks, throttling and memory errors of cores and GPUs during a computation."""
+"""Summarize clocks, temperature, power, throttling and memory errors of cores and GPUs during a computation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from mxpeak.perf.sensors.contract import SensorReading
 
 
 def summary(readings: Sequence[SensorReading]) -> dict[str, Any]:
-    """Summarize several readings: lowest clock, all throttling reasons, error counts, and increases of the counts."""
+    """Summarize several readings: extreme values, all throttling reasons, error counts, and increases of the counts."""
     first, last = readings[0], readings[-1]
     clocks = [reading.clock_mhz for reading in readings if reading.clock_mhz is not None]
     reasons = [reading.reasons for reading in readings if reading.reasons is not None]
     return {
         "clock_mhz": min(clocks, default=None),
         "max_clock_mhz": last.max_clock_mhz,
+        "max_temperature_c": max((r.temperature_c for r in readings if r.temperature_c is not None), default=None),
+        "max_power_w": max((r.power_w for r in readings if r.power_w is not None), default=None),
         "throttle_events": _since(first.throttled, last.throttled),
         "throttle_reasons": sorted({name for names in reasons for name in names}) if reasons else None,
         "ecc_corrected": last.ecc_corrected,

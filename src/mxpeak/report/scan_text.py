@@ -10,15 +10,17 @@ from typing import Any
 
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
-from mxpeak.records import size_text, three_digits
+from mxpeak.records import SCANNED_BYTES, size_text, three_digits
 
 WIDTH = 80
 #: Largest number of ranks in the table. If there are more ranks, the table contains only the first outliers.
 MOST_SHOWN = 16
-TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read"}
+TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read", "d2h": "D2H", "h2d": "H2D"}
 #: Width of the longest title of a measure.
 WIDEST = 16
-UNITS = {"lu": "FLOP/s", "gemm": "FLOP/s", "read": "B/s"}
+
+#: Width of a measure's column in the table of the ranks, and the least width of the host names.
+COLUMN, HOST = 8, 12
 
 Body = Mapping[str, Any]
 
@@ -199,12 +201,16 @@ def _group(body: Body, group: Body) -> str:
 
 
 def _spread(measure: str, values: Body) -> str:
-    scale, unit = _scale(values["best"], UNITS.get(measure, "FLOP/s"))
+    scale, unit = _scale(values["best"], _unit(measure))
     best, middle, worst = (three_digits(values[key] / scale) for key in ("best", "median", "worst"))
     reference = values.get("expected") or values.get(values["against"])
     spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / reference:.1f} %"
     least = "-" if values["least"] is None else three_digits(values["least"] / scale)
     return f"{measure_title(measure):{WIDEST}}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
+
+
+def _unit(measure: str) -> str:
+    return "B/s" if measure in SCANNED_BYTES else "FLOP/s"
 
 
 def _scale(rate: float, unit: str) -> tuple[float, str]:
@@ -219,27 +225,49 @@ def _rows(body: Body) -> list[Body]:
 
 
 def _table(body: Body, rows: Sequence[Body]) -> str:
-    """Return a table with one line per rank and one column per measure.
+    """Return a table with the medians of each unit over the rounds, its largest deviation and its verdict.
 
-    The entries are median rates over the rounds. The rates of a measure have the same unit for all ranks.
+    The rates of a measure have the same unit for all rows. The table omits the last measures if it would be too wide.
     """
-    measures = list(rows[0]["rates"])
+    where_width = 12 if _noun(body) == "rank" else 0  # a node computes on all of its ranks
+    measures = list(rows[0]["rates"])[: (WIDTH - HOST - 32 - where_width) // COLUMN]
     medians = {row["rank"]: {name: median(row["rates"][name]) for name in measures} for row in rows}
-    scales = {
-        name: _scale(max(rates[name] for rates in medians.values()), UNITS.get(name, "FLOP/s")) for name in measures
-    }
-    heads = "".join(f"{measure_title(name) + ' ' + scales[name][1]:>13}" for name in measures)
-    first = "rank" if all(_unit_ranks(row) == str(row["rank"]) for row in rows) else "ranks"
-    lines = [f"{first:>6}  {'computes on':<14}{heads}  host"]
+    scales = {name: _scale(max(rates[name] for rates in medians.values()), _unit(name)) for name in measures}
     sizes = Counter(map(_unit_ranks, body["ranks"]))
+
+    def line(ranks: str, where: str, figures: Sequence[str], deviation: str, verdict: str) -> str:
+        rates = "".join(f"{figure:>{COLUMN}}" for figure in figures)
+        return f"{ranks:>6}  {where:<{where_width}.{where_width}}{rates}{deviation:>11}  {verdict:<9}  "
+
+    first = "rank" if all(_unit_ranks(row) == str(row["rank"]) for row in rows) else "ranks"
+    heads = [TITLES.get(name, name.removeprefix("LU of ")) for name in measures]
+    lines = [line(first, "computes on", heads, "deviation", "verdict") + "host"]
+    lines.append(line("", "", [scales[name][1] for name in measures], "", "").rstrip())
     for row in rows:
-        rates = "".join(f"{three_digits(medians[row['rank']][name] / scales[name][0]):>13}" for name in measures)
-        size = sizes[_unit_ranks(row)]
-        where = _cores(row) if size == 1 else f"{size} ranks"
-        line = f"{_unit_ranks(row):>6}  {where:<14}{rates}  "
-        host, width = row["host"], WIDTH - len(line)  # host names are cut in the table only
-        lines.append(line + (host if len(host) <= width else f"{host[: width - 1]}…"))
+        figures = [three_digits(medians[row["rank"]][name] / scales[name][0]) for name in measures]
+        where = _cores(row) if sizes[_unit_ranks(row)] == 1 else f"{sizes[_unit_ranks(row)]} ranks"
+        text = line(_unit_ranks(row), where, figures, _deviation(body, row), _judged(body, row["rank"]))
+        host, width = row["host"], WIDTH - len(text)  # host names are cut in the table only
+        lines.append(text + (host if len(host) <= width else f"{host[: width - 1]}…"))
     return "\n".join(lines) + "\n"
+
+
+def _deviation(body: Body, row: Body) -> str:
+    """Return the largest deviation of the medians of a rank from the references of its group, in percent."""
+    group = next(group for group in body["groups"] if row["rank"] in group["ranks"])
+    references = {
+        name: values.get("expected") or values.get(values["against"]) for name, values in group["spreads"].items()
+    }
+    changes = [median(row["rates"][name]) / known - 1.0 for name, known in references.items() if known]
+    return f"{100 * max(changes, key=abs):+.1f} %" if changes else "-"
+
+
+def _judged(body: Body, rank: int) -> str:
+    """Return the verdict of a rank: WRONG, SLOW, undecided or ok."""
+    for name, word in (("wrong", "WRONG"), ("slow", "SLOW")):
+        if any(finding["rank"] == rank for finding in body[name]):
+            return word
+    return "undecided" if any(rank in finding["ranks"] for finding in body["undecided"]) else "ok"
 
 
 def _cores(rank: Body) -> str:
@@ -280,10 +308,14 @@ def _reference(body: Body, finding: Body) -> str:
 
 
 def health(record: Body) -> list[str]:
-    """Return texts about reduced clocks, throttling and memory errors, which may explain the defect of a rank."""
+    """Return texts about clocks, temperature, power, throttling and memory errors, which may explain a defect."""
     facts = []
     if record.get("clock_mhz") is not None and record.get("max_clock_mhz") is not None:
         facts.append(f"clock down to {record['clock_mhz']:.0f} of {record['max_clock_mhz']:.0f} MHz")
+    if record.get("max_temperature_c") is not None:
+        facts.append(f"up to {record['max_temperature_c']:.0f} °C")
+    if record.get("max_power_w") is not None:
+        facts.append(f"up to {record['max_power_w']:.0f} W")
     if record.get("throttle_events"):
         facts.append(f"throttled {count_text(record['throttle_events'], 'time')}")
     if record.get("throttle_reasons"):

@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from mxpeak.perf.sensors.contract import SensorReading, Sensors
-from mxpeak.records import Result
+from mxpeak.records import SCANNED_BYTES, Result
 from mxpeak.spans import Step
 
 #: Minimum number of seconds between two updates during a computation.
@@ -224,7 +224,7 @@ class Metrics(MetricsFile):
                 self._set("mxpeak_scan_ranks", float(len({rank["rank"] for rank in each})), finding=name)
             for host, measures in rates.items():
                 for measure, rounds in measures.items():
-                    unit = "bytes" if measure == "read" else "flops"
+                    unit = "bytes" if measure in SCANNED_BYTES else "flops"
                     self._set(f"mxpeak_scan_node_rate_{unit}", median(rounds), host=host, measure=measure)
             for action in body["actions"]:
                 self._set("mxpeak_scan_node_action", 1.0, host=action["host"], severity=action["severity"])

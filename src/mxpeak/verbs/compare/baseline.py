@@ -115,7 +115,7 @@ def _scans_in(path: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
 def _summary(file: str, body: Mapping[str, Any]) -> str:
     """Return the expected rates of each model as text, with the excluded nodes."""
     from mxpeak.layout.host_list import host_list
-    from mxpeak.records import bytes_rate_text, rate_text
+    from mxpeak.records import SCANNED_BYTES, bytes_rate_text, rate_text
     from mxpeak.report.scan_text import count_text, measure_title
 
     lines = [f"{file}: {count_text(len(body['models']), 'model')} from {count_text(len(body['of']), 'scan')}"]
@@ -123,7 +123,7 @@ def _summary(file: str, body: Mapping[str, Any]) -> str:
         healthy = f"{count_text(entry['ranks'], 'rank')} on {count_text(entry['nodes'], 'node')}"
         lines.append(f"{entry['model']}, {count_text(entry['threads'], 'thread')}: {healthy}")
         for name, rate in entry["rates"].items():
-            text = (bytes_rate_text if name == "read" else rate_text)(rate["expected"])
+            text = (bytes_rate_text if name in SCANNED_BYTES else rate_text)(rate["expected"])
             lines.append(f"  {measure_title(name):<6}{text:>14}, spread {100 * rate['sigma'] / rate['expected']:.1f} %")
         lines += [f"  excluded: {host_list(entry['excluded'])}"] * bool(entry["excluded"])
     return "\n".join(lines) + "\n"

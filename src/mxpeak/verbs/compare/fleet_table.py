@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mxpeak.layout.host_list import host_list
-from mxpeak.records import bytes_rate_text, rate_text
+from mxpeak.records import SCANNED_BYTES, bytes_rate_text, rate_text
 from mxpeak.report.columns import table
 from mxpeak.report.scan_text import measure_title
 from mxpeak.verbs.compare.fleet import VERDICTS, FleetChange, MeasureChange
@@ -68,7 +68,7 @@ def fleet_text(fleet: FleetChange, different: Mapping[str, Sequence[str]]) -> st
 
 
 def _row(node: str, measure: str, change: MeasureChange, verdict: str) -> list[str]:
-    rate = bytes_rate_text if measure == "read" else rate_text
+    rate = bytes_rate_text if measure in SCANNED_BYTES else rate_text
     percents = [_percent(change.noise), _percent(change.spread)]
     figures = [rate(change.before), rate(change.after), f"{100 * change.change:+.1f} %"]
     return [node, measure_title(measure), *figures, *percents, _loud(verdict)]

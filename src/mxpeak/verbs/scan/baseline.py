@@ -29,7 +29,7 @@ SCHEMA = "mxpeak.scan-baseline/1"
 #: Settings that determine the work of a scan.
 PROBLEM = ("n", "nb", "precision", "unit_ranks")
 #: Measures of each unit; measures of groups of nodes also depend on the other nodes.
-MEASURES = ("lu", "gemm", "read")
+MEASURES = ("lu", "gemm", "read", "d2h", "h2d")
 CALLED = {"n": "N", "nb": "NB", "precision": "the precision", "unit_ranks": "the number of ranks per unit"}
 #: The value of a setting that older scans do not contain.
 ADDED = {"unit_ranks": 1}
@@ -115,7 +115,9 @@ def baseline_of(scans: Sequence[tuple[str, Body]], tolerance: float) -> dict[str
 
 def _model(model: str, threads: int, places: Sequence[Sequence[Body]], bad: set[str], tolerance: float) -> Body:
     """Return the expected measurements of one model; `places` contains the records of each rank in all scans."""
-    pool = [_pooled(k, records) for k, records in enumerate(places)]
+    every = [record["rates"] for records in places for record in records]
+    measured = [name for name in MEASURES if all(name in rates for rates in every)]
+    pool = [_pooled(k, records, measured) for k, records in enumerate(places)]
     outliers = {finding.rank for name in pool[0].rates for finding in _slow(pool, name, tolerance)}
     kinds = {member.kind: [other for other in pool if other.kind == member.kind] for member in pool}
     for members in kinds.values():
@@ -148,14 +150,14 @@ def _model(model: str, threads: int, places: Sequence[Sequence[Body]], bad: set[
     }
 
 
-def _pooled(number: int, records: Sequence[Body]) -> RankRates:
+def _pooled(number: int, records: Sequence[Body], measured: Sequence[str]) -> RankRates:
     """Return the measurements of one rank in all scans; the bits are those of its newest kind."""
     kind = records[-1]["kind"]
-    rates = {name: [rate for record in records for rate in record["rates"][name]] for name in MEASURES}
+    rates = {name: [rate for record in records for rate in record["rates"][name]] for name in measured}
     bits = {
         name: [digest for record in records if record["kind"] == kind for digest in record["bits"].get(name, ())]
         for name in records[-1]["bits"]
-        if name in MEASURES
+        if name in measured
     }
     return RankRates(number, kind, rates, bits)
 
