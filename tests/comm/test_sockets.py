@@ -231,6 +231,24 @@ def test_who_waits_for_a_rank_that_has_gone_is_told_and_what_it_sent_before_arri
     assert on_ranks(2, body) == ["told", "left"]
 
 
+def test_ranks_agree_within_a_limit_and_a_rank_that_does_not_come_is_no_longer_waited_for() -> None:
+    def body(comm: Sockets) -> str:
+        assert comm.agree_within(True, 30.0) is True
+        assert comm.agree_within(comm.rank == 0, 30.0) is False
+        if comm.rank == 1:
+            begin = monotonic()
+            assert comm.agree_within(False, 0.3) is None
+            assert 0.3 <= monotonic() - begin < 5.0
+            with pytest.raises(LostRankError, match="rank 1 has closed its connections"):
+                comm.barrier()
+            return "closed"
+        with pytest.raises(LostRankError, match="rank 1 has ended"):
+            comm.irecv(np.zeros(2), 1, 8).wait()
+        return "told"
+
+    assert on_ranks(2, body) == ["told", "closed"]
+
+
 def test_a_message_that_cannot_be_read_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where memory runs out: the rank that waits is told, instead of waiting for ever."""
 

@@ -38,6 +38,9 @@ IN_ORDER = [
     "-",
 ]
 SIZES = (1, 2, 3)
+#: Where rank 0 waits while the function of rank 1 raises: nowhere, in a group of the user, or in the solver's; and
+#: whether the script catches the error.
+RAISES = ("alone", "other group", "same group", "caught")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,10 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     checks["alone"] = Check(1, module, "alone", tuple(SOLVE), str(folder))
     checks["abort"] = Check(3, module, "ends", ("7",))
     checks["killed"] = Check(3, module, "ends", ("killed",))
+    for kind in RAISES:
+        checks[f"operator {kind}"] = Check(2, module, "operator", (kind,))
+    checks["describes"] = Check(3, module, "describes")
+    checks["connects alone"] = Check(2, module, "connects_alone")
     checks["late"] = Check(2, module, "posts_late")
     checks["raises"] = Check(2, module, "raises", (*SOLVE, "--grid", "1x2"), str(folder))
     return run_checks(checks, folder)
@@ -141,3 +148,38 @@ def test_a_message_to_a_rank_that_has_gone_fails_only_after_a_signal_had_time_to
     done = outcomes["late"]
     assert done.stdout[0] == "heard\n", done.stderr[0]
     assert done.codes == [0, 0]
+
+
+@pytest.mark.parametrize("kind", RAISES)
+def test_an_error_that_a_function_raises_on_one_rank_ends_all_ranks(outcomes: dict[str, Outcome], kind: str) -> None:
+    done = outcomes[f"operator {kind}"]
+    assert done.codes == [1, 1], done.stderr
+    assert done.stdout == ["", ""]
+    assert "rank 1: OSError: the table is gone" in done.stderr[1]
+    assert ("did not join this rank within 1 s" in done.stderr[1]) == (kind != "alone")
+    if kind == "alone":
+        assert "rank 1: OSError: the table is gone" in done.stderr[0]
+    if kind == "same group":
+        assert "Connection closed by peer" in done.stderr[0]
+    if kind == "caught":
+        assert "all 2 ranks of 0 to 1 cannot communicate" in done.stderr[1]
+
+
+def test_the_watchdog_learns_what_a_rank_waits_for_with_the_numbers_of_the_whole_program(
+    outcomes: dict[str, Outcome],
+) -> None:
+    done = outcomes["describes"]
+    assert done.codes == [0, 0, 0], done.stderr
+    assert done.stdout[2].splitlines() == [
+        "a message from rank 1",
+        "the broadcast of rank 1",
+        "the broadcast of rank 1",
+        "a reduction over all 2 ranks of 1 to 2",
+        "a message to be received by rank 1",
+    ]
+
+
+def test_a_rank_that_does_not_connect_to_a_new_group_is_reported_after_the_limit(outcomes: dict[str, Outcome]) -> None:
+    done = outcomes["connects alone"]
+    assert done.codes == [1, 0]
+    assert "rank 0 could not connect to the ranks 0-1: " in done.stderr[0]

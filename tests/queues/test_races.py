@@ -132,6 +132,9 @@ NOT_NEEDED = {
 NOT_MET = {
     ("comm/transports/gloo.py", "Message.test"),
     ("comm/transports/gloo.py", "Message.wait"),
+    ("comm/transports/gloo.py", "Message._await_work"),
+    ("comm/transports/gloo.py", "Group.close"),
+    ("comm/transports/torchdist.py", "TorchDist._is_complete_within"),
     ("comm/transports/torchdist.py", "TorchDist.gather_objects"),
     ("comm/transports/torchdist.py", "TorchDist._object_of"),
     ("comm/transports/nccl.py", "connected"),

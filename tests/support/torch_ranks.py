@@ -16,9 +16,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm.base import Task, all_of
+from mxpeak.comm.base import Task, all_of, waits_for
 from mxpeak.comm.devices import check_device_messages
-from mxpeak.comm.transports import nccl
+from mxpeak.comm.transports import gloo, nccl, torchdist
 from mxpeak.runtime.launch import local_rank, start
 from tests.support.communicator_checks import check
 from tests.support.tensor_checks import Device, Staged, check_tensors
@@ -264,6 +264,70 @@ def ends() -> None:
     if comm.rank == 2:  # one that computes notices at its next message that another was killed
         time.sleep(2 if sys.argv[1] == "killed" else 60)
     comm.barrier()
+
+
+def operator() -> None:
+    """A function raises on rank 1 while rank 0 waits for it there, or does not; an uncaught error ends a script so."""
+    import mxpeak as mx
+    from mxpeak.distributed import rank_group
+    from mxpeak.library.communicators import communicator
+
+    kind = sys.argv[1]
+    rank_group.PATIENCE_S = rank_group.FIRST_PATIENCE_S = 1.0
+    world = communicator("world")
+    groups = {"alone": None, "other group": world.split(0, world.rank), "same group": world}
+    group = groups.get(kind, groups["other group"])
+
+    def multiply(x: Any) -> Any:
+        if world.rank == 1:
+            raise OSError("the table is gone")
+        if group is not None:
+            group.bcast_object(None, root=1)
+        return 2.0 * x
+
+    try:
+        try:
+            mx.gmres(multiply, np.arange(100.0), comm="world")
+        except mx.MxpeakError as error:
+            if kind != "caught":
+                raise
+            print(error, file=sys.stderr, flush=True)
+            mx.gmres(lambda x: 2.0 * x, np.arange(100.0), comm="world")
+        print("went on", flush=True)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def describes() -> None:
+    """What the watchdog is told while ranks 1 and 2, which are a group of their own, wait for each other."""
+    comm: Any = start("torch")
+    part = comm.split(None if comm.rank == 0 else 0, comm.rank)
+    x = np.zeros(1)
+    for wait in (
+        lambda: part.irecv(x, 0, 3).wait() if comm.rank == 2 else part.isend(x, 1, 3).wait(),
+        lambda: Task(all_of([part.ibcast(x, 0)])).wait(),
+        lambda: part.bcast_object("object"),
+        lambda: part.barrier(),
+        lambda: part.split(0, 0),
+    ):
+        if comm.rank == 1:
+            time.sleep(0.3)
+        if comm.rank == 2:
+            threading.Timer(0.15, lambda: print(waits_for(), flush=True)).start()
+        if comm.rank > 0:
+            wait()
+    assert not waits_for()
+    comm.barrier()
+
+
+def connects_alone() -> None:
+    """Rank 1 does not connect to a new group within the time limit of rank 0."""
+    comm: Any = start("torch")
+    if comm.rank == 1:
+        torchdist.Group = lambda *arguments: time.sleep(4) or sys.exit(0)  # type: ignore[misc]
+    gloo.MEETING = timedelta(seconds=1)
+    comm.split(0, comm.rank)
 
 
 def posts_late() -> None:

@@ -111,7 +111,7 @@ SHARED_S = 1e-4
 #: The fraction of a wait that sleeping may add to it, and the shortest useful sleep.
 LATER, NAP_S = 1 / 8, 1e-4
 #: The requests that this process waits for, the innermost one last; the watchdog reports these requests.
-WAITED_FOR: list[Request] = []
+WAITED_FOR: list[Request | LibraryWait] = []
 
 
 class Idling:
@@ -143,7 +143,7 @@ class Repeated(Request, Protocol):
         """Start all messages; the messages of the previous start must be complete."""
 
 
-def about(request: Request | None) -> str:
+def about(request: Request | LibraryWait | None) -> str:
     """Return the description of a request, such as `a message from rank 3`, or '' if the request has none.
 
     Ranks are numbered as in the whole program.
@@ -152,12 +152,31 @@ def about(request: Request | None) -> str:
     return say()
 
 
-def awaited() -> Request | None:
+def awaited() -> Request | LibraryWait | None:
     """Return the innermost request that this process waits for, or None if it does not wait.
 
     Other threads may call this function.
     """
     return next(reversed(WAITED_FOR[:]), None)
+
+
+class LibraryWait:
+    """A context in which this process waits inside a library for something with a description."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str):
+        self._what = what
+
+    def about(self) -> str:
+        """Return the description."""
+        return self._what
+
+    def __enter__(self) -> None:
+        WAITED_FOR.append(self)
+
+    def __exit__(self, *error: object) -> None:
+        WAITED_FOR.pop()
 
 
 def waits_for() -> str:
@@ -226,7 +245,7 @@ class Communicator(Protocol):
     def agree_within(self, ok: bool, limit_s: float) -> bool | None:
         """Return whether `ok` is true on all ranks, or None if not all of them call this method within the limit.
 
-        Libraries without this limit wait longer. After None, the communicator must not be used again.
+        Virtual ranks have their own limit. After None, the communicator must not be used again.
         """
         return self.agree(ok)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, NoReturn
@@ -18,7 +18,9 @@ NOTICE_S, END_S = 2.0, 5.0
 #: first.
 SIGNAL_S = 5.0
 #: Keys of the store.
-ABORTED, NOTICED, ENDED = "mxpeak/aborted", "mxpeak/noticed", "mxpeak/ended"
+ABORTED, NOTICED, FAILED, ENDED = "mxpeak/aborted", "mxpeak/noticed", "mxpeak/failed", "mxpeak/ended"
+#: Seconds within which all ranks must raise an uncaught error, so that no rank aborts the others.
+LEAVE_S = 5.0
 #: Set when this process has found the key that ends the program.
 ABORT_SEEN = threading.Event()
 
@@ -50,13 +52,44 @@ def abort(store: Any, code: int) -> NoReturn:
     exit_now(code)
 
 
-def _meet(store: Any, size: int, key: str, limit_s: float) -> None:
-    """Wait until `size` ranks have called this function with the same key, for at most `limit_s` seconds."""
+def _meet(store: Any, size: int, key: str, limit_s: float) -> bool:
+    """Wait until `size` ranks have called this function with the same key, for at most `limit_s` seconds.
+
+    Return whether they have, or whether the rank with the store has ended.
+    """
     until = monotonic() + limit_s
     with suppress(RuntimeError):  # the rank with the store has left, because all had arrived or after its own wait
         store.add(key, 1)
-        while store.add(key, 0) < size and monotonic() < until:
+        while store.add(key, 0) < size:
+            if monotonic() > until:
+                return False
             sleep(0.01)
+    return True
+
+
+def all_fail_within(store: Any, size: int, limit_s: float) -> bool:
+    """Return whether all ranks call this function within the limit."""
+    return _meet(store, size, FAILED, limit_s)
+
+
+def end_all_after_uncaught_errors(fails_alone: Callable[[], bool], abort: Callable[[int], None]) -> None:
+    """Make an uncaught exception on this rank end all ranks, unless this process is interactive.
+
+    Otherwise, the other ranks would wait for this rank. `fails_alone` returns whether other ranks continue, and `abort`
+    ends all ranks with an exit code.
+    """
+    if hasattr(sys, "ps1") or sys.flags.interactive or getattr(sys.excepthook, "ends_all_ranks", False):
+        return
+    show = sys.excepthook
+
+    def end_all(*error: Any) -> None:
+        show(*error)
+        sys.stderr.flush()
+        if fails_alone():
+            abort(1)
+
+    end_all.ends_all_ranks = True  # type: ignore[attr-defined]
+    sys.excepthook = end_all
 
 
 class Watch:

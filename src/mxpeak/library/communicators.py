@@ -46,9 +46,13 @@ def _world() -> Communicator:
     """
     comm = launch.start()
     if comm.name == "mpi":
-        from mxpeak.comm.transports.mpi import end_all_after_uncaught_errors
+        from mxpeak.comm.transports import mpi
 
-        end_all_after_uncaught_errors(comm)  # type: ignore[arg-type]
+        mpi.end_all_after_uncaught_errors(comm)  # type: ignore[arg-type]
+    elif comm.name == "torch":
+        from mxpeak.comm.transports import torchdist
+
+        torchdist.end_all_after_uncaught_errors(comm)  # type: ignore[arg-type]
     return comm
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import count
 from time import sleep
@@ -16,11 +16,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from mxpeak.comm.base import LibraryWait
 from mxpeak.comm.shutdown import ABORT_SEEN, POLL_S, SIGNAL_S
+from mxpeak.errors import MxpeakError
 
-#: The libraries require a time limit, but none is useful: ranks may sleep for hours while others run a case. Ranks
-#: that wait for a rank detect its death immediately, and the watchdog reports a rank that stalls.
+#: Time within which the ranks of a group must connect.
+MEETING = timedelta(minutes=5)
+#: The libraries require a time limit for messages, but none is useful: ranks may sleep for hours while others run a
+#: case. Ranks that wait for a rank detect its death immediately, and the watchdog reports a rank that stalls.
 TIMEOUT = timedelta(days=365)
+#: Tag of a message that no rank sends, and the time limit of its receive, with which a group closes its connections.
+CLOSE, CLOSE_LIMIT = 6700, timedelta(milliseconds=1)
 
 
 def _line(array: Any) -> Any:
@@ -63,24 +69,31 @@ def no_error_of_its_own() -> Iterator[None]:
         raise
 
 
-def await_work(work: Any) -> None:
-    """Wait until a Gloo operation is complete; raise no error if another rank has ended the program."""
-    with no_error_of_its_own():
+def await_work(work: Any, what: str) -> None:
+    """Wait until a collective operation is complete; raise no error if another rank has ended the program.
+
+    The watchdog reports the description `what`.
+    """
+    with LibraryWait(what), no_error_of_its_own():
         work.wait()
 
 
 class Message:
-    """A send or receive with Gloo.
+    """A send or receive with Gloo, and its description with the rank of the peer.
 
     Gloo can wait for a message but not test it; `test` therefore starts a thread that waits.
     """
 
-    __slots__ = ("_buffer", "_error", "_waiter", "_work")
+    __slots__ = ("_buffer", "_error", "_waiter", "_what", "_work")
 
-    def __init__(self, work: Any, buffer: Any):
-        self._work, self._buffer = work, buffer  # the buffer must outlive the message
+    def __init__(self, work: Any, buffer: Any, what: str):
+        self._work, self._buffer, self._what = work, buffer, what  # the buffer must outlive the message
         self._waiter: threading.Thread | None = None
         self._error: Exception | None = None
+
+    def about(self) -> str:
+        """Return the description of the message, such as `a message from rank 3`."""
+        return self._what
 
     def test(self) -> bool:
         """Return whether the waiting thread has completed the message; the first call starts the thread."""
@@ -94,16 +107,21 @@ class Message:
 
     def wait(self) -> None:
         """Wait for the message, and raise the error of the waiting thread if it failed."""
-        if self._waiter is None:
-            await_work(self._work)
-            return
-        self._waiter.join()
+        with LibraryWait(self._what):
+            if self._waiter is None:
+                self._await_work()
+                return
+            self._waiter.join()
         if self._error is not None:
             raise self._error
 
+    def _await_work(self) -> None:
+        with no_error_of_its_own():
+            self._work.wait(TIMEOUT)
+
     def _run(self) -> None:
         try:
-            await_work(self._work)
+            self._await_work()
         except Exception as error:
             self._error = error
 
@@ -122,20 +140,47 @@ def quiet_stdout() -> Iterator[None]:
 
 
 class Group:
-    """The state that all communicators of a group share: store, Gloo process group, and a counter of splits."""
+    """The state that all communicators of a group share: store, Gloo process group, and a counter of splits.
 
-    def __init__(self, store: Any, rank: int, size: int):
+    `world` contains the numbers of the ranks in the whole program. Raises RuntimeError if the ranks do not connect
+    within MEETING.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, world: Sequence[int] | None = None):
         self.store, self.rank, self.size = store, rank, size
+        self.world: Sequence[int] = range(size) if world is None else world
+        self.everyone = f"all {size} ranks of {self.world[0]} to {self.world[-1]}"
         self.splits = count()
-        with quiet_stdout():
-            self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, TIMEOUT)
+        self._is_closed = False
+        with quiet_stdout(), LibraryWait(f"the connections of {self.everyone}"):
+            self._gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, MEETING)
+        self._gloo.set_timeout(TIMEOUT)
+
+    @property
+    def gloo(self) -> Any:
+        """Return Gloo's process group; raise an error after `close`."""
+        if self._is_closed:
+            raise MxpeakError(
+                f"{self.everyone} cannot communicate, because an earlier error was raised on some ranks only; do not "
+                "catch that error"
+            )
+        return self._gloo
+
+    def close(self) -> None:
+        """Close the connections, so that the other ranks raise errors instead of waiting for this rank."""
+        self._is_closed = True
+        with suppress(RuntimeError):  # Gloo closes all connections of a group after a receive that is too late
+            other = (self.rank + 1) % self.size
+            self._gloo.recv([torch.empty(1)], other, CLOSE).wait(CLOSE_LIMIT)
 
     def send(self, message: torch.Tensor, dest: int, tag: int) -> Message:
         """Start to send to rank `dest`; if a rank has ended, Gloo raises the error here and not in `wait`."""
         with no_error_of_its_own():
-            return Message(self.gloo.send([message], dest, tag), message)
+            what = f"a message to be received by rank {self.world[dest]}"
+            return Message(self.gloo.send([message], dest, tag), message, what)
 
     def recv(self, message: torch.Tensor, source: int, tag: int) -> Message:
         """Start to receive from rank `source`; if a rank has ended, Gloo raises the error here and not in `wait`."""
         with no_error_of_its_own():
-            return Message(self.gloo.recv([message], source, tag), message)
+            what = f"a message from rank {self.world[source]}"
+            return Message(self.gloo.recv([message], source, tag), message, what)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from math import inf
@@ -24,6 +23,7 @@ mpi4py.rc.thread_level = "funneled"  # only the main thread communicates, so MPI
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
 
+from mxpeak.comm import shutdown  # noqa: E402
 from mxpeak.comm.base import (  # noqa: E402
     ARRAYS,
     LOOK_S,
@@ -387,8 +387,6 @@ def of_user(comm: Any) -> Mpi:
 
 #: Tags of the messages by which ranks with an uncaught error find out whether all ranks have one.
 FAILED, LEAVE = 7901, 7902
-#: Seconds in which all ranks must fail to leave without MPI_Abort.
-LEAVE_S = 5.0
 
 
 def end_all_after_uncaught_errors(comm: Mpi) -> None:
@@ -396,20 +394,12 @@ def end_all_after_uncaught_errors(comm: Mpi) -> None:
 
     Otherwise, the other ranks would wait for this rank, which waits for them in MPI_Finalize.
     """
-    if comm.size < MPI.COMM_WORLD.Get_size() or comm.size == 1 or hasattr(sys, "ps1") or sys.flags.interactive:
-        return
-    if getattr(sys.excepthook, "ends_all_ranks", False):
-        return
-    show = sys.excepthook
 
-    def end_all(*error: Any) -> None:
-        show(*error)
-        sys.stderr.flush()
-        if not (MPI.Is_finalized() or comm.all_fail_within(LEAVE_S)):
-            comm.abort(1)
+    def fails_alone() -> bool:
+        return not (MPI.Is_finalized() or comm.all_fail_within(shutdown.LEAVE_S))
 
-    end_all.ends_all_ranks = True  # type: ignore[attr-defined]
-    sys.excepthook = end_all
+    if comm.size == MPI.COMM_WORLD.Get_size() > 1:
+        shutdown.end_all_after_uncaught_errors(fails_alone, comm.abort)
 
 
 def world() -> Mpi:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mxpeak.comm.base import FAMILY
+from mxpeak.comm.base import FAMILY, LibraryWait
 from mxpeak.comm.transports.gloo import TIMEOUT, Group
 
 #: Communicators for messages. Families of tags share communicators cyclically, so that concurrent families have
@@ -128,7 +128,8 @@ class Channels:
 
     def __init__(self, group: Group):
         stores = [dist.PrefixStore(f"nccl{i}", group.store) for i in range(1 + CHANNELS)]
-        self.collective, *others = [connected(store, group.rank, group.size) for store in stores]
+        with LibraryWait(f"the NCCL connections of {group.everyone}"):
+            self.collective, *others = [connected(store, group.rank, group.size) for store in stores]
         self._messages = [Channel(nccl) for nccl in others]
 
     def of(self, tag: int) -> Channel:

@@ -52,6 +52,7 @@ class Mail(Post):
         super().__init__()
         self.members: dict[tuple[Any, ...], Sequence[int]] = {(): range(len(lines) + 1)}
         self._rank, self._lines, self._lost = rank, lines, set[int]()
+        self._is_closed = False
         for other, line in lines.items():
             threading.Thread(target=self._fill, args=(other, line), daemon=True).start()
 
@@ -84,20 +85,33 @@ class Mail(Post):
             self._gone(self._source(address))
         return False
 
+    def arrives_within(self, address: tuple[Any, ...], limit_s: float) -> bool:
+        """Wait for a message until the limit, and return whether it has arrived.
+
+        Raises LostRankError if its sender has ended.
+        """
+        with self._lock:
+            return address in self._boxes or self._arrives(address, max(0.0, limit_s))
+
     def close(self) -> None:
         """Close all connections, so that the other ranks detect the end of this rank."""
+        self._is_closed = True
         for line in self._lines.values():
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
             line.close()
 
     def _wait(self, address: tuple[Any, ...]) -> None:
+        self._arrives(address, None)
+
+    def _arrives(self, address: tuple[Any, ...], limit_s: float | None) -> bool:
         source = self._source(address)
         came = self._waiting[address] = threading.Condition(self._lock)
-        came.wait_for(lambda: address in self._boxes or source in self._lost)
+        came.wait_for(lambda: address in self._boxes or source in self._lost, limit_s)
         del self._waiting[address]
-        if address not in self._boxes:
+        if address not in self._boxes and source in self._lost:
             self._gone(source)
+        return address in self._boxes
 
     def _source(self, address: tuple[Any, ...]) -> int:
         group, source, _, _ = address
@@ -122,6 +136,8 @@ class Mail(Post):
                 came.notify()
 
     def _gone(self, rank: int) -> NoReturn:
+        if self._is_closed:
+            raise LostRankError(f"rank {self._rank} has closed its connections after an error or an interruption")
         raise LostRankError(f"rank {rank} has ended")
 
 
@@ -130,6 +146,20 @@ class Sockets(Threads):
 
     name = "sockets"
     _post: Mail
+
+    def agree_within(self, ok: bool, limit_s: float) -> bool | None:
+        """Return whether `ok` is true on all ranks, or None if not all of them call this method within the limit.
+
+        After the limit, close the connections, so that the other ranks do not wait for this rank.
+        """
+        tag, until = self._next("exchange"), monotonic() + limit_s
+        for dest in range(self.size):
+            self._post.put((self._group, self.rank, dest, tag), ok)
+        answers = [(self._group, source, self.rank, tag) for source in range(self.size)]
+        if not all(self._post.arrives_within(answer, until - monotonic()) for answer in answers):
+            self._post.close()
+            return None
+        return all([self._post.take(answer) for answer in answers])
 
     def abort(self, code: int) -> None:
         """Close the connections without ending the process, because the process belongs to the cluster."""

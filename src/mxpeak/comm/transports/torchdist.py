@@ -10,9 +10,11 @@ import os
 import socket
 from atexit import register
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from datetime import timedelta
 from functools import partial
+from math import inf
 from pickle import dumps, loads
 from typing import Any, NoReturn
 
@@ -20,14 +22,14 @@ import torch
 import torch.distributed as dist
 
 from mxpeak.async_buffer import fulfilled
-from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
+from mxpeak.comm import shutdown
+from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, LibraryWait, Request, Transport, arrival
 from mxpeak.comm.shutdown import Watch, abort, exit_now, leave
 from mxpeak.comm.transports import nccl
-from mxpeak.comm.transports.gloo import Group, as_bytes, as_tensor, await_work
-from mxpeak.errors import UsageError
+from mxpeak.comm.transports.gloo import MEETING, Group, as_bytes, as_tensor, await_work, no_error_of_its_own
+from mxpeak.errors import MxpeakError, UsageError
+from mxpeak.layout.cores import short_list
 
-#: Time within which all ranks must connect.
-MEETING = timedelta(minutes=5)
 OBJECTS = 6600  # the tag of objects; a multiple of FAMILY
 #: Actions that a rank runs when it ends, after it has waited for the other ranks.
 _leaving: list[Callable[[], None]] = []
@@ -36,10 +38,14 @@ _leaving: list[Callable[[], None]] = []
 class _Collective:
     """A running collective operation; for GPU memory, the stream waits for it."""
 
-    __slots__ = ("_buffer", "_work")
+    __slots__ = ("_buffer", "_what", "_work")
 
-    def __init__(self, work: Any, buffer: Any):
-        self._work, self._buffer = work, buffer
+    def __init__(self, work: Any, buffer: Any, what: str):
+        self._work, self._buffer, self._what = work, buffer, what
+
+    def about(self) -> str:
+        """Return the description of the operation, such as `the broadcast of rank 3`."""
+        return self._what
 
     def test(self) -> bool:
         """Return whether the operation is complete; raise its error if it has failed.
@@ -53,7 +59,7 @@ class _Collective:
 
     def wait(self) -> None:
         """Wait for the operation on the host or, for GPU memory, in the current stream."""
-        await_work(self._work)
+        await_work(self._work, self._what)
 
 
 class TorchDist(Communicator):
@@ -103,7 +109,8 @@ class TorchDist(Communicator):
         """Start the broadcast of Gloo or NCCL from rank `root`, and return a request."""
         memory, land = (self.transport.outgoing(buffer), None) if self.rank == root else self.transport.incoming(buffer)
         message = as_bytes(fulfilled(memory))
-        return arrival(_Collective(self._collective(message).broadcast(message, root), message), land)
+        work = self._collective(message).broadcast(message, root)
+        return arrival(_Collective(work, message, self._broadcast_of(root)), land)
 
     def _collective(self, message: torch.Tensor) -> Any:
         """Return the process group for collectives of a message: NCCL for GPU memory, otherwise Gloo.
@@ -124,7 +131,7 @@ class TorchDist(Communicator):
         numbers, land = self.transport.numbers(buffer)
         x = as_tensor(numbers)
         if op == "sum":
-            await_work(self._collective(x).allreduce(x, dist.ReduceOp.SUM))
+            await_work(self._collective(x).allreduce(x, dist.ReduceOp.SUM), self._reduction)
         elif op == "max":
             self._max(x)
         else:
@@ -136,7 +143,7 @@ class TorchDist(Communicator):
         """Reduce x to its elementwise maximum in place, and its NaN flags separately; the library may lose NaN."""
         is_nan = x.isnan()
         both = torch.cat([x.masked_fill(is_nan, -torch.inf), is_nan.to(x.dtype)])
-        await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX))
+        await_work(self._collective(both).allreduce(both, dist.ReduceOp.MAX), self._reduction)
         largest, flags = both.chunk(2) if len(x) else (x, x)
         x.copy_(largest.masked_fill(flags > 0, torch.nan))
 
@@ -148,10 +155,10 @@ class TorchDist(Communicator):
         """Return the object of rank `root`, broadcast as a pickle: first its length, then its bytes."""
         message = _pickled(obj) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([len(message)])
-        await_work(self._group.gloo.broadcast(length, root))
+        await_work(self._group.gloo.broadcast(length, root), self._broadcast_of(root))
         if self.rank != root:
             message = torch.empty(int(length), dtype=torch.uint8)
-        await_work(self._group.gloo.broadcast(message, root))
+        await_work(self._group.gloo.broadcast(message, root), self._broadcast_of(root))
         return obj if self.rank == root else _unpickled(message)
 
     def gather_objects(self, obj: Any, root: int = 0) -> list[Any] | None:
@@ -184,7 +191,14 @@ class TorchDist(Communicator):
             return None
         members = [rank for c, _, rank in sorted(part for part in parts if part[0] == color)]
         store = dist.PrefixStore(f"{number}.{color}", self._group.store)
-        part = TorchDist(Group(store, members.index(self.rank), len(members)), self._end, self.transport)
+        world = [self._group.world[member] for member in members]
+        try:
+            with no_error_of_its_own():
+                group = Group(store, members.index(self.rank), len(members), world)
+        except RuntimeError as error:
+            text = f"rank {self._group.world[self.rank]} could not connect to the ranks {short_list(world)}"
+            raise MxpeakError(f"{text}: {' '.join(str(error).split())}") from None
+        part = TorchDist(group, self._end, self.transport)
         part._channels = None if self._channels is None else nccl.Channels(part._group)
         return part
 
@@ -193,9 +207,37 @@ class TorchDist(Communicator):
 
     def agree(self, ok: bool) -> bool:
         """Return whether `ok` is true on all ranks, by a reduction on the host."""
+        return bool(self.agree_within(ok, inf))
+
+    def agree_within(self, ok: bool, limit_s: float) -> bool | None:
+        """Return whether `ok` is true on all ranks, or None if not all of them call this method within the limit.
+
+        After the limit, close the connections, so that the other ranks do not wait for this rank.
+        """
         flag = torch.tensor([0 if ok else 1])
-        await_work(self._group.gloo.allreduce(flag, dist.ReduceOp.MAX))
+        work = self._group.gloo.allreduce(flag, dist.ReduceOp.MAX)
+        if limit_s < inf and not self._is_complete_within(work, limit_s):
+            self._group.close()
+            return None
+        await_work(work, self._reduction)
         return int(flag) == 0
+
+    def _is_complete_within(self, work: Any, limit_s: float) -> bool:
+        """Wait for a Gloo operation until the limit, and return whether it is complete. It may have failed."""
+        with LibraryWait(self._reduction), suppress(RuntimeError):
+            work.wait(timedelta(seconds=limit_s))
+        return bool(work.is_completed())
+
+    @property
+    def _reduction(self) -> str:
+        return f"a reduction over {self._group.everyone}"
+
+    def _broadcast_of(self, root: int) -> str:
+        return f"the broadcast of rank {self._group.world[root]}"
+
+    def all_fail_within(self, limit_s: float) -> bool:
+        """Return whether all ranks call this method within the limit."""
+        return shutdown.all_fail_within(self._group.store, self.size, limit_s)
 
     def abort(self, code: int) -> None:
         """End all ranks with exit code `code`, which is written to the store that all ranks check."""
@@ -228,6 +270,12 @@ def world(rank: int, size: int) -> TorchDist:
     _leaving.append(partial(leave, store, size, watch))
     register(_leaving[-1])
     return TorchDist(group, lambda code: abort(store, code))
+
+
+def end_all_after_uncaught_errors(comm: TorchDist) -> None:
+    """Make an uncaught exception on one of all ranks end all ranks, unless this process is interactive."""
+    if comm.size > 1:
+        shutdown.end_all_after_uncaught_errors(lambda: not comm.all_fail_within(shutdown.LEAVE_S), comm.abort)
 
 
 def depart(code: int) -> NoReturn:
