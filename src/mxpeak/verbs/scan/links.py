@@ -25,6 +25,7 @@ from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.dense import dist_matrix
 from mxpeak.distributed.sources import GeneratedSystem
 from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract.backend import Matrix
 from mxpeak.layout.generators import generator
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.layout.tournament import opponent, round_count
@@ -130,6 +131,17 @@ def meetings(places: Sequence[Position], rank: int) -> Iterator[int | None]:
         yield None if other is None else at.get((other, own.local))
 
 
+def pattern(kernels: Kernels, comm: Communicator, side: int) -> Matrix:
+    """Return a contiguous fp64 matrix of this order in the memory of the kernels; it is equal on all ranks."""
+    alone = make_grid(ProcessGrid(1, 1), Solo(comm.transport))
+    assert alone is not None
+    A = dist_matrix(alone, side, side, side, kernels, "fp64")
+    GeneratedSystem(alone, side, side, generator("gaussian", side, seed=SEED), kernels).store(A)
+    contiguous = kernels.buffer(side * side).reshape((side, side))
+    kernels.copy(A.local, contiguous)
+    return contiguous
+
+
 class Meeting:
     """The buffers of a rank for its meetings.
 
@@ -137,14 +149,10 @@ class Meeting:
     """
 
     def __init__(self, kernels: Kernels, comm: Communicator, *, on_gpu: bool):
-        alone = make_grid(ProcessGrid(1, 1), Solo(comm.transport))
-        assert alone is not None
         side = GPU_SIDE if on_gpu else SIDE
-        A = dist_matrix(alone, side, side, side, kernels, "fp64")
-        GeneratedSystem(alone, side, side, generator("gaussian", side, seed=SEED), kernels).store(A)
         self._kernels, self._comm = kernels, comm
-        self._pattern, self._received = (kernels.buffer(side * side).reshape((side, side)) for _ in range(2))
-        kernels.copy(A.local, self._pattern)
+        self._pattern = pattern(kernels, comm, side)
+        self._received = kernels.buffer(side * side).reshape((side, side))
         self._pattern[:1, :1] = 0.0
         self._digest = kernels.digest(self._pattern)
         self._pattern[:1, :1] = 1.0 + comm.rank
@@ -202,19 +210,18 @@ class Meeting:
 
 
 def measure_links(
-    meeting: Meeting, places: Sequence[Position], comm: Communicator, rounds: int, step: Callable[[int, int], None]
+    meeting: Meeting, partners: Sequence[int | None], comm: Communicator, step: Callable[[int], None]
 ) -> dict[int, LinkRates]:
-    """Return the measurements of this rank's links by partner. Collective over comm.
+    """Return the measurements of this rank's links by partner, from one meeting per tournament round. Collective.
 
-    `step` is called with the number of finished tournament rounds and with their total number.
+    `step` is called with the number of finished tournament rounds.
     """
     rates: dict[int, LinkRates] = {}
-    schedule = list(meetings(places, comm.rank)) * rounds
-    for done, partner in enumerate(schedule, 1):
+    for done, partner in enumerate(partners, 1):
         if partner is not None:
             meeting.measure(partner, rates.setdefault(partner, LinkRates()))
         comm.barrier()  # otherwise pairs of different rounds would compete for the same network
-        step(done, len(schedule))
+        step(done)
     return rates
 
 

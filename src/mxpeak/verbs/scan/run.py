@@ -6,7 +6,7 @@ rounds         --rounds, after a warm-up that is not counted
 rates          flops or bytes divided by the rank's own seconds
 bits           digests of the factors and of the product in every round
 slow, wrong    as defined in `decide`
-links          with --links: see `links`
+links          with --links: see `links`, and `host_copies` for devices
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from mxpeak.verbs.scan.actions import actions
 from mxpeak.verbs.scan.baseline import expected_of, models_text
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.decide import Expected, RankRates, decide
+from mxpeak.verbs.scan.host_copies import HostCopies
 from mxpeak.verbs.scan.links import (
     BANDWIDTH,
     LATENCY,
@@ -53,6 +54,7 @@ from mxpeak.verbs.scan.links import (
     link_sections,
     links_of,
     measure_links,
+    meetings,
     positions,
 )
 from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
@@ -103,7 +105,11 @@ def run(
             _check_models(baseline, record, comm)
         watch = sensors(bench.placement.cores, bench.gpu_bus, amd=bench.on_amd)
         _make_ready(bench, size.precision)
-        measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch, unit)
+        copies = None
+        if bench.config.links and bench.config.on_gpu:
+            copies = HostCopies(bench.kernels, bench.comm, bench.kernels.transport.staged())
+        measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch, unit, copies)
+        del copies  # otherwise its buffers would exist during the measurement of the links
         if bench.config.unit == "group":
             _measure_groups(record, size, bench, unit)
         record.where["uuid"] = watch.uuid
@@ -239,9 +245,14 @@ def measure(
     spans: Spans,
     watch: Sensors,
     unit: Unit,
+    copies: HostCopies | None = None,
 ) -> None:
-    """Warm up the kernels, measure all rounds, and store rates, bits and health in `record`. Collective over comm."""
+    """Warm up the kernels, measure all rounds, and store rates, bits and health in `record`. Collective over comm.
+
+    `copies` also measures the copies between the device and the host, unless it is None.
+    """
     each = probes(kernels, unit.comm, replace(size, unit_ranks=unit.comm.size))
+    each += [] if copies is None else copies.probes(unit.comm.size)
     for probe in each:
         if config.warmup in ("full", probe.name):
             timed(probe, kernels, comm, unit, lambda: None)
@@ -264,15 +275,12 @@ def _measure_links(record: Record, bench: Bench[ScanConfig]) -> None:
     comm, spans = bench.comm, bench.new_spans()
     places = positions(comm.bcast_object(comm.gather_objects(node_name())))
     before = adapter_counters()
+    partners = list(meetings(places, comm.rank)) * bench.config.rounds
+    count = len(partners)
     meeting = Meeting(bench.kernels, comm, on_gpu=bench.config.on_gpu)
-
-    def step(done: int, count: int) -> None:
-        if done == 1:
-            spans.start(f"links of {comm.size} ranks", float(count))
-        spans.step(done, count, float(done))
-
-    record.links = measure_links(meeting, places, comm, bench.config.rounds, step)
-    if len(places) > 1:  # also on a rank that paused in all rounds
+    if count:
+        spans.start(f"links of {comm.size} ranks", float(count))  # from here, the watchdog limits each meeting
+        record.links = measure_links(meeting, partners, comm, lambda done: spans.step(done, count, float(done)))
         spans.finish()
     if places[comm.rank].local == 0:
         record.adapters = adapter_changes(before, adapter_counters())
