@@ -141,6 +141,7 @@ def test_a_device_matrix_is_kept_in_pieces_and_comes_back_bitwise(
     assert again["software"]["kernels"] == "torch"
     assert again["validation"]["passed"]
     assert 0 < again["result"]["resumed"]["steps"] < 14
+    assert not [warning for warning in again["warnings"] if warning["code"] == "panel"], "the user has set no panels"
 
 
 def test_a_killed_run_on_a_device_is_resumed(tmp_path: Path) -> None:
