@@ -39,6 +39,19 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(named) == sorted([*GENERATED, *(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))])
 
 
+#: The largest number of words of a page by its kind, with tables and code. A longer page is hard to search.
+LIMITS = {"howto": 700, "tutorials": 900, "explanation": 1200}
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_pages_are_short(kind: str) -> None:
+    lengths = {
+        str(page.relative_to(DOCS)): len(re.findall(r"\S*\w\S*", page.read_text(encoding="utf-8")))
+        for page in (DOCS / kind).rglob("*.md")
+    }
+    assert {page: length for page, length in lengths.items() if length > LIMITS[kind]} == {}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in LINK.findall(prose(page)):
