@@ -100,7 +100,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--comm", metavar="NAME", help="communication between ranks: auto, solo, mpi or torch (default: auto)"
     )
     parser.add_argument("--device", metavar="DEVICE", help="auto, cpu or cuda (default: cpu, or auto in hpg-mxp)")
-    parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for the result files (default: a new folder in mxpeak-out/)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=study)
 

@@ -88,7 +88,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     problem.add_argument(
         "--nx", metavar="NX", help="grid points per rank and direction in trials (default: chosen from --budget)"
     )
-    parser.add_argument("--out", metavar="DIR", help="folder for the files (default: a new folder in mxpeak-out/)")
+    parser.add_argument(
+        "--out", metavar="DIR", help="folder for the result files (default: a new folder in mxpeak-out/)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument("--quiet", action="store_true", help="do not print progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # job of a rank that tune starts
