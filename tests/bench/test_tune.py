@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.dense import dist_matrix
+from mxpeak.errors import UsageError
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
@@ -38,7 +40,7 @@ from mxpeak.verbs.tune.candidates import (
     ordered,
     sparse_candidates,
 )
-from mxpeak.verbs.tune.groups import Stopped
+from mxpeak.verbs.tune.groups import LaunchedRanks, Stopped
 from mxpeak.verbs.tune.job import TuneJob, line, perform, probe_of, trial_texts
 from mxpeak.verbs.tune.operands import near_one
 from mxpeak.verbs.tune.page import page
@@ -705,6 +707,30 @@ def test_a_trial_is_told_in_flags_that_its_benchmark_has() -> None:
         config = BENCHMARKS[name].config
         settings = resolve(config, trial_texts(BENCHMARKS[name], task, job), {}, {})
         assert settings["threads"].value == 1
+
+
+def test_a_journal_that_cannot_be_written_ends_the_job_of_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def invented(job: TuneJob, task: dict[str, Any], comm: Any) -> Iterator[dict[str, Any]]:
+        yield {"kind": "complete", "ranks": 2, "threads": 1}
+
+    monkeypatch.setattr(job_module, "_trial", invented)
+    tasks, until_unix = [{"do": "trial"}] * 2, time.time() + 600.0
+    of_two: dict[str, Any] = {"ranks": 2, "threads": 1, "device": "cpu", "kernels": "auto"}
+    job = TuneJob(**of_two, tasks=tasks, journal=str(tmp_path), until_unix=until_unix)
+
+    def body(comm: Any) -> str:
+        group = LaunchedRanks(comm, lambda text: None)
+        if comm.rank:
+            group.serve()
+            return "dismissed"
+        with pytest.raises(UsageError, match=r"mxpeak cannot write .*: Is a directory"):
+            group.do(job)
+        group.dismiss()
+        return "told"
+
+    assert run_ranks(2, body) == ["told", "dismissed"]
 
 
 def test_no_task_is_begun_after_its_time(store: Store) -> None:

@@ -57,17 +57,28 @@ def perform(job: TuneJob, comm: Communicator, say: Callable[[str], None]) -> Non
 
     Probes load and compile the kernels even after the deadline, and the time for this extends the deadline. Otherwise,
     a trial would compile the kernels, in a time that counts.
+
+    If rank 0 cannot write a record, it raises the error after all ranks have ended the job.
     """
+    failed: MxpeakError | None = None
     until, loads = job.until_unix, any(task["do"] == "probes" for task in job.tasks)
     for task in job.tasks:
         steps = {"libraries": _libraries, "probes": _probes, "trial": _trial}[task["do"]](job, task, comm)
         with closing(steps):
-            while comm.bcast_object(loads or time.time() < until) and (record := next(steps, None)) is not None:
+            while comm.bcast_object(failed is None and (loads or time.time() < until)):
+                if (record := next(steps, None)) is None:
+                    break
                 if record["kind"] == "loaded":
                     until, loads = until + record["seconds"], False
                 if comm.rank == 0:
-                    append(Path(job.journal), [record])
-                    say(line(record))
+                    try:
+                        append(Path(job.journal), [record])
+                    except MxpeakError as error:
+                        failed = error
+                    else:
+                        say(line(record))
+    if failed is not None:
+        raise failed
 
 
 def _libraries(job: TuneJob, task: Task, comm: Communicator) -> Any:
