@@ -13,6 +13,7 @@ failed residual or a singular matrix, are values of `Outcome` in its result.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum, StrEnum
 
 
@@ -82,6 +83,16 @@ class ResourceError(MxpeakError):
     """
 
     exit_code = ExitCode.RESOURCE
+
+
+#: Error numbers of a full disk, an exhausted disk quota, and a file that is too large.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def cannot_write(path: object, error: OSError, instead: str) -> MxpeakError:
+    """Return the error for a file that cannot be written: a ResourceError if the disk is full, or a UsageError."""
+    kind = ResourceError if error.errno in NO_SPACE else UsageError
+    return kind(f"mxpeak cannot write {path}: {error.strerror}; {instead}")
 
 
 class StoppedError(MxpeakError):

@@ -21,7 +21,7 @@ from mxpeak.comm.grid import make_grid
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.dense import dist_matrix
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
@@ -284,6 +284,18 @@ def test_a_benchmark_for_which_no_time_is_left_waits_for_the_next_call(store: St
     body = tuner.run()
     assert "hpcg was not tuned, because " in body["notes"][-1]
     assert all(one["kind"] != "plan" or "hpcg" not in one["key"] for one in store.journal()[0])
+
+
+def test_a_full_disk_leaves_the_store_as_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    store.write_book(store.book()[0])
+    before = store.book_file.read_text()
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(ResourceError, match=r"cannot write .*: No space left on device; set MXPEAK_CACHE_DIR to"):
+        store.write_book(store.book()[0])
+    assert [file.read_text() for file in store.folder.iterdir()] == [before]
 
 
 def test_a_corrupted_store_is_told_and_tuned_anew(store: Store) -> None:

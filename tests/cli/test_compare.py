@@ -516,3 +516,21 @@ def test_reports_of_hpcg_and_hpg_mxp_are_read(name: str, benchmark: str, rate: f
     (result,) = results_of_log((GOLDEN / f"{name}.txt").read_text())
     assert (result["benchmark"], result["status"], result["result"]["rate_flops"]) == (benchmark, status, rate)
     assert result["problem"]["nx"] == 104
+
+
+def test_a_full_disk_is_no_mistake_of_the_user_and_keeps_the_old_baseline(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("a", run(100))
+    assert main(["baseline", "set", "last"]) == 0
+    kept = Path("mxpeak-out", "baseline.json")
+    before = kept.read_text()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["baseline", "set", "last"]) == 5
+    assert "cannot write mxpeak-out/baseline.json: No space left on device" in capsys.readouterr().err
+    assert sorted(file.name for file in kept.parent.iterdir()) == ["a", "baseline.json"]
+    assert kept.read_text() == before

@@ -6,7 +6,6 @@ This module does not import large modules, so that `--help` is fast even on nine
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import re
 import signal
@@ -20,11 +19,9 @@ from mxpeak import __version__
 from mxpeak.cli import help
 from mxpeak.cli.registry import VERBS, import_extensions
 from mxpeak.cli.session import Interrupted, Session, interruptible
-from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.errors import NO_SPACE, ExitCode, MxpeakError, UsageError
 from mxpeak.runtime.parent_watch import call_at_end, parent_pid, record_crashes, restore_signals, write_exit_code
 
-#: Error numbers of a full disk, an exhausted disk quota, and a file that is too large.
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: Values of flags that begin with a dash, such as -5%, -1e9 and -64,128. No flag begins with a dash and a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]

@@ -13,7 +13,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, TextIO
 
-from mxpeak.errors import ExitCode, ResourceError, UsageError
+from mxpeak.errors import ExitCode, MxpeakError, ResourceError, UsageError, cannot_write
 from mxpeak.foreign import printable
 from mxpeak.records import to_json
 from mxpeak.runtime.folder_lock import LOCK, check_unlocked
@@ -32,7 +32,7 @@ def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: 
     """Return the folder of the results; if it is not writable but --json is given, return a folder without storage."""
     try:
         return new_folder(out, benchmark, names)
-    except UsageError as error:
+    except MxpeakError as error:
         if out is not None or json is None:
             raise
         return Folder(Path(), (), missing=str(error).partition(";")[0])
@@ -75,9 +75,7 @@ def _writable_folder(name: str, flag: str) -> Folder:
         _try_to_write(path)
     except OSError as error:
         folder.remove_if_empty()
-        raise UsageError(
-            f"mxpeak cannot write to the folder {name}: {error.strerror}; use another {flag} DIR"
-        ) from None
+        raise cannot_write(f"to the folder {name}", error, f"use another {flag} DIR") from None
     return folder
 
 
@@ -102,7 +100,7 @@ def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, 
         with suppress(FileNotFoundError):
             path.lstat()  # raises an error if the name is too long
     except OSError as error:
-        raise UsageError(f"mxpeak cannot write {path}: {error.strerror}; use another {flag} FILE") from None
+        raise cannot_write(path, error, f"use another {flag} FILE") from None
 
 
 def _try_to_write(folder: Path) -> None:
@@ -333,7 +331,7 @@ def prepared_folder(out: str | None, verb: str, names: Sequence[str], json: str 
     try:
         if json not in (None, "-"):
             check_file(Path(json), taken=[] if folder.missing else [folder.path / name for name in names])
-    except UsageError:
+    except MxpeakError:
         folder.remove_if_empty()
         raise
     return folder

@@ -171,7 +171,7 @@ def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
                 checkpoint_folder(kept, not_in=folders[0].path).remove_if_empty()
             if (submission := request.config.submission_folder) is not None:
                 folders.append(empty_folder(submission, "--submit", not_in=folders[0].path))
-    except UsageError:
+    except MxpeakError:
         _remove_if_empty(folders)
         raise
     return folders

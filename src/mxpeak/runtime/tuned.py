@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from mxpeak.configs.run import RunConfig
-from mxpeak.errors import UsageError
+from mxpeak.errors import UsageError, cannot_write
 from mxpeak.kernels.choose import resolve, select_blas
 from mxpeak.kernels.host.engine.cache import cache_directory
 from mxpeak.options import AnyRun, Run, memory_bytes, options
 from mxpeak.perf.fingerprint import digest, machine_facts
 from mxpeak.perf.host import one_core_each, total_memory_bytes
 from mxpeak.perf.tuned import InvalidWinnersError, RunNeeds, Winner, Winners, read_journal, read_winners, winner_for
+
+#: What to do if a file cannot be written.
+ELSEWHERE = "set MXPEAK_CACHE_DIR to another folder"
 
 
 def store_folder() -> Path:
@@ -104,12 +107,13 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f"{path.name}.{os.getpid()}")
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
+            try:
+                temporary.write_text(text, encoding="utf-8")
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"mxpeak cannot write {path}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder"
-            ) from None
+            raise cannot_write(path, error, ELSEWHERE) from None
 
     def note(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append records of measurements to the journal file."""
@@ -128,9 +132,7 @@ def append(journal: Path, records: Iterable[Mapping[str, Any]]) -> None:
             lines = "".join(json.dumps(one, allow_nan=False) + "\n" for one in records)
             file.write((b"\n" if half else b"") + lines.encode())
     except OSError as error:
-        raise UsageError(
-            f"mxpeak cannot write {journal}: {error.strerror}; set MXPEAK_CACHE_DIR to another folder"
-        ) from None
+        raise cannot_write(journal, error, ELSEWHERE) from None
 
 
 def this_store() -> Store:

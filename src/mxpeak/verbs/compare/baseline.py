@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.run_history import KEPT, KEPT_BASELINE, OUT, results_in, run_file
-from mxpeak.errors import ExitCode, UsageError
+from mxpeak.errors import ExitCode, UsageError, cannot_write
 from mxpeak.foreign import printable
 from mxpeak.options import share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
@@ -131,12 +131,10 @@ def _summary(file: str, body: Mapping[str, Any]) -> str:
 
 def _replace(file: Path, body: Mapping[str, Any]) -> None:
     """Write a file in mxpeak-out/ completely, and replace the previous file."""
-    part = file.with_suffix(".part")
+    from mxpeak.cli.output import Folder
+
     try:
         OUT.mkdir(exist_ok=True)
-        part.write_text(to_json(body), encoding="utf-8")
-        part.replace(file)
+        Folder(OUT, ()).replace(file.name, to_json(body))
     except OSError as error:
-        raise UsageError(
-            f"mxpeak cannot write {file}: {error.strerror}; use a working folder that you can write to"
-        ) from None
+        raise cannot_write(file, error, "use a working folder that you can write to") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS, kind_of, load, of_kind
 from mxpeak.cli.run_history import last_rate
-from mxpeak.errors import ExitCode, UsageError
+from mxpeak.errors import ExitCode, UsageError, cannot_write
 from mxpeak.records import size_text
 from mxpeak.verbs.predict.flags import (
     AnyRun,
@@ -262,4 +262,4 @@ def _write_dat(name: str, benchmark: str, run: LuRun) -> None:
     try:
         write_new(Path(name), load(form.writer)(BENCHMARKS[benchmark].config(**settings)))
     except OSError as error:
-        raise UsageError(f"mxpeak cannot write {name}: {error.strerror}; use another --write-dat FILE") from None
+        raise cannot_write(name, error, "use another --write-dat FILE") from None

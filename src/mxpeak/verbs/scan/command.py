@@ -15,7 +15,7 @@ from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
 from mxpeak.cli.run_history import KEPT_BASELINE, RESULT
-from mxpeak.errors import ExitCode, UsageError
+from mxpeak.errors import ExitCode, MxpeakError, UsageError
 from mxpeak.options import Run, Setting, options, resolve, run_of, stall_limits
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
@@ -134,7 +134,7 @@ def _prepare(output: ScanOutput) -> Folder:
             raise UsageError(
                 f"--write-drain writes {DRAIN} into the results folder, but {folder.missing}; use --out DIR"
             )
-    except UsageError:
+    except MxpeakError:
         folder.remove_if_empty()
         raise
     return folder
