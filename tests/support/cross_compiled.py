@@ -24,7 +24,7 @@ PROCESSORS = {
 }
 #: The variable with the parts that a process compiles.
 PARTS = "CROSS_COMPILED_PARTS"
-#: The part whose functions use matrix engines, and thus BFMMLA.
+#: The part whose functions use matrix engines, and thus BFMMLA and SME.
 UNITS = "products of 16-bit operands"
 #: The functions of LLVM that exist only for x86.
 ONLY_X86 = re.compile(r"call [^\n]*(@llvm\.x86\.[\w.]+|asm (?:sideeffect )?\")")
@@ -34,9 +34,18 @@ OF_NUMBA = re.compile(r"^define [^@\n]*?(void|ptr) (@NRT_\w+)\(.*?^\}", re.MULTI
 BFMMLA = re.compile(r"(?:tail )?call <4 x float> @llvm\.aarch64\.neon\.bfmmla\(<4 x float> (%[\w.\"]+), [^\n]*")
 
 
+#: The functions for SME, which have its features themselves, up to their attributes.
+SME = re.compile(r"^(define [^@\n]*@mxpeak_sme_[\w.]+\([^\n]*?\)) [^\n]*\{.*?^\}", re.MULTILINE | re.DOTALL)
+
+
 def without_bfmmla(code: str) -> str:
     """Replace BFMMLA by an operation that every processor has, so that LLVM can compile the code."""
     return BFMMLA.sub(r"fadd <4 x float> \1, zeroinitializer", code)
+
+
+def without_engines(code: str) -> str:
+    """Replace BFMMLA, and remove the code for SME, so that LLVM can compile the code for x86."""
+    return SME.sub(r"\1 {\nret void\n}", without_bfmmla(code))
 
 
 def machine(name: str) -> Any:
@@ -72,10 +81,10 @@ def compile_parts(parts: list[str], names: list[str]) -> int:
     platform.machine = lambda: "aarch64"  # otherwise kernels with instructions of x86 would be selected
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    from mxpeak.kernels.host.engine import bfmmla
+    from mxpeak.kernels.host.engine.arm import bfmmla, sme
     from tests.support import compiled
 
-    bfmmla.is_available = lambda: True
+    bfmmla.is_available = sme.is_available = lambda: True
     counts, failures, optimize = Counter[str](), list[str](), JITCodeLibrary._optimize_final_module
 
     def optimize_and_compile(self: Any) -> None:
@@ -83,20 +92,23 @@ def compile_parts(parts: list[str], names: list[str]) -> int:
         code = OF_NUMBA.sub(r"declare \1 \2(ptr)", str(self._final_module))
         if found := ONLY_X86.search(code):
             failures.append(f"{self.name}: contains {found[1]}")
-        if (portable := without_bfmmla(code)) != code:
-            self._final_module = llvm.parse_assembly(without_bfmmla(str(self._final_module)))
+        portable, with_sme = without_bfmmla(code), SME.search(code) is not None
+        if with_sme or portable != code:
+            self._final_module = llvm.parse_assembly(without_engines(str(self._final_module)))
         for name in names:
             with_bfmmla = portable != code and name in bfmmla.PROCESSORS
             try:
                 counts[name] += compile_for(code if with_bfmmla else portable, name) > 0
                 counts["BFMMLA"] += with_bfmmla
+                counts["SME"] += with_sme
             except RuntimeError as error:
                 failures.append(f"{self.name} for {name}: {str(error).splitlines()[0]}")
 
     JITCodeLibrary._optimize_final_module = optimize_and_compile  # before the code for x86 is selected
     for part in parts:
         compiled.PARTS[part]()
-    expected = [*names, *["BFMMLA"] * (UNITS in parts and any(name in bfmmla.PROCESSORS for name in names))]
+    engines = ["BFMMLA", "SME"] if any(name in bfmmla.PROCESSORS for name in names) else ["SME"]
+    expected = [*names, *(engines if UNITS in parts else ())]
     counted = ", ".join(f"{counts[name]} functions for {name}" for name in expected)
     print(*failures, f"{', '.join(parts)}: {counted}, {len(failures)} failures", sep="\n", flush=True)
     return int(bool(failures) or not all(counts[name] for name in expected))

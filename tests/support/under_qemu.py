@@ -80,7 +80,7 @@ SETS: tuple[tuple[tuple[str, str], ...], ...] = (
         ("mxpeak", "run hpl-mxp -N 130 --nb 32 --precision fp16"),
         ("mxpeak", "run hpcg --nx 16 --ny 8 --nz 8 --mode explore --rt 0"),
     ),
-    (("-c", SOLVES), ("pytest", "-o addopts= -q -p no:cacheprovider tests/contract/test_bfmmla.py")),
+    (("-c", SOLVES), ("pytest", "-o addopts= -q -p no:cacheprovider tests/contract/test_arm_tiles.py")),
 )
 
 
@@ -199,7 +199,7 @@ class Emulated:
 def compile_here(target: Sequence[str], number: int, folder: Path) -> None:
     """Run a set in this process, and store the machine code of its kernels for another processor.
 
-    Results are ignored: on this processor, BFMMLA is replaced. The emulated run checks the results.
+    Results are ignored: on this processor, BFMMLA and SME are replaced. The emulated run checks the results.
     """
     import llvmlite.binding as llvm
     import numba
@@ -207,7 +207,7 @@ def compile_here(target: Sequence[str], number: int, folder: Path) -> None:
     from numba.core.registry import cpu_target
     from numba.core.runtime.nrtdynmod import create_nrt_module
 
-    from tests.support.cross_compiled import OF_NUMBA, retargeted, without_bfmmla
+    from tests.support.cross_compiled import OF_NUMBA, retargeted, without_engines
 
     triple, processor, features = target
     context = cpu_target.target_context  # created for the generic processor of NUMBA_CPU_NAME
@@ -230,7 +230,7 @@ def compile_here(target: Sequence[str], number: int, folder: Path) -> None:
         if "@NRT_" in code:
             module.link_in(llvm.parse_assembly(counting))
         self.machine_code = machine.emit_object(module)
-        if (portable := without_bfmmla(text)) != text:
+        if (portable := without_engines(text)) != text:
             self._final_module = llvm.parse_assembly(portable)
 
     def serialize(self: Any) -> tuple[Any, ...]:
@@ -241,10 +241,11 @@ def compile_here(target: Sequence[str], number: int, folder: Path) -> None:
     CPUCodeLibrary.serialize_using_object_code = serialize
     JITCPUCodegen.magic_tuple = lambda self: tuple(target)
 
-    from mxpeak.kernels.host.engine import bfmmla, jit
+    from mxpeak.kernels.host.engine import jit
+    from mxpeak.kernels.host.engine.arm import bfmmla, sme
     from mxpeak.runtime import compile as first_uses
 
-    bfmmla.is_available = lambda: True
+    bfmmla.is_available = sme.is_available = lambda: True
     first_uses.MOST = 1  # other processes would not store machine code for the other processor
     jit._DiskCache.load_overload = lambda *_: None  # which cannot run here
     for at, command in enumerate(SETS[number]):

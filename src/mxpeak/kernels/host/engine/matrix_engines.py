@@ -1,6 +1,6 @@
 """Detect the processor's matrix instructions for 16-bit and 8-bit numbers, and compute tiles of products with them.
 
-A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX and BFMMLA (`bfmmla`) compute T = A B, and
+A tile has up to 32 rows of A and 32 columns of B, with sums in fp32. AMX, BFMMLA and SME (`arm`) compute T = A B, and
 AVX-512 computes C -= A B. A is stored by rows. B is stored as pairs along k: for each p, a row of the 32 pairs (b_2p,j,
 b_2p+1,j). All instructions read this layout. AMX reads a block of 16 rows of A and one of 16 columns of B. AVX-512
 reads one pair of A, repeated, and 16 pairs of B. For 8-bit numbers, four entries of B along k replace a pair, sums are
@@ -26,7 +26,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.engine import bfmmla
+from mxpeak.kernels.host.engine.arm import bfmmla, sme
 from mxpeak.kernels.host.engine.jit import inner
 from mxpeak.kernels.host.engine.vector_ir import vector_at, widened_bf16
 
@@ -38,7 +38,7 @@ STEP_BYTES, PACKED = 64, 2048
 
 #: The number by which compiled code selects each matrix engine. SOFTWARE_INT8 selects compiled loops, which compute the
 #: same tiles as AMX_INT8 and test its layouts on other processors.
-AMX_FP16, AMX_BF16, AVX512_BF16, AMX_INT8, SOFTWARE_INT8, BFMMLA = range(6)
+AMX_FP16, AMX_BF16, AVX512_BF16, AMX_INT8, SOFTWARE_INT8, BFMMLA, SME_FP16, SME_BF16 = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ UNITS = (
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
     MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
     MatrixEngine(BFMMLA, "BFMMLA", "bf16", 32, (), unproven=True),
+    MatrixEngine(SME_FP16, "SME-FP16", "fp16", 32, (), unproven=True),
+    MatrixEngine(SME_BF16, "SME-BF16", "bf16", 32, (), unproven=True),
 )
 #: The engine that multiplies residues of emulated fp64 products, with sums in INT32. Estimates need its bf16 products.
 INT8_UNIT = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "amx-bf16", "avx512f"))
@@ -81,8 +83,9 @@ def present() -> tuple[MatrixEngine, ...]:
 @cache
 def is_present(unit: MatrixEngine) -> bool:
     """Return whether this process may use a matrix engine. Numba must compile for this processor."""
-    if unit.code == BFMMLA:
-        return not numba.config.CPU_NAME and bfmmla.is_available()
+    if unit.code in (BFMMLA, SME_FP16, SME_BF16):
+        available = bfmmla.is_available if unit.code == BFMMLA else sme.is_available
+        return not numba.config.CPU_NAME and available()
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return False
     features = llvmlite.binding.get_host_cpu_features()
@@ -320,7 +323,7 @@ def end(unit):
 
 @inner(inline=True)
 def tile(unit, T, A, lda, B, depths):
-    """Compute T = A B by AMX or BFMMLA for 32 rows, 32 columns and DEPTH·depths entries along k.
+    """Compute T = A B by AMX, BFMMLA or SME for 32 rows, 32 columns and DEPTH·depths entries along k.
 
     T, A and B are addresses, and lda is in bytes. T is row-major with 32 fp32 numbers per row.
     """
@@ -328,6 +331,10 @@ def tile(unit, T, A, lda, B, depths):
         _tile_amx_bf16(T, A, lda, B, depths)
     elif unit == BFMMLA:
         bfmmla.tile_bfmmla(T, A, lda, B, depths)
+    elif unit == SME_FP16:
+        sme.tile_fp16(T, A, lda, B, depths)
+    elif unit == SME_BF16:
+        sme.tile_bf16(T, A, lda, B, depths)
     else:
         _tile_amx_fp16(T, A, lda, B, depths)
 

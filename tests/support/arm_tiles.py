@@ -1,4 +1,4 @@
-"""Two models of BFMMLA: one in NumPy with the instruction's roundings, and one in LLVM's fp32 operations for tiles."""
+"""Models of Arm's matrix instructions in NumPy, one in LLVM's fp32 operations for tiles, and operands of tiles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from mxpeak.kernels.host.engine.bfmmla import lanes_of, tile_by
+from mxpeak.kernels.host.engine.arm.bfmmla import lanes_of, tile_by
+from mxpeak.kernels.host.engine.matrix_engines import COLUMNS, DEPTH, ROWS, MatrixEngine
+from mxpeak.kernels.host.lu import operands
+from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand
 
 _SUMS, _WORDS = ir.VectorType(ir.FloatType(), 4), ir.VectorType(ir.IntType(32), 4)
 
@@ -31,8 +34,37 @@ def rounded_to_odd(a: Any, b: Any) -> Any:
     return np.where(exact, low, odd).astype(np.float64)
 
 
+def tile_of(compute: Any, engine: MatrixEngine, A: Any, B: Any) -> Any:
+    """Return the tile A B by compiled code, from operands in the layout of a matrix engine."""
+    k, fp16 = A.shape[1], engine.precision == "fp16"
+    left = LeftOperand.over(np.zeros(operands.size(ROWS, k, "left"), np.int32), ROWS, k, engine)
+    right = RightOperand.over(np.zeros(operands.size(k, COLUMNS, "right"), np.int32), k, COLUMNS, engine)
+    operands.round_left(0, 1, A.astype(np.float32), left.pairs, fp16)
+    operands.round_right(0, 1, B.astype(np.float32), right.strips, fp16)
+    around = np.full((ROWS + 2, COLUMNS), np.nan, np.float32)
+    T, depths = around[1 : ROWS + 1], operands.pairs_along(k) * 2 // DEPTH
+    compute(T.ctypes.data, left.pairs.ctypes.data, left.pairs.strides[0], right.strips.ctypes.data, depths)
+    assert np.isnan(around[[0, -1]]).all(), "a tile is stored in its own rows"
+    return T.copy()
+
+
+def product_by_fmopa(A: Any, B: Any) -> Any:
+    """Return A B in fp32 with the roundings of FMOPA for fp16 (Arm ARM, FPDotAdd_ZA): two per two products.
+
+    A sum of two products must be exact in fp64.
+    """
+    A, B = A.astype(np.float64), B.astype(np.float64)
+    S = np.zeros((A.shape[0], B.shape[1]), np.float32)
+    for k in range(0, A.shape[1], 2):
+        S += (A[:, k : k + 2] @ B[k : k + 2]).astype(np.float32)
+    return S
+
+
 def product_by_bfmmla(A: Any, B: Any) -> Any:
-    """Return A B in fp32 with the order of sums and the roundings of BFMMLA (Arm ARM, BFDotAdd with EBF = 0)."""
+    """Return A B in fp32 with the order of sums and the roundings of BFMMLA and BFMOPA.
+
+    The Arm Architecture Reference Manual calls them BFDotAdd, here with EBF = 0.
+    """
     A, B = A.astype(np.float64), B.astype(np.float64)
     S = np.zeros((A.shape[0], B.shape[1]))
     for k in range(0, A.shape[1], 2):

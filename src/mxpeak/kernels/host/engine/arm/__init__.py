@@ -1,0 +1,1 @@
+"""Tiles of products by the matrix instructions of 64-bit Arm."""
