@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,17 @@ def test_the_products_of_a_selected_library_are_used(tmp_path: Path, name: str) 
     assert blas.address("dgemm") == before
 
 
+def test_facts_that_only_the_file_and_mkl_contain(tmp_path: Path) -> None:
+    processor = "Intel(R) Advanced Vector Extensions 512 (Intel(R) AVX-512), and Matrix Extensions (Intel(R) AMX)"
+    file = library(tmp_path, "{}_", "int", "0", f'-DPROCESSOR="{processor}"')
+    versioned = file.rename(tmp_path / "libown.so.3.11.0")
+    link = tmp_path / "libown.so.3"
+    link.symlink_to(versioned)
+    blas.select(str(link))
+    facts = blas.blas_facts()
+    assert (facts["library"], facts["version"], facts["architecture"]) == ("libown.so.3", "3.11.0", "AVX-512 AMX")
+
+
 def test_a_library_with_wrong_products_is_refused(tmp_path: Path) -> None:
     file, before = library(tmp_path, error="1"), blas.address("dgemm")
     with pytest.raises(ResourceError, match=r"dgemm of .*libown.so gives wrong results: .* in row 0, column 0; use"):
@@ -76,6 +88,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     foreign.write_bytes(header)
     with pytest.raises(ResourceError, match="not a library for this processor"):
         open_blas(str(foreign))
+    header[4], header[18] = 2, 0xB7 if header[18] != 0xB7 else 0x3E  # a 64-bit file for Arm or x86-64
+    foreign.write_bytes(header)
+    with pytest.raises(ResourceError, match=r"foreign\.so is not a library for this processor"):
+        open_blas(str(foreign))
     with pytest.raises(ResourceError, match="there is no such file; use the path"):
         open_blas(str(tmp_path / "missing.so"))
     if path := find_library("m"):
@@ -90,6 +106,18 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         blas_library("banana")
     with pytest.raises(UsageError, match="--kernels reference computes without BLAS; remove --blas mkl"):
         select_blas("reference", "mkl")
+
+
+def test_a_library_is_refused_before_kernels_are_compiled(tmp_path: Path) -> None:
+    file, cache = library(tmp_path, error="1"), tmp_path / "cache"
+    words = ["run", "hpl", "-N", "300", "--blas", str(file), "--out", str(tmp_path / "out")]
+    environ = os.environ | {"MXPEAK_CACHE_DIR": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-m", "mxpeak", *words], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 5
+    assert "gives wrong results" in done.stderr
+    assert list(cache.rglob("*.nbi")) == []
 
 
 @pytest.mark.parametrize("name", ["openblas", "blis"])

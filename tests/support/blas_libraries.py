@@ -54,6 +54,12 @@ void NAME(strsv)(void) {}
 void NAME(dsymm)(void) {}
 void NAME(ssymm)(void) {}
 #endif
+#ifdef PROCESSOR
+void MKL_Get_Version(struct { int major, minor, update; const char *status, *build, *processor, *platform; } *version)
+{
+    version->processor = PROCESSOR;
+}
+#endif
 """
 
 

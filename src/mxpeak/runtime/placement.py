@@ -341,7 +341,7 @@ def load_kernels(
 ) -> tuple[Kernels, Communicator]:
     """Return the kernels, and the communicator that exchanges their arrays.
 
-    `blas_hint` is added to the error of a BLAS library that cannot be used.
+    `blas_hint` is added to the error of a BLAS library that cannot be used, which is raised before compilation.
 
     One rank per cache folder compiles kernels at their first use, and the other ranks load the machine code. If a
     device is missing on one rank, all ranks raise an error. A precision is native only if all processors multiply it
@@ -349,6 +349,12 @@ def load_kernels(
     """
     from mxpeak.kernels.host.engine.cache import cache_directory, is_cached, token
 
+    mistake: MxpeakError | None = None
+    try:
+        _select_blas(config, blas_hint)
+    except MxpeakError as error:
+        mistake = error
+    raise_first_error(comm, mistake)  # before minutes of compilation
     panels = leaves_panels(config, comm.size)
     compiled = _compiled(config, panels)
     multiplied = native_precisions(config)
@@ -356,7 +362,6 @@ def load_kernels(
     native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
     leader = is_leader(comm, token())
     kernels: Kernels | None = None
-    mistake: MxpeakError | None = None
     cold = comm.rank == 0 and compiled and not is_cached()
     text = f"first use: compiling kernels into {cache_directory()} (once, a minute or more)" if cold else ""
     with announced(text, compiled) if cold else nullcontext() as compiles:
@@ -367,7 +372,6 @@ def load_kernels(
                 try:
                     if leader:
                         compile_side_by_side(compiled, placement.before)
-                    _select_blas(config, blas_hint)
                     kernels = choose(
                         config.kernels,
                         config.device,

@@ -370,5 +370,6 @@ def blas_facts() -> dict[str, Any]:
             break
     if _selected is None:
         return facts
+    known = {"library": _selected.name, "version": _selected.file_version, "architecture": _selected.instructions}
     lapack = "of this library" if _selected.has_lapack else "of SciPy"
-    return {**facts, "library": facts["library"] or _selected.name, "path": _selected.path, "lapack": lapack}
+    return {name: fact or known.get(name) for name, fact in facts.items()} | {"path": _selected.path, "lapack": lapack}

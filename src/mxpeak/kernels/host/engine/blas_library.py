@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -42,6 +43,15 @@ class _SymbolInfo(ctypes.Structure):
         ("base", ctypes.c_void_p),
         ("name", ctypes.c_char_p),
         ("at", ctypes.c_void_p),
+    )
+
+
+class _MklVersion(ctypes.Structure):
+    """The result of MKL's function MKL_Get_Version."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("major", "minor", "update")),
+        *((name, ctypes.c_char_p) for name in ("status", "build", "processor", "platform")),
     )
 
 
@@ -90,6 +100,22 @@ class BlasLibrary:
     def has_lapack(self) -> bool:
         """Return whether the library also contains LAPACK. Otherwise, LAPACK is SciPy's, with SciPy's BLAS."""
         return self.address(LAPACK) is not None
+
+    @cached_property
+    def file_version(self) -> str | None:
+        """Return the version in the name of the file, such as 3.11.0 of libblas.so.3.11.0, or None."""
+        found = re.search(r"\.so\.(\d+(?:\.\d+)+)$", os.path.realpath(self.path))
+        return found[1] if found else None
+
+    @cached_property
+    def instructions(self) -> str | None:
+        """Return the instructions that MKL uses here, such as "AVX-512 AMX", or None for other libraries."""
+        if not hasattr(self._library, "MKL_Get_Version"):
+            return None
+        version = _MklVersion()
+        self._library.MKL_Get_Version(ctypes.byref(version))
+        text = (version.processor or b"").decode(errors="replace")
+        return " ".join(re.findall(r"\(Intel\(R\) ([\w.-]+)\)", text)) or text or None
 
     def address(self, routine: str) -> int | None:
         """Return the address of a routine such as dgemm, or None if the library lacks it."""
@@ -146,4 +172,18 @@ def _not_loaded(path: str, reason: str) -> str:
     """Return the message for a library that cannot be loaded."""
     if any(text in reason for text in OTHER_PROCESSOR):
         return f"{path} is not a library for this processor ({os.uname().machine}): {reason}"
+    if _is_elf_of_other_processor(path):  # Linux reports that there is no such file
+        return f"{path} is not a library for this processor ({os.uname().machine})"
     return f"{path} cannot be loaded: {reason}"
+
+
+def _is_elf_of_other_processor(path: str) -> bool:
+    """Return whether a file and this Python are ELF files for different processors, by the field e_machine."""
+    headers = []
+    for name in (path, sys.executable):
+        try:
+            with open(name, "rb") as file:
+                headers.append(file.read(20))
+        except OSError:
+            return False
+    return all(header.startswith(b"\x7fELF") for header in headers) and headers[0][18:] != headers[1][18:]
