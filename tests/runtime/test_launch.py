@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mxpeak.comm import transports
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
@@ -320,3 +322,21 @@ def test_a_process_that_keeps_stdout_open_does_not_delay_the_end() -> None:
     )
     assert (copied.returncode, copied.stdout) == (0, b"done\n")
     assert time.monotonic() - begin < 30.0
+
+
+def test_a_missing_mpi_library_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unlinked(ModuleType):
+        rc = SimpleNamespace()
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("cannot load MPI library\nlibmpi.so: cannot open shared object file")
+
+    monkeypatch.setitem(sys.modules, "mpi4py", Unlinked("mpi4py"))
+    message = r"finds no MPI library \(cannot load MPI library\); load the MPI module of your site, .*pip install"
+    with pytest.raises(ResourceError, match=message):
+        launch.mpi_facts()
+    monkeypatch.setattr(launch, "_has", lambda package: package == "mpi4py")
+    monkeypatch.delitem(sys.modules, "mxpeak.comm.transports.mpi", raising=False)
+    monkeypatch.delattr(transports, "mpi", raising=False)
+    with pytest.raises(ResourceError, match=message):
+        launch._start_mpi(None)

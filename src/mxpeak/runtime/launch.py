@@ -321,8 +321,9 @@ def _start_mpi(launch: tuple[str, int, int] | None) -> Communicator:
     if not _has("mpi4py"):
         raise UsageError(f"this run needs MPI for Python, which is not installed; run {install_command('mpich')}")
     os.environ.setdefault("UCX_DEBUG_SIGNO", "0")  # UCX would handle SIGHUP, which a closed terminal sends
-    _refuse_other_launcher(launch)
-    from mxpeak.comm.transports import mpi
+    with _mpi_library():
+        _refuse_other_launcher(launch)
+        from mxpeak.comm.transports import mpi
 
     group = mpi.world()
     if launch is not None and launch[2] != group.size:
@@ -332,6 +333,19 @@ def _start_mpi(launch: tuple[str, int, int] | None) -> Communicator:
             "mpi4py"
         )
     return group
+
+
+@contextmanager
+def _mpi_library() -> Iterator[None]:
+    """Raise ResourceError with the remedy if MPI for Python finds no MPI library, for which it raises RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ResourceError(
+            f"MPI for Python is installed, but finds no MPI library ({reason}); load the MPI module of your site, name "
+            f"the library in MPI4PY_LIBMPI, or run {install_command('mpich')}"
+        ) from None
 
 
 def _refuse_other_launcher(launch: tuple[str, int, int] | None) -> None:
@@ -389,12 +403,13 @@ def library_name(version: str) -> str:
 
 
 def mpi_facts() -> dict[str, Any]:
-    """Return facts about MPI for `doctor`; raises ImportError if MPI for Python or its library is missing."""
+    """Return facts about MPI for `doctor`; raises ImportError or ResourceError if MPI for Python or MPI is missing."""
     import mpi4py
 
     # Inspection must not start MPI: under a launcher, MPI would wait for the other ranks.
     mpi4py.rc.initialize = False
-    from mpi4py import MPI
+    with _mpi_library():
+        from mpi4py import MPI
 
     return {
         "library": library_name(MPI.Get_library_version()),
