@@ -20,7 +20,7 @@ from mxpeak.configs.run import RunConfig
 class InputFile:
     """A benchmark's positional input file.
 
-    name     name that the benchmark's users know, such as HPL.dat
+    name     usual name of the file, such as HPL.dat
     reader   "module:function" that returns settings by name from the text and the path
     writer   "module:function" that returns the text for a configuration; may be empty
     """

@@ -122,7 +122,7 @@ def show(body: Mapping[str, Any], text: str, target: str | None, *, checked: boo
     """Write the body as JSON to the target, then print the text unless the target is `-`.
 
     The file is written first, because printing may fail. If it cannot be written, the text is printed all the same.
-    `checked` means that the path was free before a measurement. If another process has created the file since then,
+    `checked` means that the path was free before a measurement. If another process has created the file meanwhile,
     the JSON is written under the next free name.
     """
     try:
@@ -242,7 +242,7 @@ class Folder:
 
 
 class ResultWriter:
-    """Writes the files of a run one by one, and stores the first error, so that one file cannot prevent the others.
+    """Writes each file of a run even if another file cannot be written, and stores the first error.
 
     stored   paths of the files that contain the complete results
     error    the first error, or None

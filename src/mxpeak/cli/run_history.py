@@ -156,7 +156,7 @@ def last_rate(
 ) -> float | None:
     """Return the rate in flop/s of the newest valid result with the same number of ranks and an order of at least n/4.
 
-    If given, the precision and the use of a GPU must be the same, too. Return None if there is no such result.
+    If given, the precision and the use of a GPU must also be the same. Return None if there is no such result.
     """
     for _, result in past_results():
         if result.get("benchmark") != benchmark or result.get("status") not in PASSED:

@@ -1,4 +1,4 @@
-"""Options of every benchmark: where it runs, how it measures, and where its output is written."""
+"""Options of every benchmark: hardware, measurement and output."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class PlaceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(PlaceConfig):
-    """Options of every benchmark: where it runs, what it measures, and which files it writes."""
+    """Options of every benchmark: hardware, measurement and output files."""
 
     quick: bool = option(False, boolean, "use a small problem that runs in a few seconds", "measuring")
     repeat: int = option(1, integer(1, 10_000), "time each case at least K times", "measuring", "K")

@@ -69,7 +69,7 @@ def _number(values: dict[str, str], name: str) -> int | None:
 
 
 def _output(*command: str) -> str:
-    """Return what a program of the system prints, or "" if it fails."""
+    """Return the output of a program of the system, or "" if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except OSError:

@@ -1,6 +1,6 @@
 """Fill in the upload form of the HPL-MxP list (hpl-mxp.org) from a result.
 
-The keys are the names of the form's fields. Fields that only the user knows are null.
+The keys are the names of the form's fields. Fields that mxpeak cannot measure are null.
 """
 
 from __future__ import annotations

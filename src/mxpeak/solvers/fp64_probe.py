@@ -96,7 +96,7 @@ def sampled_steps(A: DistMatrix, kernels: Kernels) -> tuple[int, int]:
     """Return the number of updates that this rank repeated, and the number of those whose product was native.
 
     A has been factored and is overwritten. The products have the shapes of the updates in STEPS steps of the LU, and
-    their operands are blocks of the factored matrix. A library that lacks workspace beside the matrix, or finds too
+    their operands are blocks of the factored matrix. A library that lacks workspace next to the matrix, or finds too
     many exponents in its rows, then multiplies as in the LU. Each rank repeats the steps whose diagonal block it owns.
     The last step is repeated first, because C overwrites the blocks of later steps.
     """

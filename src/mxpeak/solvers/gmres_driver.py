@@ -473,7 +473,7 @@ class GmresDriver:
         return self.plan.scaling.relative_terms(self._matrix.A, y, b)
 
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
-        """Return a text that explains why the residual is not smaller, and what the user can do."""
+        """Return a text that explains why the residual is not smaller, and suggests a remedy."""
         terms = self._terms(y, b)
         if ending is not Ending.ROUNDED_X and is_least(result.residual, terms):
             least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""

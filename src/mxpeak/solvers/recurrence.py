@@ -1,4 +1,4 @@
-"""What MINRES and BiCGStab have in common: a system A x = b with M^-1, and the history of one run of a recurrence.
+"""Code shared by MINRES and BiCGStab: a system A x = b with M^-1, and the history of one run of a recurrence.
 
 A recurrence updates r without a product b - A x. Because of rounding, its r drifts away from b - A x, and the caller
 compares both when the recurrence ends.

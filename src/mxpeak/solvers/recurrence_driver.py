@@ -195,7 +195,7 @@ class RecurrenceRounds(GmresDriver):
         self.group.collectively(partial(callback, x))
 
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
-        """Return a text that explains why the residual is not smaller, and what the user can do."""
+        """Return a text that explains why the residual is not smaller, and suggests a remedy."""
         formula, product = self._broken
         if ending is Ending.STALLED and formula == "rᵀz" and self.plan.choice.name == "lu":
             return f"A is not positive definite: with its factors, rᴴA^-1 r = {product:.1e}; {OF_INDEFINITE}"

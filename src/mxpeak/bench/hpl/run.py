@@ -2,7 +2,7 @@
 
 generated   [A | b], N×(N+1), Netlib HPL's own random matrix (seed 100), before the clock
 timed       factorization and back substitution, from a barrier to the slowest rank's end
-counted     2/3 N³ + 3/2 N² flops, whatever was executed
+counted     2/3 N³ + 3/2 N² flops, independently of the executed flops
 verified    on a regenerated [A | b]: ||Ax-b|| / (u·(||x||·||A|| + ||b||)·N) < 16 in the infinity norm, u = 2^-53
 limit       DGEMM with inner dimension NB on all ranks at once, in the same process, before and after the run; or the
             rate that the run's own DGEMM reached

@@ -72,7 +72,7 @@ class Remark:
 
 
 def remarks(case: HplMxpCase) -> dict[str, Any]:
-    """Return what the rules state about the pivoting of a case, for the section `rules`; empty without pivoting."""
+    """Return the remark of the section `rules` about the pivoting of a case, or an empty section without pivoting."""
     remarks = []
     if case.pivoting == PARTIAL:
         text = f"the rules permit partial pivoting but do not require it ({PAPER}, section Algorithmic Framework)"

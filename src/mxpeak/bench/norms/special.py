@@ -122,7 +122,7 @@ def _record(
 
 
 def _expected(case: NormsCase, S: Structure, read: Sequence[Special]) -> dict[int, float]:
-    """Return NaN or Inf by the index of each vector that becomes so; a norm of the matrix has index 0."""
+    """Return the expected NaN or Inf by the index of the row or column; a norm of the matrix has index 0."""
     wanted: dict[int, float] = {}
     for entry in read:
         vectors = {0}

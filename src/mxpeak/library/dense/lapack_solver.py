@@ -288,7 +288,10 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
 
 
 def _solve_cholesky(of: Routines, C: Array, B: Array, *, lower: bool) -> None:
-    """Overwrite B with A^-1 B, where C is the Cholesky factor of A. A few columns are faster one by one."""
+    """Overwrite B with A^-1 B, given the Cholesky factor C of A.
+
+    A few columns are solved individually, which is faster.
+    """
     if B.shape[1] > FEW_COLUMNS:
         of.potrs(C, B, lower=lower, overwrite_b=1)
         return

@@ -46,7 +46,7 @@ STRUCTURES = {
 
 
 class Structure(NamedTuple):
-    """The properties of a symmetric matrix: which triangle is read, and what the other one contains."""
+    """The properties of a symmetric matrix: the triangle that is read, its kind of symmetry and its definiteness."""
 
     lower: bool
     hermitian: bool

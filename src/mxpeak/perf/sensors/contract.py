@@ -52,7 +52,9 @@ class Counter(Protocol):
 
 
 class Sensors:
-    """The sensors of a device, including its energy counter if it has one. Each source overrides what it can read.
+    """The sensors of a device, including its energy counter if it has one.
+
+    Each source overrides the methods for the values that it can read.
 
     device, source, lag_s  as in `Counter`
     kind                   cpu, memory, gpu or node

@@ -194,7 +194,7 @@ class Meeting:
         return self.size_bytes / (perf_counter() - begin)
 
     def _receive(self, partner: int) -> None:
-        """Clear the receive buffer, tell the partner to send, and acknowledge its pattern."""
+        """Clear the receive buffer, signal the partner to send, and acknowledge its pattern."""
         self._received[:] = 0.0
         self._kernels.wait()
         arriving = self._comm.irecv(self._received, partner, DATA)

@@ -110,10 +110,10 @@ def _pairs(groups: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def agreement(bits: Sequence[Sequence[str]]) -> list[str]:
-    """Return for each node whether one of its groups had the results of most groups.
+    """Return one text per node: AGREES if one of its groups had the results of most groups, otherwise DIFFERS.
 
     bits[i][t] is the digest of node i's group in round t, or an empty text if the node paused. Without a majority,
-    each node has its own digests as its result, so that `decide` finds no majority either.
+    return the digests of each node, so that `decide` finds no majority either.
     """
     counts = Counter(own for of_node in bits for own in of_node if own).most_common(2)
     if len(counts) > 1 and counts[0][1] == counts[1][1]:

@@ -13,7 +13,7 @@ import torch
 class Solution(torch.autograd.Function):  # type: ignore[misc]
     """The solution x = A^-1 b, or A^-H b, as a node of torch's graph.
 
-    The backward pass consists of solutions of adjoint systems, so it is differentiable, too.
+    The backward pass consists of solutions of adjoint systems, so it is also differentiable.
     """
 
     @staticmethod
