@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -447,6 +447,15 @@ def inside_an_import(number: int) -> None:
         raise ImportError("numpy._core.multiarray failed to import") from None  # as modules in C do
 
 
+@pytest.fixture
+def no_nohup() -> Iterator[None]:
+    """Handle SIGHUP as a terminal's process does: under nohup it is ignored, and mxpeak leaves it so."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
+@pytest.mark.usefixtures("no_nohup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("hit", [inside_set_name, inside_an_import])
 def test_a_signal_that_becomes_another_error_is_still_a_signal(

@@ -100,7 +100,7 @@ def test_another_problem_or_no_baseline(tmp_path: Path) -> None:
 
 def test_sparse_runs_stop(tmp_path: Path) -> None:
     """Whole runs against a target that no machine reaches: exit code 6, and the finished solves are kept."""
-    small = ["--nx", "16", "--rt", "1", "--warmup", "none", "--threads", "1", "--json", "-", "--target", "1e6"]
+    small = ["--nx", "16", "--rt", "60", "--warmup", "none", "--threads", "1", "--json", "-", "--target", "1e6"]
     ended = commands_here(
         {"hpcg": ["run", "hpcg", *small], "hpg-mxp": ["run", "hpg-mxp", "--iterations", "30", *small]}, tmp_path
     )

@@ -235,6 +235,7 @@ def test_data_files_of_the_package_name_their_sources() -> None:
 
 
 def test_a_version_of_the_site_is_in_its_title_and_links() -> None:
+    pytest.importorskip("mkdocs", reason="MkDocs is not installed: pip install '.[docs]'")
     config = "types.SimpleNamespace(site_name='mxpeak', edit_uri='edit/')"
     code = f"import site_hooks, types; c = site_hooks.on_config({config})"
     code += "; print(c.site_name, repr(c.edit_uri), site_hooks.HOST)"
