@@ -42,6 +42,12 @@ def good_block(gemm: Curve) -> int:
     return next((size for size in sizes if gemm(size) >= GOOD_RATE * best), last)
 
 
+def smaller_block(gemm: Curve, nb: int) -> int | None:
+    """Return about half of a block size, a multiple of 64, or None if the rates of smaller blocks are unknown."""
+    least = -(-int(gemm.points[0][0]) // STEP) * STEP
+    return max(least, nb // 2 // STEP * STEP) if nb > least else None
+
+
 def good_order(budget_bytes: int, nb: int, P: int, Q: int, footprint: Footprint) -> int:
     """Return the largest N that fits into `budget_bytes`.
 

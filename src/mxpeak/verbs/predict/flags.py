@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 AnyRun: TypeAlias = "LuRun | SparseRun"
 
 WIDTH = 80
+#: Largest product of ranks and steps of a run that is simulated several times to choose its settings.
+QUICK = 3e6
 #: Value of --machine that selects the measurements of `mxpeak tune` on this machine.
 TUNED = "tuned"
 
@@ -55,7 +57,7 @@ def _flags() -> list[Option]:
         flag("ranks", "ranks per node (default: as described for the machine)", flags=("--ranks-per-node",)),
         flag("mem", mem, metavar="80%|64GiB"),
         flag("n", "order of the matrix (default: the largest that fits)"),
-        flag("nb", "block size (default: the smallest with fast products)"),
+        flag("nb", "block size (default: the fastest in a simulation)"),
         flag("precision", f"low precision: {low} (default: the machine's lowest; fp32 for hpg-mxp)", group="problem"),
         flag("nx", "grid points per rank in each direction (default: the largest that fit)", parse=integer(8)),
         *(
@@ -188,16 +190,41 @@ def _check_block(block: tuple[int, int] | None, P: int, Q: int, machine: Machine
 def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **settings: Any) -> LuRun:
     """Build the simulated run of an LU benchmark from the flags.
 
-    Settings that the user did not give have default values. Raise an error if the matrix does not fit into memory.
+    Settings that the user did not give have default values. Raise an error if the matrix does not fit into memory. The
+    default block size is halved as long as a simulation gets faster, unless the simulations would take too long.
     """
+    from mxpeak.perf.simulation.plan import good_block, smaller_block
+    from mxpeak.perf.simulation.predict import simulate_lu
+
+    low = "fp64" if benchmark == "hpl" else args.precision or _low(machine)
+    if args.nb is not None:
+        return _lu_run(args, benchmark, machine, low, args.nb, settings)
+    curve = machine.curve("gemm", low)
+    best = run = _lu_run(args, benchmark, machine, low, good_block(curve), settings)
+    rate = 0.0
+    while is_quick(run) and (forecast := simulate_lu(benchmark, run, machine).rate_flops) > rate:
+        best, rate = run, forecast
+        if (nb := smaller_block(curve, run.nb)) is None:
+            break
+        run = _lu_run(args, benchmark, machine, low, nb, settings)
+    return best
+
+
+def is_quick(run: LuRun) -> bool:
+    """Return whether a simulation of the run takes at most a few seconds."""
+    return run.ranks * (run.n // run.nb) <= QUICK
+
+
+def _lu_run(
+    args: argparse.Namespace, benchmark: str, machine: Machine, low: str, nb: int, settings: Mapping[str, Any]
+) -> LuRun:
+    """Build the simulated run of an LU benchmark with this precision and block size."""
     from mxpeak.layout.grid import ProcessGrid, best_node_grid
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import check_fit, footprint_of, good_block, good_order
 
     ranks = ranks_of(args, machine)
     P, Q = args.grid or squarest(ranks)
-    low = "fp64" if benchmark == "hpl" else args.precision or _low(machine)
-    nb = args.nb or good_block(machine.curve("gemm", low))
     hpl = benchmark == "hpl"
     node_grid = args.node_grid or best_node_grid(
         P, Q, machine.ranks_per_node, shares_cores=hpl and machine.devices, panels=hpl

@@ -21,6 +21,7 @@ from mxpeak.verbs.predict.flags import (
     forecast_lines,
     heading_lines,
     inherited_lines,
+    is_quick,
     lu_run,
     machine_of,
     predicted,
@@ -45,8 +46,8 @@ examples:
   mxpeak plan hpg-mxp --machine frontier --nodes 8 --json -
 """
 
-#: Broadcasts that plan compares, and the largest product of ranks and steps for which plan simulates each broadcast.
-TRIED, TRIED_BELOW = ("1ringM", "2ringM", "long", "lib"), 3e6
+#: Broadcasts that plan compares.
+TRIED = ("1ringM", "2ringM", "long", "lib")
 #: Half the width of the interval around the rate of the last run on this machine, relative to the rate.
 LIKE_LAST = 0.2
 
@@ -185,7 +186,7 @@ def _best_broadcast(args: argparse.Namespace, benchmark: str, run: LuRun, machin
     """
     from mxpeak.perf.simulation.predict import simulate_lu
 
-    if args.bcast is not None or run.ranks == 1 or run.ranks * (run.n // run.nb) > TRIED_BELOW:
+    if args.bcast is not None or run.ranks == 1 or not is_quick(run):
         return run, []
     runs = [replace(run, bcast=name) for name in TRIED]
     return max(runs, key=lambda run: simulate_lu(benchmark, run, machine).rate_flops), list(TRIED)
