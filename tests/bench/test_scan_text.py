@@ -119,7 +119,7 @@ def test_a_spread_beyond_the_tolerance_is_undecided_with_the_reason() -> None:
     ]
     text = " ".join(scan_text(body).split())
     assert "alike" not in text
-    assert "the ranks' rates of LU spread by 20.1 %, more than --tolerance 5%, so none of them is typical" in text
+    assert "the ranks' rates of LU spread by 20.1 %, more than --tolerance 5%, so none is typical" in text
     assert "undecided: which ranks are slow (LU, GEMM, read); use more ranks or --rounds" in text
     text = " ".join(scan_text(BODIES["most slow"]).split())
     assert "UNDECIDED ranks 3-4: LU is 31.8 % above the median" in text

@@ -135,7 +135,7 @@ def test_verdicts_have_these_limits() -> None:
     assert noise_of([1.0], [1.0, 1.0]) is None
 
 
-def test_wrong_results_missing_and_new_nodes() -> None:
+def test_wrong_results_missing_and_new_nodes(capsys: pytest.CaptureFixture[str]) -> None:
     before, after = scan_body(6), scan_body(8, wrong={4: "bbb"})
     after["ranks"] = after["ranks"][1:]
     for finding in after["wrong"]:
@@ -145,6 +145,7 @@ def test_wrong_results_missing_and_new_nodes() -> None:
     code, body = compared(before, after)
     assert code == 4
     assert verdicts(body)["node004"] == "failed"
+    assert "FAILED (wrong results only in B): node004" in capsys.readouterr().out
     assert (body["missing"], body["new"]) == (["node000"], ["node006", "node007"])
 
 

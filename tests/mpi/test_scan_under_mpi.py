@@ -95,3 +95,4 @@ def test_links_below_an_absolute_limit(tmp_path: Path) -> None:
     }  # fmt: skip
     assert body["exclude"]["hosts"] == [], "with two nodes, either may be the slow one"
     assert "of 2 links, 2 are slow" in text
+    assert "and below --min-link 900000 GB/s" in " ".join(text.split())

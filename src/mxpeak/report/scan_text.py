@@ -88,8 +88,10 @@ def _ends(body: Body, link: Body) -> str:
 
 def _slow_link(body: Body, link: Body) -> str:
     """Return a text about a slow link: its ends, and its bandwidth or its latency."""
+    least = body["problem"].get("min_link") or 0.0
     if link["measure"] == "bandwidth":
-        value = f"{three_digits(link['value'] / 1e9)} GB/s, {100 * link['share']:.0f} % of the reference"
+        below = f" and below --min-link {three_digits(least / 1e9)} GB/s" if link["value"] < least else ""
+        value = f"{three_digits(link['value'] / 1e9)} GB/s, {100 * link['share']:.0f} % of the reference{below}"
     else:
         value = f"a latency of {three_digits(1e6 * link['value'])} us, {1 / link['share']:.1f} times the reference"
     return _wrapped(f"SLOW LINK  {_ends(body, link)}: {value}", "    ")
@@ -149,11 +151,11 @@ def _open_questions(body: Body) -> str:
     """Return a sentence that lists the undecided measures and results, with advice; empty if all are decided."""
     rates = dict.fromkeys(measure_title(item["measure"]) for item in body["undecided"] if "measure" in item)
     bits = dict.fromkeys(measure_title(item["result"]) for item in body["undecided"] if "result" in item)
-    questions = [f"which ranks are slow ({', '.join(rates)})"] if rates else []
+    questions = [f"which {_noun(body)}s are slow ({', '.join(rates)})"] if rates else []
     questions += [f"which results are correct ({', '.join(bits)})"] if bits else []
     if not questions:
         return ""
-    advice = "use more ranks or --rounds, or compare the table with that of a healthy machine"
+    advice = f"use more {_noun(body)}s or --rounds, or compare the table with that of a healthy machine"
     return _wrapped(f"undecided: {' and '.join(questions)}; {advice}", "  ") + "\n"
 
 
@@ -330,13 +332,14 @@ def health(record: Body) -> list[str]:
 
 def _undecided(body: Body, finding: Body) -> str:
     """Return a text that explains why a measure or a result of some ranks is undecided."""
+    noun = _noun(body)
     if "measure" in finding:
         text = _unclear_rate(body, finding)
     elif finding["reason"] == "change":
         title = measure_title(finding["result"])
-        text = f"the results of {title} change from round to round on most ranks, so they identify no wrong rank"
+        text = f"the results of {title} change from round to round on most {noun}s, so they identify no wrong {noun}"
     else:
-        text = f"the results of {measure_title(finding['result'])} differ, and no majority of the ranks agrees"
+        text = f"the results of {measure_title(finding['result'])} differ, and no majority of the {noun}s agrees"
     return _wrapped(f"UNDECIDED  {_listed(body, finding['ranks'])}: {text}", "    ")
 
 
@@ -348,9 +351,9 @@ def _unclear_rate(body: Body, finding: Body) -> str:
     if finding["reason"] == "spread" and against == "best":
         return f"the rates of {title} vary between rounds: a comparison is uncertain by {spread}, more than {tolerance}"
     if finding["reason"] == "spread":
-        return f"the ranks' rates of {title} spread by {spread}, more than {tolerance}, so none of them is typical"
+        return f"the {_noun(body)}s' rates of {title} spread by {spread}, more than {tolerance}, so none is typical"
     if finding["reason"] == "faster":
-        return f"{title} is {apart}: these ranks are unusual, or most of the others are slow"
+        return f"{title} is {apart}: these {_noun(body)}s are unusual, or most of the others are slow"
     return f"{title} is {apart}, more than {tolerance}, but the spread of {spread} or single rounds may explain it"
 
 

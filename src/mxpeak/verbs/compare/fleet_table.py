@@ -56,7 +56,8 @@ def fleet_text(fleet: FleetChange, different: Mapping[str, Sequence[str]]) -> st
     )
     for verdict in ("failed", "slower"):
         if hosts := [node.host for node in fleet.nodes if node.verdict == verdict]:
-            lines.append(f"  {_loud(verdict)}: {host_list(hosts)}\n")
+            why = " (wrong results only in B)" if verdict == "failed" else ""
+            lines.append(f"  {_loud(verdict)}{why}: {host_list(hosts)}\n")
     lines += [f"  missing in B: {host_list(fleet.missing)}\n"] * bool(fleet.missing)
     lines += [f"  new in B: {host_list(fleet.new)}\n"] * bool(fleet.new)
     if counts["ambiguous"]:

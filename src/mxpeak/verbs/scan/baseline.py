@@ -21,7 +21,7 @@ from typing import Any
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
 from mxpeak.records import read_json
-from mxpeak.report.scan_text import measure_title
+from mxpeak.report.scan_text import count_text, measure_title
 from mxpeak.schema import check
 from mxpeak.verbs.scan.decide import ENOUGH, SIGMA, Expected, RankRates, deviation, odd_bits, slow_ranks, spread
 
@@ -211,4 +211,4 @@ def expected_of(baseline: Body, model: str, threads: int, kind: str) -> Expected
 
 def models_text(baseline: Body) -> str:
     """Return the models of a baseline with their numbers of threads."""
-    return ", ".join(f"{entry['model']} with {entry['threads']} threads" for entry in baseline["models"])
+    return ", ".join(f"{entry['model']} with {count_text(entry['threads'], 'thread')}" for entry in baseline["models"])

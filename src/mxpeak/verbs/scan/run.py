@@ -36,6 +36,7 @@ from mxpeak.perf.sensors.choose import sensors
 from mxpeak.perf.sensors.contract import Sensors
 from mxpeak.precision import precision as format_of
 from mxpeak.records import Caution, size_text
+from mxpeak.report.scan_text import count_text
 from mxpeak.report.scans import SCHEMA_SCAN
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.nodes import node_name
@@ -142,9 +143,8 @@ def _check_models(baseline: Mapping[str, Any], record: Record, comm: Communicato
     """Raise a UsageError on all ranks if the baseline does not contain the model of a rank. Collective over comm."""
     where = record.where
     known = expected_of(baseline, where["model"], where["threads"], record.kind) is not None
-    missing = comm.bcast_object(
-        comm.gather_objects("" if known else f"{where['model']} with {where['threads']} threads")
-    )
+    own = f"{where['model']} with {count_text(where['threads'], 'thread')}"
+    missing = comm.bcast_object(comm.gather_objects("" if known else own))
     if unknown := sorted(filter(None, set(missing))):
         raise UsageError(
             f"--against: the baseline has expected rates of {models_text(baseline)}, but not of {', '.join(unknown)}; "
