@@ -192,6 +192,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda comm: mx.DistributedMatrix.from_pieces([np.eye(4)] if comm.rank == 1 else {}, 4, comm=comm),
         "UsageError: rank 1: pieces: use a dictionary",
     ),
+    "pieces at fractions": (
+        lambda comm: mx.DistributedMatrix.from_pieces({(0.0, 0): np.eye(4)} if comm.rank == 1 else {}, 4, comm=comm),
+        "UsageError: rank 1: pieces: use a dictionary",
+    ),
+    "x of another length": (
+        lambda comm: mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm).multiply(
+            np.ones(1 if comm.rank == 2 else 2)
+        ),
+        "UsageError: rank 2: this rank has rows 4 to 6 of A, but x has shape (1,); use shape (2,)",
+    ),
+    "x of another type": (
+        lambda comm: mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 8, comm=comm).multiply(
+            np.ones(2, complex if comm.rank == 2 else float)
+        ),
+        "UsageError: rank 2: this rank uses x of complex128, but rank 0 uses x of float64",
+    ),
     "no file": (
         lambda comm: mx.DistributedMatrix.from_file("nowhere.npy", comm=comm),
         "UsageError: rank 0: nowhere.npy is not a readable .npy file: No such file or directory",

@@ -19,7 +19,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.communicators import BlockDistributed, communicator, grid_of
-from mxpeak.library.dense.matrix_source import FunctionSource, InFile, InMemory, Source
+from mxpeak.library.dense.matrix_source import FunctionSource, InFile, InMemory, Source, wide_type
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import by_rows, pieces_of, redistributed, rows_here, starts_of, type_of
 from mxpeak.library.types import Array
@@ -410,10 +410,26 @@ class DistributedMatrix(BlockDistributed):
         -------
         ndarray
             The rows `own_rows` of A x.
+
+        Raises
+        ------
+        UsageError
+            x has another shape or is not numeric, or it is complex on some ranks only.
         """
+
+        def checked() -> Array:
+            values, rows = np.asarray(x), self.own_rows
+            if values.shape != (len(rows),):
+                raise UsageError(
+                    f"this rank has rows {rows.start} to {rows.stop} of A, but x has shape {values.shape}; use shape "
+                    f"({len(rows)},)"
+                )
+            return values.astype(np.result_type(wide_type(values.dtype, "x"), self.dtype))
+
+        rows_of_x = validate_on_all(self.comm, checked, lambda rows: f"x of {rows.dtype}")
         grid = self.grid
         cut = BlockCyclic(self.n, self.nb, grid.p, grid.P), BlockCyclic(self.n, self.nb, grid.q, grid.Q)
-        product = OwnRowsProduct(grid, cut, self.source, self._starts, np)(x.astype(np.result_type(x, self.dtype)))
+        product = OwnRowsProduct(grid, cut, self.source, self._starts, np)(rows_of_x)
         raise_first_error(self.comm, self.source.mistake())
         return np.asarray(product)
 
@@ -480,12 +496,17 @@ def _square_blocks(A: CyclicMatrix) -> tuple[int, int]:
 
 def _pieces(given: Any) -> dict[tuple[int, int], Array]:
     """Check the pieces of this rank, and return them keyed by the row and column of their first entry."""
-    if not isinstance(given, Mapping) or not all(isinstance(at, tuple) and len(at) == 2 for at in given):
+    if not isinstance(given, Mapping) or not all(map(_is_position, given)):
         raise UsageError(
             "pieces: use a dictionary {(row, column): array, …} with the first row and column of each "
             "piece, or {} for none"
         )
     return {at: rows_here(A, f"A[{at[0]}:, {at[1]}:]") for at, A in given.items()}
+
+
+def _is_position(at: Any) -> bool:
+    """Return whether a key consists of two integers."""
+    return isinstance(at, tuple) and len(at) == 2 and all(isinstance(index, Integral) for index in at)
 
 
 def _roots(A: Any, rank: int) -> Array:
