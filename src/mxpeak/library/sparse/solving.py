@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from mxpeak.comm.base import Communicator
+from mxpeak.comm.collectives import validate_on_all
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.errors import UsageError
@@ -21,7 +22,7 @@ from mxpeak.library.sparse.auto_preconditioner import choose_for_recurrence, cho
 from mxpeak.library.sparse.gradients import differentiates, gmres_differentiably
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.inputs import checked_options
-from mxpeak.library.sparse.operators import operator_of, solve_operator
+from mxpeak.library.sparse.operators import GivenOperator, operator_of, solve_operator
 from mxpeak.library.sparse.ranks import Share, joined, own_threads, read, threads_per_rank
 from mxpeak.library.sparse.results import solved
 from mxpeak.runtime.calls import TURN, threads_for
@@ -134,9 +135,6 @@ def gmres(
     >>> info.converged, bool(np.allclose(x, 1.0))
     (True, True)
     """
-    if isinstance(x0, str):
-        raise UsageError(f"x0={x0!r} is not a vector; use precision={x0!r} to set a precision")
-
     if comm is None and differentiates(A, b):
         named = preconditioner if isinstance(preconditioner, str) else "auto"
         solve_again = partial(
@@ -147,6 +145,8 @@ def gmres(
         return gmres_differentiably(A, b, solve_again, first)
 
     def options() -> GmresOptions:
+        if isinstance(x0, str):
+            raise UsageError(f"x0={x0!r} is not a vector; use precision={x0!r} to set a precision")
         M_or_name = preconditioner_of(M, preconditioner)
         return checked_options(
             GmresOptions(precision, rtol, atol, restart, maxiter, M_or_name, storage, smoother, threads, callback)
@@ -162,7 +162,8 @@ def solve_any(
 
     `options` returns the checked options.
     """
-    operator = operator_of(A)
+    ranks = None if comm is None else communicator(comm)
+    operator = operator_of(A) if ranks is None else validate_on_all(ranks, lambda: operator_of(A), _kind_of)
     if operator is not None:
         return solve_operator(operator, b, x0, options, device, comm)
 
@@ -170,12 +171,16 @@ def solve_any(
         operands = (A, b) if x0 is None else (A, b, x0)
         return device_for(device, *(device_of(operand) or "cpu" for operand in operands))
 
-    if comm is None:
+    if ranks is None:
         checked = options()
         return solve_on(device_of_rank(), A, b, x0, checked)
-    ranks = communicator(comm)
     checked, where = RankGroup(ranks).collectively(lambda: (options(), device_of_rank()))
     return solve_rows(ranks, where, A, b, x0, checked)
+
+
+def _kind_of(operator: GivenOperator | None) -> str:
+    """Return the form of A that all ranks must use, as text."""
+    return f"A as a {'matrix' if operator is None else operator.kind}"
 
 
 def preconditioner_of(M: Any, preconditioner: Any) -> Any:
