@@ -253,6 +253,30 @@ def test_a_solution_beyond_the_range_is_called_so(name: str) -> None:
         assert not np.isfinite(x).all()
 
 
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+def test_columns_of_x_below_the_range_are_not_reported_as_solved(assume_a: str) -> None:
+    """||r|| / ||A|| underflows for such columns, and few of many columns are checked individually."""
+    A = 1e305 * (np.eye(5) + 0.1)
+    B = np.ones((5, 9)) * 10.0 ** np.array([27, -64, -43, -39, 14, -53, -49, 41, 8])
+    with pytest.warns((mx.NotSolvedWarning, mx.IllConditionedWarning)):
+        X, info = mx.solve(A, B, assume_a=assume_a)
+    assert not X[:, 1].any()
+    assert not info.solved or info.ill_conditioned
+    assert info.backward_error > 1e10
+
+
+@pytest.mark.parametrize("assume_a", ["gen", "pos", "sym"])
+def test_sums_of_rows_may_exceed_the_range_of_fp32(assume_a: str) -> None:
+    A = np.full((6, 6), 8e37, np.float32) + np.diag(np.full(6, 2e38, np.float32))
+    x, info = mx.solve(A, np.ones(6, np.float32), assume_a=assume_a)
+    assert info.solved
+    assert info.condition == pytest.approx(np.linalg.cond(A.astype(float), 1), rel=0.5)
+    assert info.error_bound.normwise < 1e-4
+    with pytest.warns(mx.IllConditionedWarning, match="x underflows"):
+        _, info = mx.solve(A, np.full(6, 1e-30, np.float32), assume_a=assume_a)
+    assert not np.isnan([info.condition, *info.error_bound]).any()
+
+
 def test_factors_of_a_tiny_matrix_serve_any_right_hand_side() -> None:
     A = 1e-310 * random((30, 30))
     factors = mx.lu_factor(A)

@@ -52,6 +52,8 @@ FEW_COLUMNS = 16
 ABS_STRIP, DEVICE_ABS_STRIP = 1 << 17, 1 << 24
 #: Size of intermediate numbers below which a zero pivot may be the result of underflow.
 TINY = 2.0**-900
+#: Factor of the entries of A in row sums, which may exceed the range of the type of A.
+FRACTION = 2.0**-20
 #: A, x or b changed after a solve if eta exceeds the recorded eta times this factor, plus one rounding, n·u.
 CHANGED = 16.0
 #: Fractions of the unknowns, the smallest ones, that a lower bound of |A||x| omits.
@@ -508,8 +510,8 @@ def _is_complex(xp: Any, A: Matrix | Triangle) -> bool:
 def residual_if_unchanged(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block, eta: float) -> Block | None:
     """Return B - A X, or None if its backward error shows that A, X or B changed since eta was computed."""
     xp, n = kernels.xp, len(A)
-    R, u, ones = kernels.residual(B, A, X), float(xp.finfo(X.dtype).eps) / 2, xp.ones_like(X[:, :1])
-    A_inf = float(xp.max(sizes_of_terms(kernels, A, ones, xp.zeros_like(ones))))
+    R, u, zeros = kernels.residual(B, A, X), float(xp.finfo(X.dtype).eps) / 2, xp.zeros_like(X[:, :1])
+    A_inf = float(xp.max(sizes_of_terms(kernels, A, zeros + FRACTION, zeros))) / FRACTION
     norms = (xp.max(xp.abs(V), axis=0).tolist() for V in (R, X, B))
     now = max(backward_error(r, A_inf, x, b, n, u) for r, x, b in zip(*norms))
     return R if now <= CHANGED * (eta + 1.0) else None

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import frexp, inf, isfinite, ldexp
+from sys import float_info
 from typing import Any
 
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.distributed.spaces import max_abs
 from mxpeak.kernels.contract import Kernels
+
+
+#: Size of ||x|| + ||b|| / ||A|| below which a residual divided by ||A|| may underflow, and the largest number.
+TINY, LARGEST = 2.0**-900, float_info.max
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +40,30 @@ def backward_error(r_inf: float, A_inf: float, x_inf: float, b_inf: float, n: in
     to about n·u·(||A||·||x|| + ||b||) in r_i, even for the best x of this precision. In these units, the error of a
     stable solver is of order 1 or less for all n and u. A threshold therefore need not depend on n and u.
 
-    All terms are divided by ||A||, because the product of norms may overflow.
+    All terms are divided by ||A||, because the product of norms may overflow. An ||A|| that overflows counts as the
+    largest number. If the quotients may underflow or overflow, they are computed with exponents that have no limit.
     """
     A_inf = A_inf or 1.0
-    scale = (x_inf + b_inf / A_inf) * max(n, 1) * u
-    return r_inf / A_inf / scale if scale else r_inf
+    quotient, scale = r_inf / A_inf, x_inf + b_inf / A_inf
+    if TINY <= scale < inf and quotient < inf and A_inf < inf:
+        return quotient / (scale * (max(n, 1) * u))
+    A_inf = min(A_inf, LARGEST)
+    if all(map(isfinite, (r_inf, A_inf, x_inf, b_inf))):
+        return _error_by_exponents(r_inf, A_inf, x_inf, b_inf) / (max(n, 1) * u)
+    return quotient / (scale * (max(n, 1) * u)) if scale else r_inf
+
+
+def _error_by_exponents(r_inf: float, A_inf: float, x_inf: float, b_inf: float) -> float:
+    """Return ||r|| / (||A||·||x|| + ||b||), or ||r|| for a system of zeros, for products beyond the range."""
+    (r, of_r), (A, of_A), (x, of_x), (b, of_b) = map(frexp, (r_inf, A_inf, x_inf, b_inf))
+    if not (x or b):
+        return r_inf
+    largest = max(of_A + of_x if x else of_b, of_b if b else of_A + of_x)
+    scale = ldexp(A * x, of_A + of_x - largest) + ldexp(b, of_b - largest)
+    try:
+        return ldexp(r / scale, of_r - largest)
+    except OverflowError:
+        return inf
 
 
 def residual_norms(A: DistMatrix, x: Any, kernels: Kernels) -> ResidualNorms:

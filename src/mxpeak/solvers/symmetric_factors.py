@@ -15,6 +15,7 @@ from mxpeak.kernels.contract import Vector
 from mxpeak.kernels.contract.dense import Block, SymmetricFactor, Triangle
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.array_factors import (
+    FRACTION,
     ArrayFactors,
     DenseBackend,
     MatrixNorms,
@@ -165,5 +166,5 @@ def _inf_norm(kernels: Any, A: Triangle) -> float:
     """Return the largest row sum of |a_ij|."""
     xp = kernels.xp
     kind = xp.abs(A.array[:1, :1]).dtype
-    ones, zeros = xp.ones((len(A), 1), dtype=kind), xp.zeros((len(A), 1), dtype=kind)
-    return float(xp.max(sizes_of_terms(kernels, A, ones, zeros)))
+    zeros = xp.zeros((len(A), 1), dtype=kind)
+    return float(xp.max(sizes_of_terms(kernels, A, zeros + FRACTION, zeros))) / FRACTION
