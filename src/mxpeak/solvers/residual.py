@@ -12,7 +12,6 @@ from mxpeak.distributed.dense import DistMatrix
 from mxpeak.distributed.spaces import max_abs
 from mxpeak.kernels.contract import Kernels
 
-
 #: Size of ||x|| + ||b|| / ||A|| below which a residual divided by ||A|| may underflow, and the largest number.
 TINY, LARGEST = 2.0**-900, float_info.max
 
