@@ -200,6 +200,20 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_run(
     assert bench.calls == []
 
 
+@pytest.mark.parametrize("argv", [["hpl", "--checkpoint", "kept"], ["hpl-mxp", "--submit", "kept"]])
+def test_a_folder_that_cannot_be_listed_is_refused_before_the_run(
+    bench: Bench, argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def refused(path: Any) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    Path("kept").mkdir()
+    monkeypatch.setattr(os, "listdir", refused)
+    assert cli.main(["run", *argv]) == 2
+    assert f"cannot read the folder kept: Permission denied; use another {argv[1]} DIR" in capsys.readouterr().err
+    assert bench.calls == []
+
+
 def test_a_run_without_results_leaves_no_folder(bench: Bench):
     bench.outcome = lambda case: UsageError("wrong")
     assert cli.main(["run", "hpl"]) == 2

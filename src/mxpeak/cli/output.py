@@ -48,7 +48,7 @@ def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folde
     if path.absolute() == not_in.absolute():
         raise UsageError(f"{flag} {name} is also the folder of the result files; use another {flag} DIR")
     folder = _writable_folder(name, flag)
-    if any(entry.name != allowed for entry in path.iterdir()):
+    if any(entry != allowed for entry in _entries(name, flag)):
         folder.remove_if_empty()
         raise UsageError(f"{flag} {name} is not empty, and mxpeak never overwrites files; use another {flag} DIR")
     return folder
@@ -59,11 +59,19 @@ def checkpoint_folder(name: str, not_in: Path) -> Folder:
     path = Path(name)
     if os.path.isdir(name):
         check_unlocked(path)
-        if any(entry.name != LOCK for entry in path.iterdir()):
+        if any(entry != LOCK for entry in _entries(name, "--checkpoint")):
             raise UsageError(
                 f"--checkpoint {name} is not empty; run mxpeak resume {name} to continue its run, or use another folder"
             )
     return empty_folder(name, "--checkpoint", not_in, allowed=LOCK)
+
+
+def _entries(name: str, flag: str) -> list[str]:
+    """Return the names of the files in a folder; raise a UsageError if the folder cannot be read."""
+    try:
+        return os.listdir(name)
+    except OSError as error:
+        raise UsageError(f"mxpeak cannot read the folder {name}: {error.strerror}; use another {flag} DIR") from None
 
 
 def _writable_folder(name: str, flag: str) -> Folder:
