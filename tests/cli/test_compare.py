@@ -353,7 +353,7 @@ def test_the_previous_run_is_earlier_than_the_last_one_even_if_a_newer_run_was_i
 
 def test_a_baseline_is_kept_and_replaced(capsys: pytest.CaptureFixture[str]) -> None:
     write("a", run(100))
-    assert main(["baseline", "set", "last"]) == 0
+    assert main(["baseline", "last"]) == 0
     write("b", run(99))
     assert main(["compare", "baseline", "last"]) == 0
     assert main(["baseline", "set", "b"]) == 0

@@ -151,9 +151,14 @@ def parsed(argv: list[str]) -> argparse.Namespace:
 
 
 def completed(argv: list[str]) -> list[str]:
-    """Return the command line, completed by the default verb and flags if it contains no verb."""
+    """Return the command line, completed by the default verb and flags if it contains no verb.
+
+    `baseline RESULT` is short for `baseline set RESULT`.
+    """
     if not argv:
         return NO_ARGUMENTS
+    if len(argv) == 2 and argv[0] == "baseline" and argv[1] not in ("set", "from") and not argv[1].startswith("-"):
+        return ["baseline", "set", argv[1]]
     if argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"):
         return [*NO_ARGUMENTS[:2], *([] if "--quick" in argv else NO_ARGUMENTS[2:]), *argv]
     return argv

@@ -23,7 +23,7 @@ examples:
   mxpeak scan --against gpu-nodes.json
 
 set   stores one run or scan in {KEPT}, which compare accepts
-      as 'baseline'
+      as 'baseline'; the word set may be omitted
 from  computes the expected rates of each processor or device model from scans,
       without slow and faulty nodes, and writes them to --out or to
       {KEPT_BASELINE}, which scan --against accepts as 'baseline'
