@@ -350,7 +350,7 @@ def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     assert solve_on(device, A, b)[1].precision == "fp32"
     assert solve_on(device, A, random((140, 2)))[1].precision == "fp64"
     for fast, found in ((False, "fp32"), (True, "fp64")):
-        chip = SimpleNamespace(has_fast_fp64=fast)
+        chip = SimpleNamespace(has_fast_fp64=fast, without_fp64=None)
         for dtype in (float, complex):
             assert policy.choose_precision(20000, np.dtype(dtype), "auto", 1, chip).name == found
         assert policy.choose_precision(20000, np.dtype(np.float32), "auto", 1, chip).name == "fp32"

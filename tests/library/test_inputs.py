@@ -144,8 +144,10 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
         ("cuda:0", ("cuda:1",), r'use \.to\("cuda:0"\) to copy'),
         *(
             (unknown, (), "use one of the strings auto, cpu, cuda")
-            for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps")
+            for unknown in ("gpu", "tpu", "cuda:x", "cuda1", "", "mps:1")
         ),
+        ("mps", (), 'has no fp64, and mxpeak supports such a device only for LU factors; use device="cpu"'),
+        ("auto", ("mps:0",), r"is on mps:0, but mxpeak supports only cpu and cuda here; use \.cpu\(\)"),
     ):
         with pytest.raises(UsageError, match=advice):
             device_for(name, *devices)

@@ -150,7 +150,7 @@ def test_a_band_may_be_a_tensor() -> None:
 
 
 def test_unknown_devices_are_named_with_those_there_are() -> None:
-    for device in ("gpu", "cuda:x", "cuda1", "", "mps"):
+    for device in ("gpu", "cuda:x", "cuda1", "", "mps:1"):
         with pytest.raises(UsageError, match="use one of the strings auto, cpu, cuda"):
             mx.norm(np.ones((2, 2)), device=device)
 

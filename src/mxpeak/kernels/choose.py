@@ -181,6 +181,10 @@ def dense(device: Any, *, emulated: bool = False) -> DenseKernels:
     from mxpeak.kernels.torch.dense.dense import TorchDense
     from mxpeak.kernels.torch.lu.emulated_products import emulated_products
 
+    if device.without_fp64 is not None:
+        from mxpeak.kernels.torch.dense.without_fp64 import DenseWithoutFp64
+
+        return DenseWithoutFp64(device)
     return TorchDense(device, emulation=emulated_products(device) if emulated else None)
 
 

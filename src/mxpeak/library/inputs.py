@@ -162,23 +162,32 @@ def device_of(values: Any) -> str | None:
     return "cpu" if hasattr(values, "dtype") else None
 
 
-def device_for(name: str, *devices: str | None) -> Any:
+def device_for(name: str, *devices: str | None, without_fp64: bool = False) -> Any:
     """Return the device that `name` selects for operands on `devices`, or None for the host.
 
     auto       the device of the tensors; the host if there are none
     cpu        the host; the user must copy tensors from a GPU
     cuda       the GPU of the tensors, otherwise torch's current GPU; other operands are copied
     cuda:N     GPU number N
+    mps        Apple's GPU, if the caller supports devices `without_fp64`
 
     Raise an error for operands on several devices, and for a device that does not exist.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?", name):
+    if not isinstance(name, str) or not re.fullmatch(r"auto|cpu|cuda(:\d{1,9})?|mps(:0)?", name):
         text = f'"{name}"' if isinstance(name, str) else repr(name)
-        raise UsageError(f"unknown device {text}; use one of the strings auto, cpu, cuda, cuda:0, cuda:1, …")
+        raise UsageError(f"unknown device {text}; use one of the strings auto, cpu, cuda, cuda:0, cuda:1, …, mps")
+    kinds = ("cuda", "mps") if without_fp64 else ("cuda",)
+    if name.startswith("mps") and not without_fp64:
+        raise UsageError(
+            f'device="{name}" has no fp64, and mxpeak supports such a device only for LU factors; use device="cpu"'
+        )
     places = [device for device in dict.fromkeys(devices) if device is not None]
-    gpus = [device for device in places if device.startswith("cuda")]
+    gpus = [device for device in places if device.startswith(kinds)]
     if others := [device for device in places if device != "cpu" and device not in gpus]:
-        raise UsageError(f"a tensor is on {others[0]}, but mxpeak supports only cpu and cuda; use .cpu() to copy it")
+        supported = ", ".join(("cpu", *kinds[:-1])) + f" and {kinds[-1]}"
+        raise UsageError(
+            f"a tensor is on {others[0]}, but mxpeak supports only {supported} here; use .cpu() to copy it"
+        )
     if name == "cpu":
         if gpus:
             raise UsageError(
@@ -194,7 +203,7 @@ def device_for(name: str, *devices: str | None) -> Any:
         raise UsageError(
             f'one operand is on {gpus[0]} and another is on the CPU; use device="{gpus[0]}" to copy both to the GPU'
         )
-    if gpus and name not in ("auto", "cuda", gpus[0]):
+    if gpus and name not in ("auto", gpus[0], gpus[0].partition(":")[0]):
         raise UsageError(f'device="{name}" conflicts with a tensor on {gpus[0]}; use .to("{name}") to copy the tensor')
     if name == "auto" and not gpus:
         return None

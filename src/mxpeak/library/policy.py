@@ -92,6 +92,14 @@ def choose_precision(
     """
     if requested != "auto":
         check_precision(requested)
+    if device is not None and device.without_fp64 is not None:
+        if requested not in ("auto", "fp32"):
+            raise UsageError(
+                f'the device {device.without_fp64} factors only in fp32, not in {requested}; use precision="fp32", or '
+                'device="cpu"'
+            )
+        return FactorPrecision("fp32", "the device has no fp64")
+    if requested != "auto":
         return FactorPrecision(requested, "requested")
     return _fastest(n, dtype, rhs, None if device is None else bool(device.has_fast_fp64), engine)
 

@@ -10,7 +10,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.inputs import Input, check_finite, read
-from mxpeak.library.types import working_type
+from mxpeak.library.types import roundoff, working_type
 from mxpeak.solvers.array_factors import by_rows
 
 #: The values that `transposed` accepts in addition to booleans.
@@ -81,6 +81,8 @@ def block(b: Input, of_A: np.dtype[Any], kernels: DenseKernels) -> Block:
     If A is real and b is complex, the imaginary parts of b become additional columns.
     """
     xp = kernels.xp
+    if b.device is not None and b.device.startswith("mps") and roundoff(of_A) < 2.0**-24:
+        raise UsageError(f"x is in fp64, but b is on {b.device}, which has no fp64; use b.cpu()")
     B = b.on(kernels.device, working_type(b.dtype))
     check_finite(B, "b", xp)
     columns = xp.reshape(B, (b.shape[0], -1))

@@ -80,7 +80,7 @@ class DenseSolver:
 
     def _use(self, new: Input) -> None:
         """Use this matrix for the next solves."""
-        kernels, before = kernels_for(self._device, new), self._A
+        kernels, before = kernels_for(self._device, new, structure=self._structure), self._A
         if before is not None and self._kernels is not None:
             same = kernels.device == self._kernels.device and new.shape == before.shape
             if not same or working_type(new.dtype) != working_type(before.dtype):

@@ -77,7 +77,8 @@ def solve(
         Precision of the factors.
     device : str, default "auto"
         Use "auto" to solve on the device of the tensors (the CPU for other arrays), or specify a device such as "cpu",
-        "cuda" or "cuda:0".
+        "cuda" or "cuda:0". With "mps", a GPU without fp64 computes LU factors and residuals of real matrices. To get x
+        in fp64, pass a b in fp64 in host memory.
     local : bool, default False
         If True, b and x contain only the rows of this rank. This option requires a DistributedMatrix.
     assume_a : {"gen", "pos", "sym", "her", "auto"}, default "gen"
@@ -163,7 +164,7 @@ def solve(
         )
         return warned(*_conjugated(form, stack, read(b, "b"), solve_all))
     of_A, of_b = matrix(A), read(b, "b")
-    kernels = kernels_for(device, of_A, of_b, fp64=fp64)
+    kernels = kernels_for(device, of_A, of_b, fp64=fp64, structure=structure)
     if len(of_b.shape) > 2:
         return warned(*_solve_blocks(partial(solve_single, form), kernels, of_A, of_b))
     check_rows(of_b, of_A.shape[0])
@@ -209,7 +210,7 @@ def _solve_by_structure(
     if isinstance(structure, Structure):
         return solve_structured(kernels, A, b, precision, structure, form)
     by_lu = partial(_conjugated, form, A, b, partial(solve_by, kernels, precision=precision))
-    if structure == "auto" and (detected_structure := detected(kernels, A)):
+    if structure == "auto" and has_fp64(kernels) and (detected_structure := detected(kernels, A)):
         return cholesky_or_lu(partial(solve_structured, kernels, A, b, precision, detected_structure, form), by_lu)
     return by_lu()
 
@@ -272,7 +273,7 @@ def lu_factor(
     check_fp64(fp64, A)
     _check_constant(A, "lu_factor")
     of_A = matrix(A)
-    return lu_factor_by(kernels_for(device, of_A, fp64=fp64), of_A, precision)
+    return lu_factor_by(kernels_for(device, of_A, fp64=fp64, structure="gen"), of_A, precision)
 
 
 def cho_factor(
@@ -341,7 +342,7 @@ def _check_constant(A: Any, name: str) -> None:
 
 def factor_by_structure(kernels: DenseKernels, A: Input, precision: str, structure: Structure | str) -> LUFactors:
     """Factor the validated matrix A by the factorization that suits its structure."""
-    if structure == "auto" and (detected_structure := detected(kernels, A)):
+    if structure == "auto" and has_fp64(kernels) and (detected_structure := detected(kernels, A)):
         try:
             return _triangle_factors(kernels, A, precision, detected_structure)
         except NotPositiveDefiniteError:
@@ -395,10 +396,26 @@ def _is_plain(A: Any, b: Any) -> bool:
     return own_precision_is_fastest(n, b.size // n, A.dtype)
 
 
-def kernels_for(device: str, *inputs: Input, fp64: str = "native") -> DenseKernels:
-    """Return the kernels for `device`: the host, the named GPU or, with "auto", the device that stores the inputs."""
-    where = device_for(device, *(values.device for values in inputs))
-    return choose.dense(where, emulated=emulates_fp64(fp64, where))
+def kernels_for(
+    device: str, *inputs: Input, fp64: str = "native", structure: Structure | str | None = None
+) -> DenseKernels:
+    """Return the kernels for `device`: the host, the named GPU or, with "auto", the device that stores the inputs.
+
+    `structure` is that of A if A is factored. A device without fp64 then computes the LU of a real matrix.
+    """
+    where = device_for(device, *(values.device for values in inputs), without_fp64=structure in ("gen", "auto"))
+    kernels = choose.dense(where, emulated=emulates_fp64(fp64, where))
+    if not has_fp64(kernels):
+        if fp64 == "emulated":
+            raise UsageError(f'fp64="emulated" does not support {where.without_fp64}; use fp64="native"')
+        if "c" in (values.dtype.kind for values in inputs):
+            raise UsageError(f'{where.without_fp64} supports only real systems; use device="cpu"')
+    return kernels
+
+
+def has_fp64(kernels: DenseKernels) -> bool:
+    """Return whether all devices of the kernels compute in fp64."""
+    return kernels.device is None or kernels.device.without_fp64 is None
 
 
 def solve_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple[Any, SolveInfo]:

@@ -38,23 +38,25 @@ TYPES: dict[str, torch.dtype] = {
 LINE, FAR, NEAR = 128, 4096, 1024
 #: Compute capabilities of NVIDIA GPUs whose fp64 products are as fast as fp32: A100, H100 and H200.
 FAST_FP64 = ((8, 0), (9, 0))
-#: torch calls both CUDA and ROCm devices cuda.
-GPU = "cuda"
+#: torch calls both CUDA and ROCm devices cuda, and Apple's GPUs, which have no fp64, mps.
+GPU, MPS = "cuda", "mps"
 
 
 @dataclass(slots=True, eq=False)
 class Device:
     """A CPU or GPU that kernels compute on.
 
-    triton    whether Triton kernels are available; otherwise torch operations replace them
-    poison    whether new tensors are filled with NaN, for tests
-    lag       the number of steps of a computation that may be in flight (`spans.Stopwatch`)
+    triton        whether Triton kernels are available; otherwise torch operations replace them
+    poison        whether new tensors are filled with NaN, for tests
+    lag           the number of steps of a computation that may be in flight (`spans.Stopwatch`)
+    without_fp64  an accelerator without fp64 that helps this CPU; None if there is none
     """
 
     where: torch.device
     triton: bool
     poison: bool = False
     lag: int = 2
+    without_fp64: torch.device | None = None
     _side: Any = field(default=None, repr=False)
     _main: Any = field(default=None, repr=False)
 
@@ -201,13 +203,17 @@ def _bus(chip: Any) -> str:
 
 
 def open_device(name: str, number: int = 0) -> Device:
-    """Open the device called `name` (cpu, cuda or cuda:N); a GPU also becomes torch's current GPU.
+    """Open the device called `name` (cpu, mps, cuda or cuda:N); a GPU of CUDA also becomes torch's current GPU.
 
     The name cuda selects the GPU `number` modulo the number of GPUs. Raises ResourceError with the available devices
     if there is no device with this name or its driver is not compatible.
     """
     if name == "cpu":
         return Device(torch.device("cpu"), triton=False)
+    if name == MPS:
+        if not torch.backends.mps.is_available():
+            raise ResourceError("device mps is not available: torch finds no GPU of Apple; use the device cpu")
+        return Device(torch.device("cpu"), triton=False, without_fp64=torch.device(MPS, 0))
     gpus = count()
     if not gpus:
         raise ResourceError(f"device {name} is not available: {_why_none()}, or use the device cpu")

@@ -13,17 +13,24 @@ import numpy as np
 import torch
 from torch import from_dlpack as from_dlpack  # for arrays of other libraries
 
-from mxpeak.kernels.torch.engine.device import GPU, Device, open_device
+from mxpeak.kernels.torch.engine.device import GPU, MPS, Device, open_device
 
 
 def device_named(name: str) -> Device:
-    """Open the GPU called cuda (torch's current GPU) or cuda:N, without changing the current GPU."""
+    """Open the GPU called cuda (torch's current GPU), cuda:N or mps, without changing the current GPU."""
+    if name.partition(":")[0] == MPS:
+        return _mps()
     if not torch.cuda.is_available():
         return open_device(name)  # raises with the reason
     current = torch.cuda.current_device()
     with torch.cuda.device(current):
         opened = open_device(f"{GPU}:{current}" if name == GPU else name)
     return device_at(str(opened.where))
+
+
+@cache
+def _mps() -> Device:
+    return open_device(MPS)
 
 
 @cache
@@ -53,6 +60,8 @@ def plain(A: torch.Tensor) -> torch.Tensor:
 def on_device(values: Any, device: Device, dtype: np.dtype[Any]) -> torch.Tensor:
     """Convert an array or a tensor to a tensor of this NumPy type on a device, without a copy if possible."""
     A = values.detach() if isinstance(values, torch.Tensor) else tensor_of(np.require(values, dtype, "A"))
+    if A.device.type == MPS:  # which cannot convert to fp64
+        A = A.cpu()
     return A.to(device=device.where, dtype=torch_type(dtype)).resolve_conj().resolve_neg()
 
 
