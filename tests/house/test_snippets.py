@@ -51,6 +51,7 @@ SMALLER = {
     "grid=(2, 2), comm=": "grid=(1, 1), comm=",
     "torch.randn(40000, 40000,": "torch.randn(64, 64,",
     'device="cuda"': 'device="cpu"',
+    'device="mps"': 'device="cpu"',
 }
 
 
@@ -85,6 +86,7 @@ def stand_ins(page: str) -> dict[str, Any]:
     desc = [1, 0, n, n, 16, 16, 0, 0, n]  # ScaLAPACK's: dense, m, n, mb, nb, first process, leading dimension
     return {
         "A": by_rows if page in SPARSE else dense,
+        "A_mps": torch.from_numpy(dense).float(),
         "A_csr": by_rows,
         "b": rng.standard_normal(n),
         "numpy_array": dense,

@@ -94,6 +94,19 @@ def test_complex_numbers_are_solved_in_chunks(client: Any) -> None:
         assert eta(M, client.compute(x).result(), b.compute()) <= 3
 
 
+def test_structures_are_used_as_on_ranks(client: Any) -> None:
+    S = A @ A.T + np.eye(N)
+    half = da.from_array(np.tril(S) + 3 * np.triu(np.ones_like(S), 1), chunks=70)
+    for assume_a, M, name in (("pos", half, "Cholesky"), ("sym", half, "LU"), ("auto", da.from_array(S), "Cholesky")):
+        x, info = mx.dask.solve(M, B, client=client, assume_a=assume_a, lower=True)
+        assert (info.factorization, info.solved) == (name, True)
+        assert eta(S, x, B) <= 3
+    with pytest.raises(mx.NotPositiveDefiniteError, match="the leading minor of order 1 of 203 is not positive"):
+        mx.dask.solve(-half, B, client=client, assume_a="pos", lower=True)
+    with pytest.raises(mx.UsageError, match="unknown assume_a"):
+        mx.dask.solve(half, B, client=client, assume_a="spd")
+
+
 def test_factors_stay_with_the_workers_that_were_asked(client: Any) -> None:
     workers = sorted(client.nthreads())[:2]
     with mx.dask.lu_factor(da.from_array(A, chunks=90), client=client, workers=workers) as F:

@@ -5,9 +5,11 @@ The triangle that is not read contains NaN.
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense import DistributedCholeskyFactors
+from mxpeak.library.dense.mirrored import MirroredSource
+from mxpeak.library.dense.symmetric import Structure
 from mxpeak.library.outcomes import IllConditionedWarning
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
@@ -404,15 +408,104 @@ def test_one_changed_entry_is_found_by_the_test_for_symmetry() -> None:
         assert hermitian(A, shape) == {False}
 
 
-def test_indefinite_structures_are_refused_with_what_to_use() -> None:
-    A = definite(12)
-    for name in ("sym", "her"):
-        texts = raised(2, lambda comm, name=name: mx.solve(held(comm, A), np.ones(12), assume_a=name))
-        assert len(set(texts)) == 1
-        assert texts[0].startswith("UsageError: A is a DistributedMatrix, whose ranks have no LDL^T factorization")
-        assert 'use assume_a="pos"' in texts[0]
+@pytest.mark.parametrize("source", ["function", "memory", "file"])
+@pytest.mark.parametrize("name", ["sym", "her"])
+def test_indefinite_matrices_are_solved_by_lu_of_the_whole_matrix(name: str, source: str, tmp_path: Path) -> None:
+    n, rng = 37, np.random.default_rng(3)
+    for is_complex, lower in product((False, True), (False, True)):
+        X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0.0)
+        A = X + (X.conj().T if name == "her" else X.T)
+        stored = np.where(
+            np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, A, 7.0 if source == "memory" else np.nan
+        )
+        if name == "her" and is_complex:
+            stored += np.diag(np.full(n, 5j))  # imaginary parts of the diagonal are not used
+        b = sides(n, is_complex=is_complex)
+        np.save(tmp_path / "A.npy", stored)
+
+        def body(comm: Any, stored: Array = stored, lower: bool = lower, b: Array = b) -> Any:
+            how = {"nb": 4, "comm": comm, "grid": (2, comm.size // 2)}
+            if source == "memory":
+                M = mx.DistributedMatrix.from_root(stored if comm.rank == 0 else None, **how)
+            elif source == "file":
+                M = mx.DistributedMatrix.from_file(tmp_path / "A.npy", **how)
+            else:
+                M = mx.DistributedMatrix.from_function(entries(stored), n, **how)
+            solved = [mx.solve(M, b, assume_a=name, lower=lower, transposed=form) for form in ("N", "T", "H")]
+            solver = mx.Solver(M, assume_a=name, lower=lower, precision="fp32")
+            return [*solved, solver.solve(b)]
+
+        for results in run_ranks(4, body):
+            for (x, info), M in zip(results, (A, A.T, A.conj().T, A)):
+                assert info.factorization == "LU"
+                assert info.solved
+                assert not info.fallback
+                assert "ranks have no LDL^T factorization; LU factored the whole matrix" in info.message
+                assert eta(M, x, b) <= 3
+
+
+def test_nan_in_a_mirrored_triangle_is_one_error() -> None:
+    A = definite(20)
+    A[13, 4] = np.nan
+    texts = raised(2, lambda comm: mx.solve(held(comm, A), np.ones(20), assume_a="sym", lower=True))
+    assert len(set(texts)) == 1
+    assert "A[13, 4] is nan" in texts[0]
+    assert all(info.solved for _, info in run_ranks(2, lambda c: mx.solve(held(c, A), np.ones(20), assume_a="sym")))
     with pytest.raises(UsageError, match="unknown assume_a"):
-        mx.solve(mx.DistributedMatrix.from_rows(A), np.ones(12), assume_a="spd")
+        mx.solve(mx.DistributedMatrix.from_rows(definite(12)), np.ones(12), assume_a="spd")
+
+
+def test_a_function_computes_each_entry_about_once() -> None:
+    n, nb, counted = 96, 8, []
+
+    def body(comm: Any) -> Any:
+        A = definite(n)
+
+        def fn(i: Any, j: Any) -> Any:
+            counted.append(np.broadcast(i, j).size)
+            return A[i, j]
+
+        M = mx.DistributedMatrix.from_function(fn, n, nb=nb, comm=comm)
+        strip = MirroredSource(M.source, Structure(lower=True, hermitian=False, definite=False))
+        rows, columns = BlockCyclic(n, nb, 0, 1), BlockCyclic(n, nb, 0, 1)
+        counted.clear()
+        whole = np.concatenate([strip(rows, columns, slice(i, i + nb)) for i in range(0, n, nb)])
+        assert np.array_equal(whole, np.tril(A) + np.tril(A, -1).T)
+        return sum(counted)
+
+    assert run_ranks(1, body) == [n * (n + nb)]
+
+
+def test_a_solver_keeps_the_factors_of_a_distributed_matrix() -> None:
+    A = definite(30)
+
+    def body(comm: Any) -> Any:
+        solver = mx.Solver(held(comm, A), assume_a="pos")
+        assert "not factored" in repr(solver)
+        first, second = solver.solve(np.ones(30)), solver.solve(np.arange(30.0), transposed=True)
+        assert "factor" in first[1].times
+        assert "factor" not in second[1].times
+        assert {first[1].factorization, second[1].factorization} == {"Cholesky"}
+        solver.update(held(comm, 2 * A))
+        halved = solver.solve(np.ones(30))[0]
+        assert np.allclose(2 * halved, first[0])
+        automatic = mx.Solver(held(comm, A - 0.5 * np.eye(30)), assume_a="auto").solve(np.ones(30))[1]
+        assert automatic.factorization == "LU"
+        solver.close()
+        with pytest.raises(UsageError, match="use a new Solver"):
+            solver.update(held(comm, definite(12)))
+        with pytest.raises(UsageError, match="the earlier A is a DistributedMatrix"):
+            solver.update(A)
+        with pytest.raises(UsageError, match="cannot be pickled"):
+            pickle.dumps(solver)
+        with pytest.raises(UsageError, match="rtol is not an option of a Solver for a distributed matrix"):
+            mx.Solver(held(comm, A), rtol=1e-9)
+        return second[0]
+
+    for x in run_ranks(2, body):
+        assert eta(A, x, np.arange(30.0)) <= 3
+    with pytest.raises(UsageError, match="the new A is a DistributedMatrix"):
+        mx.Solver(A).update(mx.DistributedMatrix.from_rows(A))
 
 
 def held(comm: Any, A: Array) -> Any:

@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import UsageError
+from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_solver import DistributedSolver
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.solver import DenseSolver
 from mxpeak.library.frameworks import is_sparse
@@ -28,15 +30,16 @@ class Solver:
 
     Parameters
     ----------
-    A : array_like, tensor, sparse matrix or sparse tensor
-        Square matrix. Do not change A between `update` and the next solve, because the solver refers to A.
+    A : array_like, tensor, sparse matrix, sparse tensor or DistributedMatrix
+        Square matrix. Do not change A between `update` and the next solve, because the solver refers to A. All ranks of
+        a DistributedMatrix must call all methods. After an update, they factor the new matrix.
     device : str, default "auto"
         Use "auto" to solve on the device of a tensor (the CPU for other arrays), or specify a device such as "cpu",
         "cuda" or "cuda:0".
     **options
-        For a dense matrix, the arguments `assume_a`, `lower` and `precision` of `solve`. For a sparse matrix, the
-        arguments `rtol`, `atol`, `restart`, `maxiter`, `M`, `callback`, `precision`, `preconditioner`, `storage`,
-        `smoother` and `threads` of `gmres`.
+        For a dense or distributed matrix, the arguments `assume_a`, `lower` and `precision` of `solve`. For a sparse
+        matrix, the arguments `rtol`, `atol`, `restart`, `maxiter`, `M`, `callback`, `precision`, `preconditioner`,
+        `storage`, `smoother` and `threads` of `gmres`.
 
     Raises
     ------
@@ -56,9 +59,11 @@ class Solver:
     """
 
     def __init__(self, A: Any, *, device: str = "auto", **options: Any):
-        kind: type[DenseSolver] | type[SparseSolver] = DenseSolver
+        kind: type[DenseSolver] | type[SparseSolver] | type[DistributedSolver] = DenseSolver
         self._lock, title = RLock(), "dense"
-        if is_sparse(A) or (is_tensor(A) and str(A.layout) != "torch.strided"):
+        if isinstance(A, DistributedMatrix):
+            kind, title = DistributedSolver, "distributed"
+        elif is_sparse(A) or (is_tensor(A) and str(A.layout) != "torch.strided"):
             from mxpeak.library.sparse.solver import SparseSolver  # loads the compiler
 
             kind, title = SparseSolver, "sparse"
@@ -113,7 +118,7 @@ class Solver:
 
         Parameters
         ----------
-        A : array_like, tensor, sparse matrix or sparse tensor
+        A : array_like, tensor, sparse matrix, sparse tensor or DistributedMatrix
             New matrix. You can change the entries of the previous array in place and pass it again.
 
         Raises

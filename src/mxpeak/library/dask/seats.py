@@ -14,7 +14,8 @@ from mxpeak.comm.transports.sockets import LostRankError, Sockets, listening, me
 from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.library.dask.chunks import Place
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix
-from mxpeak.library.dense.distributed_solving import factored
+from mxpeak.library.dense.distributed_cholesky import factored_by_structure
+from mxpeak.library.dense.symmetric import Structure
 
 #: Time limit in seconds for connecting the ranks. Tasks start only when their chunks have arrived and the worker has a
 #: free thread, which may take long. The client detects a missing rank earlier and closes the seats. This limit ends
@@ -80,6 +81,7 @@ def factor(
     secret: bytes,
     n: int,
     places: Sequence[Place],
+    structure: Structure | str,
     precision: str,
     sides: int,
     *chunks: Any,
@@ -92,7 +94,7 @@ def factor(
     def work(seat: Seat) -> None:
         comm = seat.meet(rank, addresses, secret)
         A = DistributedMatrix.from_pieces(validate_on_all(comm, lambda: _pieces(places, chunks)), n, comm=comm)
-        seat.factors = factored(A, precision, "cpu", np.broadcast_to(0.0, (n, sides)))
+        seat.factors = factored_by_structure(A, structure, precision, "cpu", np.broadcast_to(0.0, (n, sides)))
 
     return _seated(name, work)
 

@@ -17,6 +17,7 @@ from mxpeak.library.dense import SolveInfo
 from mxpeak.library.dense.inputs import form_of, right_hand_side
 from mxpeak.library.dense.matrix_source import wide_type
 from mxpeak.library.dense.real_form import real_columns
+from mxpeak.library.dense.symmetric import Structure, structure_of
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import warned
 
@@ -29,6 +30,8 @@ def solve(
     precision: str = "auto",
     client: Any = None,
     workers: Sequence[str] | None = None,
+    assume_a: str = "gen",
+    lower: bool = False,
 ) -> tuple[Any, SolveInfo]:
     """Solve A x = b for a matrix A that is stored as a chunked Dask array.
 
@@ -48,6 +51,12 @@ def solve(
         Client of the Dask cluster. By default, mxpeak uses the current client.
     workers : sequence of str, optional
         Addresses of the workers to use. By default, mxpeak uses all workers.
+    assume_a : {"gen", "pos", "sym", "her", "auto"}, default "gen"
+        Structure of A. With "pos" or "auto", the workers use Cholesky factors as in `mxpeak.solve`. With "sym" or
+        "her", they use LU of the whole matrix.
+    lower : bool, default False
+        Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. The other
+        triangle must have finite values, which are not used.
 
     Returns
     -------
@@ -62,6 +71,8 @@ def solve(
         An argument is invalid, no Dask cluster is available, or Dask is not installed.
     SingularMatrixError
         A pivot is exactly zero.
+    NotPositiveDefiniteError
+        `assume_a` is "pos", but a leading minor of A is not positive.
     ResourceError
         There is not enough memory.
     MxpeakError
@@ -85,9 +96,9 @@ def solve(
     array([0.25, 0.25, 0.25, 0.25, 0.25, 0.25])
     >>> client.close()
     """
-    order, form = check_matrix(A), form_of(transposed)
+    order, form, structure = check_matrix(A), form_of(transposed), structure_of(assume_a, lower=lower)
     sides = real_columns(_sides(b), A.dtype, _check_b(b, order))
-    with _factored(A, sides, precision, client, workers) as F:
+    with _factored(A, sides, precision, client, workers, structure) as F:
         return warned(*F.solve_quietly(b, transposed=form))
 
 
@@ -140,7 +151,9 @@ def lu_factor(
     return _factored(A, 1, precision, client, workers)
 
 
-def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence[str] | None) -> DaskFactors:
+def _factored(
+    A: Any, sides: int, precision: str, client: Any, workers: Sequence[str] | None, structure: Structure | str = "gen"
+) -> DaskFactors:
     n, client = check_matrix(A), the_client(client)
     workers = the_workers(client, workers)
     dtype = wide_type(A.dtype, "A")
@@ -151,7 +164,7 @@ def _factored(A: Any, sides: int, precision: str, client: Any, workers: Sequence
 
         def arguments(rank: int) -> list[Any]:
             places, futures = [place for place, _ in chunks[rank]], [future for _, future in chunks[rank]]
-            return [rank, ranks.addresses, ranks.secret, n, places, precision, sides, *futures]
+            return [rank, ranks.addresses, ranks.secret, n, places, structure, precision, sides, *futures]
 
         try:
             with ranks.turn():

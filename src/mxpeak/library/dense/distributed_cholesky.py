@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -9,7 +10,6 @@ import numpy as np
 
 from mxpeak.comm.collectives import raise_first_error, validate_on_all
 from mxpeak.distributed.symmetric import SymmetricMatrix, is_hermitian
-from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_solving import (
@@ -24,6 +24,7 @@ from mxpeak.library.dense.distributed_solving import (
 )
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import Source
+from mxpeak.library.dense.mirrored import MirroredFactors, mirrored
 from mxpeak.library.dense.symmetric import Structure, cholesky_or_lu, text_of
 from mxpeak.library.outcomes import NotPositiveDefiniteError
 from mxpeak.library.types import Array
@@ -46,7 +47,7 @@ def solve_by_structure(
         return solve(factored(A, precision, device, b))
 
     if isinstance(structure, Structure):
-        return solve(cho_factored(A, structure, precision, device, b))
+        return solve(_factored_as(A, structure, precision, device, b))
     if structure == "auto" and _looks_definite(A):
         return cholesky_or_lu(lambda: solve(_factored(A, precision, device, b, lower=True)), by_lu)
     return by_lu()
@@ -57,12 +58,27 @@ def cho_factored(
 ) -> DistributedCholeskyFactors:
     """Factor one triangle of A by Cholesky in the requested precision, or in the fastest one for `b`. Collective."""
     validate_on_all(A.comm, lambda: structure, text_of)
-    if not structure.definite:
-        raise UsageError(
-            "A is a DistributedMatrix, whose ranks have no LDL^T factorization, because its pivots can be anywhere on "
-            'the diagonal; use assume_a="pos" if A is positive definite, otherwise assume_a="gen" with both triangles'
-        )
     return _factored(A, precision, device, b, lower=structure.lower)
+
+
+def factored_by_structure(
+    A: DistributedMatrix, structure: Structure | str, precision: str, device: str, b: Any = None
+) -> DistributedFactors:
+    """Factor a distributed matrix by the factorization that suits its structure. Collective."""
+    validate_on_all(A.comm, lambda: structure, text_of)
+    if structure == "auto" and _looks_definite(A):
+        with suppress(NotPositiveDefiniteError):
+            return _factored(A, precision, device, b, lower=True)
+    if isinstance(structure, Structure):
+        return _factored_as(A, structure, precision, device, b)
+    return factored(A, precision, device, b)
+
+
+def _factored_as(A: DistributedMatrix, structure: Structure, precision: str, device: str, b: Any) -> DistributedFactors:
+    """Factor one triangle of A by Cholesky, or the whole matrix by LU if it may be indefinite. Collective."""
+    if structure.definite:
+        return _factored(A, precision, device, b, lower=structure.lower)
+    return factored_as(MirroredFactors, A, mirrored(A, structure), precision, device, b)
 
 
 def _factored(A: DistributedMatrix, precision: str, device: str, b: Any, *, lower: bool) -> DistributedCholeskyFactors:

@@ -27,14 +27,16 @@ LIBRARIES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
 class Source:
     """Source that computes or reads the entries of a matrix on demand.
 
-    dtype   data type of the returned entries: float64 or complex128
-    holds   whether every rank stores its part of A in memory
-    held    size of the stored part on this rank, in bytes
-    lower   whether only the lower triangle is read, or only the upper one; None if all entries are read
+    dtype      data type of the returned entries: float64 or complex128
+    holds      whether every rank stores its part of A in memory
+    held       size of the stored part on this rank, in bytes
+    lower      whether only the lower triangle is read, or only the upper one; None if all entries are read
+    hermitian  whether imaginary parts of the diagonal are zero if only one triangle is read
     """
 
     holds, held = False, 0
     lower: bool | None = None
+    hermitian = True
 
     def __init__(self, what: str, dtype: np.dtype[Any]):
         self.what, self.dtype = what, dtype
@@ -49,21 +51,25 @@ class Source:
         if not (len(i) and len(j)):
             return np.empty((len(i), len(j)), self.dtype)
         try:
-            return self._checked(self._entries(i, j), i, j)
+            return self.checked_entries(i, j)
         except MxpeakError as error:
             self._mistake = self._mistake or error
         except Exception as error:
             self._mistake = self._mistake or UsageError(f"{self.what} raised {type(error).__name__}: {error}")
         return np.full((len(i), len(j)), np.nan, self.dtype)
 
-    def triangle(self, *, lower: bool) -> Source:
+    def triangle(self, *, lower: bool, hermitian: bool = True) -> Source:
         """Return a source that reads one triangle of the same matrix; the other one may contain anything.
 
-        The imaginary parts of the diagonal are returned as zero.
+        If the matrix is Hermitian, the imaginary parts of the diagonal are returned as zero.
         """
         half = copy(self)
-        half.lower, half._mistake = lower, None
+        half.lower, half.hermitian, half._mistake = lower, hermitian, None
         return half
+
+    def checked_entries(self, i: Array, j: Array) -> Array:
+        """Return the entries a_ij in `dtype`; raise a UsageError if an entry that is read is not finite."""
+        return self._checked(self._entries(i, j), i, j)
 
     def mistake(self) -> MxpeakError | None:
         """Return and clear the first error since the previous call, or return None if no error occurred."""
@@ -107,7 +113,7 @@ class Source:
 
     def _with_real_diagonal(self, A: Array, i: Array, j: Array) -> Array:
         """Return A, or a copy with a real diagonal if only one triangle of a complex matrix is read."""
-        if self.lower is None or self.dtype.kind != "c":
+        if self.lower is None or not self.hermitian or self.dtype.kind != "c":
             return A
         _, r, c = np.intersect1d(i, j, assume_unique=True, return_indices=True)
         A = A.astype(self.dtype)

@@ -69,7 +69,7 @@ class DenseSolver:
     def update(self, A: Any) -> None:
         """Replace the matrix. The next solve decides whether the factors are computed again."""
         if isinstance(A, DistributedMatrix):
-            raise UsageError("A is a DistributedMatrix, which Solver does not support; use mxpeak.lu_factor(A)")
+            raise UsageError("the new A is a DistributedMatrix, but the earlier one is not; use a new Solver")
         if is_traced(A):  # JAX has no numbers yet
             matrix(np.broadcast_to(0.0, A.shape))
             user = A
