@@ -28,8 +28,11 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[DenseWithoutFp64]:
     monkeypatch.setattr(without_fp64, "DEPTH", 8)
     monkeypatch.setattr(without_fp64, "CACHED", 40)
     monkeypatch.setattr(without_fp64, "STRIP", 50)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # several threads would wait for each other on a busy machine
     with InventedMps():
         yield DenseWithoutFp64(Device(torch.device("cpu"), triton=False, poison=True, without_fp64=MPS))
+    torch.set_num_threads(before)
 
 
 def residual(kernels: DenseWithoutFp64, B: Array, A: Array, X: Array) -> Array:
@@ -42,8 +45,8 @@ def residual(kernels: DenseWithoutFp64, B: Array, A: Array, X: Array) -> Array:
 @pytest.mark.parametrize("k", [1, 3])
 def test_residuals_are_as_accurate_as_those_of_fp64(kernels: DenseWithoutFp64, order: str, k: int) -> None:
     rng = np.random.default_rng(k)
-    for n in (1, 2, 7, 23, 40):
-        for scale in (0, 20, 200):
+    for n in (1, 2, 7, 19):
+        for scale in (0, 200):
             A = np.asarray(random((n, n), np.float64) * 2.0 ** rng.integers(-scale, scale + 1, n)[:, None], order=order)
             A = A * 2.0 ** rng.integers(-scale, scale + 1, n)
             X = random((n, k), np.float64)

@@ -410,10 +410,24 @@ def lagged_factors(factors: ArrayFactors, A: Matrix | Triangle, *, exact_norms: 
     norms = MatrixNorms(*of_scaled, of_scaled[0])  # no entry is larger than a row sum
     twin.matrix = replace(old, A=A, A_inf=plain[0], norms=norms, sums=None)
     twin.A_inf, twin.A_one = of_scaled
-    twin.lagged, twin._condition, twin._probe, twin._by_gmres, twin.condition_of_A = True, None, None, None, None
-    for cached in ("growth", "convergence"):
-        twin.__dict__.pop(cached, None)
+    twin.lagged = True
+    _forget_estimates(twin)
     return twin
+
+
+def factors_of_wider(factors: ArrayFactors, A: Matrix | Triangle) -> ArrayFactors:
+    """Return the same factors for the same matrix in a wider type, so that refinement uses this type."""
+    twin = copy(factors)
+    twin.matrix = replace(factors.matrix, A=A)
+    _forget_estimates(twin)
+    return twin
+
+
+def _forget_estimates(factors: ArrayFactors) -> None:
+    """Remove the cached estimates, which depend on the matrix and its type."""
+    factors._condition, factors._probe, factors._by_gmres, factors.condition_of_A = None, None, None, None
+    for cached in ("growth", "convergence"):
+        factors.__dict__.pop(cached, None)
 
 
 def _norms(kernels: DenseKernels, A: Matrix | Triangle, balance: Balance | None) -> tuple[float, float]:

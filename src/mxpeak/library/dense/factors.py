@@ -27,12 +27,20 @@ from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, on_k
 from mxpeak.library.inputs import Input, check_finite, conjugate, device_for
 from mxpeak.library.outcomes import SingularMatrixError, warned
 from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps, max_lagged_steps
-from mxpeak.library.types import roundoff, typed, working_type
+from mxpeak.library.types import roundoff, typed, with_precision_of, working_type
 from mxpeak.perf.emulation import requested_emulation
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.accuracy import Accuracy, plain_lu, plain_lu_by_rows
-from mxpeak.solvers.array_factors import TINY, ArrayFactors, DenseBackend, factor, factor_in_fp64, lagged_factors
+from mxpeak.solvers.array_factors import (
+    TINY,
+    ArrayFactors,
+    DenseBackend,
+    factor,
+    factor_in_fp64,
+    factors_of_wider,
+    lagged_factors,
+)
 from mxpeak.solvers.deflation import deflated
 from mxpeak.solvers.forward_error import condition_if_unchanged, condition_number, error_bound
 from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
@@ -139,6 +147,7 @@ class LUFactors(DenseFactors):
         self._why = why  # the reason for the precision of the factors
         self._may_refactor = requested == "auto"  # whether `solve` may factor A in fp64 if that is faster
         self._transposed: LUFactors | None = None
+        self._in_fp64: LUFactors | None = None
 
     @property
     def precision(self) -> str:
@@ -175,7 +184,7 @@ class LUFactors(DenseFactors):
         Returns
         -------
         x : ndarray or tensor
-            Solution in the precision of A. If b is a tensor, x is also a tensor.
+            Solution in the common precision of A and b. If b is a tensor, x is also a tensor.
         info : SolveInfo
             Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
 
@@ -203,6 +212,8 @@ class LUFactors(DenseFactors):
     def solve_quietly(self, b: Any, form: str) -> tuple[Any, SolveInfo]:
         """Solve A x = b, A^T x = b or A^H x = b without warnings."""
         rhs = right_hand_side(b, self.A.shape[0])
+        if self._is_narrower_than(rhs):
+            return self._of_fp64_matrix().solve_quietly(b, form)
         if self._backend.kernels.device is None:
             device_for("cpu", rhs.device)  # raises the error that explains what to do if b is on a GPU
             self._refactor_for_many_rhs(columns(rhs))
@@ -226,6 +237,30 @@ class LUFactors(DenseFactors):
         if self._may_refactor and coarser and fp64_refactoring_pays(self.A.shape[0], rhs):
             self._factor_in_fp64(self._spans)
             self._why = "fastest for this number of right-hand sides"
+
+    def _is_narrower_than(self, b: Input) -> bool:
+        """Return whether A is in fp32 and b in fp64."""
+        return roundoff(working_type(b.dtype)) < roundoff(self._backend.own)
+
+    def _of_fp64_matrix(self) -> LUFactors:
+        """Return factors of A in fp64 that share the arrays of these factors, for right-hand sides in fp64.
+
+        They are created on first use. Residuals then need a copy of A in fp64.
+        """
+        if self._in_fp64 is None:
+            kernels, twin = self._backend.kernels, copy(self)
+            twin._backend = backend_of(kernels, self._backend.fp64)
+            twin._spans, twin._transposed = Spans(stopwatch=kernels.stopwatch), None
+            twin._set_matrix(kernels.xp.astype(self.A, getattr(kernels.xp, self._backend.fp64.name)))
+            twin._factors = factors_of_wider(self._factors, twin._matrix_of(twin.A))
+            if twin._factors.may_hide_singularity and not twin._factors.lagged:
+                twin._fall_back(twin._spans, note_of_doubt(twin._factors.probe))
+            self._in_fp64 = twin
+        return self._in_fp64
+
+    def _set_matrix(self, A: Matrix) -> None:
+        """Replace A by a copy in another type."""
+        self.A = A
 
     def _of_transpose(self) -> LUFactors:
         """Return factors of A^T that share the arrays of these factors. They are created on first use."""
@@ -320,7 +355,7 @@ class LUFactors(DenseFactors):
         twin.A = M if lies_well(M) else kernels.xp.asarray(M, copy=True)
         with kernels.computing():
             factors = lagged_factors(self._factors, self._matrix_of(twin.A), exact_norms=False)
-        twin._factors, twin._transposed, twin._notes = factors, None, ()
+        twin._factors, twin._transposed, twin._in_fp64, twin._notes = factors, None, None, ()
         twin._spans, twin._gmres_steps = Spans(stopwatch=kernels.stopwatch), max_lagged_steps(len(twin.A))
         return twin
 
@@ -336,7 +371,9 @@ class LUFactors(DenseFactors):
 
     def solve_if_close(self, b: Any, form: str) -> tuple[Any, SolveInfo] | None:
         """Solve with lagged factors, or return None if the matrix of the factors is not close enough to A."""
-        return self._solve_form(right_hand_side(b, self.A.shape[0]), form, LUFactors.block_if_close)
+        rhs = right_hand_side(b, self.A.shape[0])
+        factors = self._of_fp64_matrix() if self._is_narrower_than(rhs) else self
+        return factors._solve_form(rhs, form, LUFactors.block_if_close)
 
     def block_if_close(self, B: Block, b: Input, start: Block | None = None) -> tuple[Any, SolveInfo] | None:
         """Solve for the right-hand sides B, or return None if refinement does not reach the accuracy of a new LU.
@@ -381,7 +418,9 @@ class EmptyFactors(LUFactors):
 
     def solve_quietly(self, b: Any, form: str) -> tuple[Any, SolveInfo]:
         """Return an empty x with the shape of b, and its diagnostics."""
-        return self.solve_empty(right_hand_side(b, 0))
+        rhs = right_hand_side(b, 0)
+        self._dtype = with_precision_of(self._dtype, np.result_type(self._dtype, working_type(rhs.dtype)))
+        return self.solve_empty(rhs)
 
     def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
         """Return an empty x and its diagnostics for a b that `right_hand_side` has already validated."""

@@ -116,6 +116,9 @@ class TriangleFactors(LUFactors):
         twin._triangle = self._triangle.T
         return twin
 
+    def _set_matrix(self, A: Array) -> None:
+        self.A, self._triangle = A, self._matrix_of(A)
+
     def _matrix_of(self, A: Array) -> Triangle:
         return Triangle(A, self._triangle.lower, self._triangle.hermitian)
 
