@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sparse
+from scipy.sparse import csgraph
 
 import mxpeak as mx
 from mxpeak.errors import Outcome, SingularError
@@ -15,7 +16,7 @@ from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.library.sparse import auto_preconditioner
 from mxpeak.solvers.precond import amg, factors, ruge_stuben
 from mxpeak.solvers.precond.band import BandFactors, bandwidth, fills_band
-from mxpeak.solvers.precond.factors import factored, fill, largest_level, width
+from mxpeak.solvers.precond.factors import factored, fill, fill_of_any, largest_level, separator, width
 from mxpeak.solvers.precond.symbolic import fill_in_order
 from tests.support.sparse_systems import (
     PRECISIONS,
@@ -137,6 +138,52 @@ def test_a_chain_of_rows_does_not_start_the_order_of_a_random_graph(monkeypatch:
     assert limit < width(A) <= auto_preconditioner.SEPARATOR * np.sqrt(A.shape[0])
     monkeypatch.setattr(auto_preconditioner, "fill_in_order", lambda A: pytest.fail("the order was computed"))
     assert not auto_preconditioner.why_little_fill(A, thorough=True)
+
+
+def scattered_graph(n: int, each: int = 4) -> Any:
+    rng = np.random.default_rng(n)
+    i, j = rng.integers(0, n, (2, each * n // 2))
+    S = sparse.coo_array((np.ones(i.size), (i, j)), shape=(n, n)).tocsr()
+    return sparse.csr_array(S + S.T + 10 * sparse.eye_array(n))
+
+
+def test_a_chain_does_not_make_a_scattered_graph_narrow() -> None:
+    """Neither at the end of the graph nor apart from it, where the chain has more rows than the graph."""
+    S = scattered_graph(3000)
+    n = S.shape[0]
+    for length in (300, 1000, 4000):
+        apart = sparse.csr_array(sparse.block_diag([S, line(length)]))
+        joined = apart.tolil()
+        joined[n - 1, n] = joined[n, n - 1] = -1.0
+        for A in (apart, sparse.csr_array(joined)):
+            assert not auto_preconditioner.narrow(A), length
+    hidden = sparse.csr_array(sparse.block_diag([line(4000), S]))
+    assert width(hidden) < 3 <= n / 10 < separator(hidden)
+    assert fill_of_any(hidden) >= factored(hidden, "fp64")[0].lu.nnz
+    long = sparse.csr_array(sparse.block_diag([line(200_000), scattered_graph(400)]))
+    assert auto_preconditioner.narrow(long)  # the factors of a small part cost nothing
+
+
+def test_meshes_have_separators_of_their_mean_levels() -> None:
+    for A in (line(500), poisson(60, 60), poisson(20, 90), poisson(14, 14, 14), poisson(8, 8, 60), flow(60)):
+        assert separator(A) == width(A)
+        assert largest_level(A) <= 2.5 * width(A)
+
+
+def by_dijkstra(A: Any) -> int:
+    graph = sparse.csr_array(A + A.T)
+    _, part = csgraph.connected_components(graph, directed=False)
+    _, first = np.unique(part, return_index=True)
+    distance = csgraph.dijkstra(abs(graph), indices=first, unweighted=True, min_only=True).astype(np.int64)
+    return int(np.unique(A.shape[0] * part.astype(np.int64) + distance, return_counts=True)[1].max())
+
+
+def test_levels_are_those_of_shortest_paths() -> None:
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 60))
+        A = sparse.random_array((n, n), density=rng.uniform(0, 3 / n) if n > 3 else 0.5, format="csr", rng=rng)
+        assert largest_level(sparse.csr_array(A)) == by_dijkstra(A)
 
 
 def test_the_largest_level_is_of_all_parts() -> None:

@@ -23,7 +23,7 @@ from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.aggregation import smooth
 from mxpeak.solvers.precond.band import bandwidth
-from mxpeak.solvers.precond.factors import fill, fill_of_any, largest_level, no_room_for_rows, width
+from mxpeak.solvers.precond.factors import fill, fill_of_any, largest_level, no_room_for_rows, separator
 from mxpeak.solvers.precond.problem import FIRST_USE
 from mxpeak.solvers.precond.setup import DIVIDING, Choice, default_sweep
 from mxpeak.solvers.precond.symbolic import fill_in_order
@@ -255,7 +255,7 @@ def _why_little_fill(A: Csr, *, thorough: bool) -> str:
     If a few long edges connect distant parts of a graph, a breadth-first search finds no small separator.
     """
     n, limit = A.shape[0], cbrt(NARROW_GRAPH * A.nnz)
-    if bandwidth(A) <= limit or (rows := width(A)) <= limit:
+    if bandwidth(A) <= limit or (rows := separator(A, limit)) <= limit:
         return NARROW
     if not thorough or A.nnz > FEW_ENTRIES * n or rows > SEPARATOR * sqrt(n) or largest_level(A) > LARGEST * sqrt(n):
         return ""

@@ -50,6 +50,9 @@ ENTRY_BYTES = 24
 #: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2. Three-dimensional meshes
 #: determine the first factor, and random graphs the second.
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
+#: The largest level of a breadth-first search has at most OF_MEAN times the mean number of rows in two-dimensional and
+#: three-dimensional meshes. If it has more than HIDDEN times this number, the mean does not describe the graph.
+OF_MEAN, HIDDEN = 2.25, 6.0
 #: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
 DENSE_ROW = 10.0
 #: The types of factors: of real numbers, and of complex numbers, which have two parts.
@@ -224,7 +227,7 @@ def fill_of_any(A: Csr) -> float:
     """Return an upper bound, up to a small factor, on the number of entries in L and U for any A."""
     n, lengths = A.shape[0], np.diff(A.indptr)
     dense = lengths > DENSE_ROW * np.sqrt(n)
-    within = width(A[~dense][:, ~dense]) if dense.any() and not dense.all() else width(A)
+    within = separator(A[~dense][:, ~dense] if dense.any() and not dense.all() else A)
     graph = min(FILL_OF_WIDTH * within**2, FILL_OF_ALL * n * n)
     return float(min(fill(n, A.nnz) + graph + 2.0 * n * np.count_nonzero(dense), float(n) * n))
 
@@ -250,14 +253,37 @@ def width(A: Csr) -> float:
     return rows_per_level
 
 
+def separator(A: Csr, limit: float = inf) -> float:
+    """Return about the number of rows that divide any part of the graph of A.
+
+    This is `width`, unless the largest level is so large that a long chain, or another part of the graph, hides it in
+    the mean. The largest level is not examined if the mean exceeds `limit`.
+    """
+    rows = width(A)
+    if rows > limit:
+        return rows
+    largest = largest_level(A)
+    return largest / OF_MEAN if largest > HIDDEN * rows else rows
+
+
 def largest_level(A: Csr) -> int:
     """Return the largest number of rows at the same distance from the first row of their part of the graph of A."""
-    graph = pattern(A)
+    n, graph = A.shape[0], pattern(A)
     graph = sparse.csr_array(graph + graph.T)
     _, part = csgraph.connected_components(graph, directed=False)
     _, first = np.unique(part, return_index=True)
-    distance = csgraph.dijkstra(graph, indices=first, unweighted=True, min_only=True).astype(np.int64)
-    _, rows = np.unique(A.shape[0] * part.astype(np.int64) + distance, return_counts=True)
+    indptr, indices = np.append(graph.indptr, graph.nnz + first.size), np.append(graph.indices, first)
+    rooted = sparse.csr_array(
+        (np.ones(indices.size), indices, indptr), shape=(n + 1, n + 1)
+    )  # row n leads to all parts
+    order, before = csgraph.breadth_first_order(rooted, n, directed=True)
+    position = np.empty(n + 1, np.int64)
+    position[order] = np.arange(n + 1)
+    parents, ends = position[before[order[1:]]], [0, 1]  # parents ascend
+    while ends[-1] <= n:
+        ends.append(1 + int(np.searchsorted(parents, ends[-1])))
+    distance = np.repeat(np.arange(len(ends) - 1), np.diff(ends))[1:]
+    _, rows = np.unique((n + 1) * part[order[1:]].astype(np.int64) + distance, return_counts=True)
     return int(rows.max())
 
 
