@@ -252,7 +252,7 @@ def test_a_budget_that_ends_in_the_check_stores_a_clear_winner(store: Store) -> 
     assert len(check["defaults"]["rates_flops"]) >= 2
     assert check["gain"] == pytest.approx(1.5, rel=0.05)
     left = body["remaining"]["hpl"]
-    assert left["runs_left"] == 2 * (LEAST_PAIRS - 1)
+    assert left["runs_left"] == winner.runs_left == 2 * (LEAST_PAIRS - 1)
     assert f"the other {left['runs_left']} need about" in body["notes"][-1]
     later = tuned(store, Invented(two_layouts()), layouts=(ONE, TWO))  # continues and decides with all pairs
     assert later["check"]["hpl"]["complete"] is True
@@ -266,6 +266,37 @@ def test_a_budget_that_ends_in_the_search_stores_nothing_without_a_second_run(st
     assert left["runs_done"] + left["runs_left"] >= most_runs(4) + 2 * LEAST_PAIRS
     assert f"the budget ended after {left['runs_done']} of " in body["notes"][-1]
     assert body["notes"][-1].endswith("repeat the command to continue")
+
+
+class CutShort(Invented):
+    """Ranks whose search ends after the first round; a check runs as long as it needs."""
+
+    def do(self, job: TuneJob) -> None:
+        job = dataclasses.replace(job, tasks=[task for task in job.tasks if self.allows(task)])
+        super().do(job)
+
+    def allows(self, task: dict[str, Any]) -> bool:
+        """Return whether the settings of a search have not run yet."""
+        ran = [each["settings"] for each in self.done if each.get("phase") == "search"]
+        return task.get("phase") != "search" or task["settings"] not in ran
+
+
+def test_a_search_that_a_budget_cut_short_is_checked_and_continued_by_the_next_call(store: Store) -> None:
+    body = tuned(store, CutShort(by_block))
+    (winner,) = store.book()[0].winners.values()
+    assert winner.verdict == "faster"
+    assert len(body["check"]["hpl"]["tuned"]["rates_flops"]) >= LEAST_PAIRS
+    left = body["remaining"]["hpl"]["runs_left"]
+    assert winner.runs_left == left > 0
+    assert f"the other {left} need about" in body["notes"][-1]
+    second = Invented(by_block)
+    body = tuned(store, second)
+    assert any(each.get("phase") == "search" for each in second.done)
+    (winner,) = store.book()[0].winners.values()
+    assert (winner.settings, winner.runs_left, body["remaining"]) == ({"nb": "128"}, 0, {})
+    third = Invented(by_block)
+    assert "already tuned" in tuned(store, third)["notes"][-1]
+    assert third.done == []
 
 
 def test_the_defaults_of_all_layouts_run_before_the_other_candidates(store: Store) -> None:

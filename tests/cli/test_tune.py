@@ -324,6 +324,20 @@ def test_a_dry_run_shows_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tuned" in next(line for line in capsys.readouterr().out.splitlines() if line.split()[:1] == ["nb"])
 
 
+def test_a_dry_run_states_why_stored_settings_are_not_used(capsys: pytest.CaptureFixture[str]) -> None:
+    put(settings={"nb": "24"}, size={"n": 10**6})
+    assert main([*RUN[:-3], "--dry-run"]) == 0
+    assert "note: stored settings are not used: tuned at N = 1000000" in capsys.readouterr().out
+
+
+def test_doctor_lists_stored_settings_and_searches_that_were_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    assert "no settings are stored for this machine" in capsys.readouterr().out
+    put(settings={"nb": "24"}, runs_left=3)
+    assert main(["doctor"]) == 0
+    assert "--nb 24 (3 runs missing; mxpeak tune hpl continues the search)" in capsys.readouterr().out
+
+
 def test_a_corrupted_store_is_a_note_and_no_end(capsys: pytest.CaptureFixture[str]) -> None:
     store = this_store()
     store.write(store.book_file, "{ broken")

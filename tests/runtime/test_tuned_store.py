@@ -135,6 +135,14 @@ def test_a_run_takes_what_it_does_not_say_itself(here: Store) -> None:
     assert taken(here, HPL, n="2000", nb="32") == ({"bcast": ("long",)}, [])
 
 
+@pytest.mark.parametrize(("runs", "text"), [(1, "1 run was missing"), (9, "9 runs were missing")])
+def test_a_note_states_that_a_search_was_cut_short(here: Store, runs: int, text: str) -> None:
+    values, notes = taken(here, replace(HPL, runs_left=runs), n="2000")
+    assert values == {"nb": (64,), "bcast": ("long",)}
+    assert text in notes[0]
+    assert "mxpeak tune hpl continues it" in notes[0]
+
+
 def test_a_run_of_another_size_or_layout_takes_nothing(here: Store) -> None:
     nothing, notes = taken(here, HPL, n="100000")
     assert nothing == {}

@@ -39,6 +39,7 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
             expected = _time_line(request, plan, comm.size, device=settled.device != "cpu")
             lines = [f"{request.benchmark.name}: {verdict}", expected]
             lines += [f"warning: {caution.text}; {caution.hint}" for caution in cautions]
+            lines += [f"note: {text}" for text in request.notes]
             more = len(ranks) - 1 - MOST_RANKS
             ranks = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
             lines += [plan.text.rstrip("\n"), "ranks of a node:", *(f"  {line}" for line in ranks)]

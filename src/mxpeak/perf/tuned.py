@@ -27,6 +27,7 @@ class Winner:
     library      file of the BLAS library in `settings`, its number of bytes, and the time of its last modification in
                  nanoseconds; empty for SciPy's BLAS
     gain         measured gain over the defaults; 0 if the defaults failed
+    runs_left    number of runs by which the search and its check were cut short; 0 if they have ended
     """
 
     benchmark: str
@@ -43,6 +44,7 @@ class Winner:
     gain: float = 0.0
     verdict: str = ""
     when: str = ""
+    runs_left: int = 0
 
     @property
     def key(self) -> str:
@@ -186,7 +188,7 @@ def read_winners(text: str, facts: Mapping[str, Any]) -> Winners:
 _TYPES: dict[str, tuple[type, ...]] = {
     "benchmark": (str,), "mode": (str,), "device": (str,), "precision": (str,), "verdict": (str,), "when": (str,),
     "ranks": (int,), "threads": (int,), "any_layout": (bool,), "size": (dict,), "settings": (dict,),
-    "library": (dict,), "rate_flops": (int, float), "gain": (int, float),
+    "library": (dict,), "rate_flops": (int, float), "gain": (int, float), "runs_left": (int,),
 }  # fmt: skip
 
 _LIBRARY_TYPES = {"file": str, "bytes": int, "modified_ns": int}

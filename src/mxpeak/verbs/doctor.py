@@ -39,7 +39,7 @@ GPU_SIDE = 4096
 INNER = 512
 
 #: Components that a run does not need.
-OPTIONAL = ("16-bit GEMM", "MPI", "GPU", "cores")
+OPTIONAL = ("16-bit GEMM", "MPI", "GPU", "cores", "tuned settings")
 
 EXAMPLE = """\
 examples:
@@ -88,7 +88,30 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
         ("MPI", _mpi_facts, install_command("mpich")),
         ("GPU", _gpu_facts, f"install a GPU driver and {install_command('gpu')}"),
         ("cores", lambda: _core_facts(ranks), f"use fewer --ranks than {ranks}"),
+        ("tuned settings", _tuned_facts, "mxpeak tune"),
     ]
+
+
+def _tuned_facts() -> dict[str, str]:
+    """Return the stored settings of each benchmark and layout, and whether their search was cut short."""
+    from mxpeak.runtime.tuned import is_empty, this_store
+    from mxpeak.verbs.tune.run import stored
+
+    none = "no settings are stored for this machine"
+    if is_empty():
+        raise ResourceError(none)
+    book, trouble = this_store().book()
+    if not book.winners:
+        raise ResourceError(trouble or none)
+    return {
+        key: _tuned_text(stored(winner), winner.runs_left, winner.benchmark) for key, winner in book.winners.items()
+    }
+
+
+def _tuned_text(settings: str, runs_left: int, benchmark: str) -> str:
+    """Return the settings of a winner, and how to continue its search if it was cut short."""
+    rest = f"{runs_left} run{'s' * (runs_left != 1)} missing; mxpeak tune {benchmark} continues the search"
+    return f"{settings} ({rest})" if runs_left else settings
 
 
 def _mpi_facts() -> dict[str, Any]:

@@ -6,8 +6,9 @@ search      short runs of the candidates that the model ranks first, with fewer 
 check       alternating runs of the defaults and the fastest candidate; the candidate is stored if its median is not
             lower, otherwise the defaults
 
-If the budget ends before the check, the candidate is stored if all runs so far show that it is clearly faster. A note
-states how long the other runs need.
+If the budget ends before the check, the candidate is stored if all runs so far show that it is clearly faster. If it
+ends the search, but not the check, the fastest candidate so far is checked and stored. In both cases, a note states how
+long the other runs need, the stored settings contain their number, and the next call continues.
 
 Each measurement is immediately appended to the journal. The next step depends only on the journal, so a second call
 continues after the last measurement of the first call.
@@ -130,16 +131,18 @@ class Tuner:
         self.store.write(self.store.table_file(layout.ranks, layout.threads), to_toml("tuned", table))
 
     def is_done(self, benchmark: str) -> bool:
-        """Return whether an earlier call with a similar budget has tuned the benchmark.
+        """Return whether earlier calls with a similar budget have tuned the benchmark.
 
-        If so, print a note, and add the check of the earlier call to the result.
+        If so, print a note, and add the check of the last call to the result. A search that a budget has cut short does
+        not count, even if its fastest candidate so far was checked.
         """
         plan = self.planned(benchmark)
         if plan is None or self.key(benchmark) not in self.book.winners:
             return False
-        check = self.check_of(benchmark, plan)
-        if len(check.tuned) < LEAST_PAIRS:
+        challenger = self.fastest(benchmark, plan)
+        if challenger is None or self.progress(benchmark, plan, challenger)[1]:
             return False
+        check = self.check_of(benchmark, plan, challenger)
         self.note(f"{benchmark} is already tuned; use --fresh to start again, or a longer --budget to try larger sizes")
         winner = self.book.winners[self.key(benchmark)]
         self.checks[benchmark] = {**check.section(), "size": plan["size"], "stored": stored(winner)}
@@ -199,6 +202,8 @@ class Tuner:
             self.end_early(benchmark, plan, challenger)
             return
         self.keep(benchmark, plan, challenger, check)
+        if not over:
+            self.note_remaining(benchmark, plan, challenger)
 
     def end_early(self, benchmark: str, plan: Record, challenger: Candidate | None) -> None:
         """Store the candidate if it is clearly faster in all runs so far, and note how long the other runs need."""
@@ -208,6 +213,10 @@ class Tuner:
                 self.keep(benchmark, plan, challenger, check)
             else:
                 self.show(benchmark, plan, challenger, check, "")
+        self.note_remaining(benchmark, plan, challenger)
+
+    def note_remaining(self, benchmark: str, plan: Record, challenger: Candidate | None) -> None:
+        """Note how long the runs need that the budget did not allow, and how to continue."""
         done, left = self.progress(benchmark, plan, challenger)
         left_s = left * self.trials.seconds_per_run
         self.remaining[benchmark] = {"runs_done": done, "runs_left": left, "seconds_left": left_s}
@@ -266,7 +275,7 @@ class Tuner:
         The defaults do not count as a candidate. The candidate is None if no other candidate has passed.
         """
         candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
-        default, defaults = next(iter(candidates)), self.defaults(list(candidates.values()))
+        defaults = self.defaults(list(candidates.values()))
         while True:
             samples = {
                 key: self.trials.rates(benchmark, plan, candidate, "search") for key, candidate in candidates.items()
@@ -281,8 +290,14 @@ class Tuner:
             first = first or [key for key in new if "blas" in candidates[key].settings]
             if not self.trials.run(benchmark, plan, [candidates[key] for key in first or turn.batch], "search", until):
                 break
-        alive = [candidates[key] for key in turn.alive if key != default and samples[key]]
-        return (alive[0] if alive else None), not turn.batch
+        return self.fastest(benchmark, plan), not turn.batch
+
+    def fastest(self, benchmark: str, plan: Record) -> Candidate | None:
+        """Return the fastest candidate of the search so far, except the defaults, or None if none has passed."""
+        candidates = {candidate.key: candidate for candidate in self.candidates(plan)}
+        samples = {key: self.trials.rates(benchmark, plan, each, "search") for key, each in candidates.items()}
+        default, alive = next(iter(candidates)), next_turn(list(candidates), samples).alive
+        return next((candidates[key] for key in alive if key != default and samples[key]), None)
 
     def candidates(self, plan: Record) -> list[Candidate]:
         """Return the candidates of a recorded plan whose layouts can run on this machine."""
@@ -341,6 +356,7 @@ class Tuner:
             gain=check.gain if check.taken and isfinite(check.gain) else 0.0,  # infinite if the defaults failed
             verdict=check.verdict,
             when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            runs_left=self.progress(benchmark, plan, challenger)[1],
         )
         self.book.add(winner)
         self.store.write_book(self.book)
