@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from mxpeak.layout.grid import ProcessGrid
 from tests.support.exact_norms import cases, poisoned
 from tests.support.norm_ranks import all_norms, blocks, check, laid, scalapack_array, scalapack_part, size_of
 from tests.support.norm_tiles import TYPES, random_values
-from tests.support.ranks import StandingRanks, commands_here, needs_mpi
+from tests.support.ranks import MPIEXEC, PYTHON, StandingRanks, commands_here, needs_mpi
 from tests.support.roundoff import U
 
 pytestmark = needs_mpi
@@ -180,3 +184,34 @@ def test_the_options_of_the_benchmark_work_under_mpi(
         assert all(check["passed"] for check in b["validation"]["extended"])
         exact = a["problem"]["scope"] != "matrix"  # norms of vectors are bitwise identical on every grid
         assert b["result"]["value"] == pytest.approx(a["result"]["value"], rel=0 if exact else 61 * 61 * U, abs=0)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_norms_are_those_of_an_installed_scalapack_or_the_result_states_why_not(tmp_path: Path, ranks: int) -> None:
+    """SCALAPACK_FOLDER names a folder with a library; a link gives MPICH's library the name that Debian's has."""
+    mpi = Path(sys.prefix) / "lib" / "libmpi.so.12"
+    if mpi.exists():
+        (tmp_path / "libmpich.so.12").symlink_to(mpi)
+    folders = [str(tmp_path), os.environ.get("SCALAPACK_FOLDER", ""), os.environ.get("LD_LIBRARY_PATH", "")]
+    asked = ["run", "norms", "-N", "61", "-m", "53", "--nb", "8", "--layout", "F", "--kind", "all", "--warmup", "none"]
+    asked += ["--dtype", "float64,float32,complex128,complex64", "--threads", "1", "--json", "-", "--quiet"]
+    ended = subprocess.run(
+        [str(MPIEXEC), "-n", str(ranks), *PYTHON, *asked, "--scalapack", "auto"],
+        cwd=tmp_path,
+        env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, folders))},
+        capture_output=True,
+        text=True,
+        timeout=300.0,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for result in json.loads(ended.stdout)["results"]:
+        found = result["result"]["scalapack"]
+        if "missing" in found:
+            assert "is not installed" in found["missing"] or "was built for" in found["missing"]
+            assert not os.environ.get("SCALAPACK_FOLDER"), found["missing"]
+            continue
+        assert found["rate_bytes"] > 0
+        assert set(found["values"]) == set(KINDS)
+        u = U if result["problem"]["dtype"] in ("float64", "complex128") else 2.0**-24
+        for kind, value in found["values"].items():
+            assert value == pytest.approx(result["result"]["values"][kind], rel=4 * 61 * u)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
-from mxpeak.records import Result, three_digits
+from mxpeak.records import Result, bytes_rate_text, three_digits
 from mxpeak.report.summaries import Lines, problem_line
 
 #: Settings that the text omits: one norm of the matrix, not transposed.
@@ -36,11 +37,11 @@ class NormsLines(Lines):
         """Return the scaled error with the norms, the matrix with the time, and the checks of NaN and infinity."""
         shown = [f"{name} {value:.10g}" for name, value in _values(result).items()]
         error = "; ".join(filter(None, (_norm_error(result), ", ".join(shown))))
-        return [error, problem_line(self, result), *special_lines(result)]
+        return [error, problem_line(self, result), *scalapack_lines(result), *special_lines(result)]
 
     def found(self, result: Result) -> list[str]:
         """Return a line about the scaled error, and one per check with NaN or infinite entries."""
-        return [_norm_error(result), *special_lines(result)]
+        return [_norm_error(result), *scalapack_lines(result), *special_lines(result)]
 
     def details(self, result: Result) -> list[str]:
         """Return lines with the formula of the scaled error, and the computed and expected norms with all digits."""
@@ -50,6 +51,19 @@ class NormsLines(Lines):
         formula = [f"scaled error = {check.get('formula')}"] if check.get("formula") else []
         shown = [(name, value) for name, value in (values or {}).items() if value is not None]
         return [*formula, *(f"{name} found {value}, expected {wanted.get(name)}".strip() for name, value in shown)]
+
+
+def scalapack_lines(result: Result) -> list[str]:
+    """Return a line that compares the norm with ScaLAPACK's, or states why it was not compared."""
+    compared = result.result.get("scalapack")
+    if not compared:
+        return []
+    if "missing" in compared:
+        return [f"not compared with ScaLAPACK: {compared['missing']}"]
+    times = f"ScaLAPACK {bytes_rate_text(compared['rate_bytes'])}, mxpeak {three_digits(compared['speedup'])} times"
+    finite = {kind: error is not None and isfinite(error) for kind, error in compared["errors"].items()}
+    errors = [f"{kind} {three_digits(e) if finite[kind] else 'infinite'}" for kind, e in compared["errors"].items()]
+    return [f"{times} as fast; ScaLAPACK's scaled error: {', '.join(errors)} eps"]
 
 
 def special_lines(result: Result) -> list[str]:

@@ -211,6 +211,9 @@ class NormsConfig(GridConfig):
     scope: tuple[str, ...] = option(
         ("matrix",), listed(one_of(*SCOPES)), "norm of the matrix, or of each of its columns or rows", "norms"
     )
+    scalapack: str | None = option(
+        None, str, "compare with ScaLAPACK: auto, or the path of its library (--layout F)", "norms", "{auto,PATH}"
+    )
     deterministic: bool = option(
         False, boolean, "compute bitwise identical results for any grid, layout and thread count", "norms"
     )

@@ -11,6 +11,7 @@ from mxpeak.bench.limits import Limit
 from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
 from mxpeak.bench.norms.matrix import cut
+from mxpeak.bench.norms.scalapack import Compared
 from mxpeak.configs.norms import KINDS
 from mxpeak.layout.structure import Structure
 from mxpeak.records import Caution, Result
@@ -100,10 +101,11 @@ def error_of(case: NormsCase, kind: str, value: Any, reference: Reference) -> fl
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The reference of a case, and the records of its checks with NaN and infinite entries, if there are any."""
+    """The reference of a case, the records of its checks with NaN and infinite entries, and ScaLAPACK's norms."""
 
     reference: Reference
     special: list[dict[str, Any]] | None = None
+    compared: Compared | None = None
 
     @property
     def passed(self) -> bool:
@@ -151,6 +153,7 @@ def norms_result(
             "limit": limit.section(),
             "emulated": False,
             **shown,
+            **_compared(case, checked, rate, read_bytes),
         },
         validation={
             "passed": passed,
@@ -168,6 +171,15 @@ def norms_result(
         phases=phases,
         warnings=[*facts.cautions, *_idle(case), *limit.cautions()],
     )
+
+
+def _compared(case: NormsCase, checked: Checked, rate: float, read_bytes: int) -> dict[str, Any]:
+    """Return the comparison with ScaLAPACK, if there is one, with the scaled errors of its norms."""
+    if checked.compared is None:
+        return {}
+    values = checked.compared.values or {}
+    errors = {kind: error_of(case, kind, value, checked.reference) for kind, value in values.items()}
+    return {"scalapack": checked.compared.section(case, rate, read_bytes, errors)}
 
 
 def _expected(case: NormsCase, kind: str, reference: Reference) -> float:

@@ -7,6 +7,7 @@ timed       one norm of op(A), all kinds in one pass, or a norm of every column 
 counted     the bytes of the entries of the structure, each once
 verified    every value of every run against double-double sums by other kernels: |norm - reference|/reference
             <= 10·s·eps with s = 1, sqrt(m), sqrt(n), sqrt(m·n) for max, one, inf, fro; the max of real entries exact
+scalapack   with --scalapack: the same norm of the same arrays by P?LANGE, timed in the same way
 extended    with --extended: an entry becomes NaN or infinite, and so does the norm, exactly if the norm reads it
 limit       read bandwidth: all ranks read as many bytes of the same matrix as the structure has at the same time, in
             the same process, before and after the norm; or the fastest norm of the process
@@ -15,7 +16,7 @@ limit       read bandwidth: all ranks read as many bytes of the same matrix as t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby
 from typing import Any, Unpack
@@ -27,6 +28,7 @@ from mxpeak.bench.norms.check import Reference, reference_norms, reference_vecto
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import NormsMatrix, empty_matrix, generate, leading
 from mxpeak.bench.norms.result import Checked, TimedNorms, norms_result
+from mxpeak.bench.norms.scalapack import Comparison
 from mxpeak.bench.norms.sizes import (
     NormsSizes,
     check,
@@ -109,6 +111,7 @@ class NormBench(Bench[NormsConfig]):
         self._ready = lru_cache(maxsize=None)(self._make_ready)
         self._devices = norm_devices(self.config, self.comm, self.placement, self.kernels.norms)
         self._norms = self._devices.together
+        self._comparison = None if self.config.scalapack is None else Comparison(self.config, self.comm)
         self._readings = Readings()
         self._fastest: dict[object, float] = {}  # the fastest norms of data that is read at the same rate
 
@@ -167,12 +170,13 @@ class NormBench(Bench[NormsConfig]):
         self.begin(case)
         before, runs, after = self._between_readings(case, A, S, spans)
         special = self._special(case, A, S, reference) if case.extended else None
+        compared = None if self._comparison is None else self._comparison.run(case, A, partial(self._repeated, A.comm))
         phases = phase_table(A.comm, spans)
         trace = None if self.config.trace is None else timeline(A.comm, spans)
         if reference is None:
             return None
         limit = self._limit(case, before, after, runs)
-        checked = Checked(reference, special)
+        checked = Checked(reference, special, compared)
         result = norms_result(case, S, runs, checked, limit, phases, self._sizes.memory(case), self.facts)
         if trace is not None:
             result.telemetry["trace"] = trace
@@ -193,9 +197,17 @@ class NormBench(Bench[NormsConfig]):
         compute_norm()
         values.clear()
         start = time.time()
-        repeat = self.config.repeat
-        samples = repeated(timed, least=repeat, most=max(repeat, MOST_RUNS), seconds=NORM_S)
+        samples = self._samples(timed)
         return TimedNorms(samples, values, start, time.time())
+
+    def _samples(self, timed: Callable[[], float]) -> list[float]:
+        """Run a timed function as often as a norm, and return the seconds of each run."""
+        repeat = self.config.repeat
+        return repeated(timed, least=repeat, most=max(repeat, MOST_RUNS), seconds=NORM_S)
+
+    def _repeated(self, comm: Communicator, compute: Callable[[], None]) -> list[float]:
+        """Run a function as often as a norm, and return the seconds of the slowest rank. Collective over comm."""
+        return self._samples(partial(self.slowest, compute, comm))
 
     def _special(
         self, case: NormsCase, A: NormsMatrix, S: Structure, reference: Reference | None

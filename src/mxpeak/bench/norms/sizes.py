@@ -7,6 +7,7 @@ from math import isqrt
 from mxpeak.bench.harness import check_grids
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import footprint
+from mxpeak.bench.norms.scalapack import check_comparison
 from mxpeak.comm.base import Communicator
 from mxpeak.configs.norms import STRUCTURES
 from mxpeak.errors import UsageError
@@ -28,8 +29,10 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
             "GB/s; remove --min-gflops"
         )
     grids = check_grids(config, comm)
-    for case in config.cases(comm.size, [DEFAULT_N]):
+    cases = list(config.cases(comm.size, [DEFAULT_N]))
+    for case in cases:
         structure_of(case)
+    check_comparison(config, comm, cases)
     return grids
 
 

@@ -343,7 +343,7 @@ def takes_devices(kind: str, environ: Mapping[str, str] = os.environ) -> bool:
         return False
     if "CRAY MPICH" in library_version().upper():
         return environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
-    return any(_answers(library, name) for library in _libraries() for name in QUERIES[kind])
+    return any(_answers(library, name) for library in libraries() for name in QUERIES[kind])
 
 
 def library_version() -> str:
@@ -351,7 +351,7 @@ def library_version() -> str:
     return str(MPI.Get_library_version())
 
 
-def _libraries() -> set[str]:
+def libraries() -> set[str]:
     """Return the paths of the MPI libraries that this process has loaded."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
