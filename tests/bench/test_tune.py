@@ -299,6 +299,12 @@ def test_a_search_that_a_budget_cut_short_is_checked_and_continued_by_the_next_c
     assert third.done == []
 
 
+def test_a_budget_in_which_no_run_ends_is_too_short(store: Store) -> None:
+    tuned(store, Invented(by_block, most=4))
+    body = tuned(store, Invented(by_block, most=1))  # only a warm-up
+    assert body["notes"][-1].endswith("no run ended within the budget, so use a longer --budget")
+
+
 def test_the_defaults_of_all_layouts_run_before_the_other_candidates(store: Store) -> None:
     group = Invented(by_block)
     tuned(store, group, layouts=(ONE, TWO))

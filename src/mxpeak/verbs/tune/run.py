@@ -44,8 +44,8 @@ LEAST_SLICE_S = 45.0
 MOST_PAIRS = 7
 #: If the budget is larger than an earlier one by this factor, a new search with larger trials replaces the old search.
 LARGER = 2.0
-#: Advice after a budget that ended early.
-AGAIN = "repeat the command to continue"
+#: Advice after a budget that ended early, and after one in which no run ended.
+AGAIN, LONGER = "repeat the command to continue", "no run ended within the budget, so use a longer --budget"
 
 
 class Tuner:
@@ -220,8 +220,9 @@ class Tuner:
         done, left = self.progress(benchmark, plan, challenger)
         left_s = left * self.trials.seconds_per_run
         self.remaining[benchmark] = {"runs_done": done, "runs_left": left, "seconds_left": left_s}
+        again = AGAIN if self.trials.has_progress else LONGER
         need = f"the other {left} need {'about ' if done else 'at least '}{duration(left_s)}"
-        self.note(f"{benchmark}: the budget ended after {done} of {done + left} runs; {need}; {AGAIN}")
+        self.note(f"{benchmark}: the budget ended after {done} of {done + left} runs; {need}; {again}")
 
     def evidence(self, benchmark: str, plan: Record, challenger: Candidate) -> WinnerCheck | None:
         """Return the rates of the defaults and of the candidate in the search and in the check so far.

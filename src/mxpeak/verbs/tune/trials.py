@@ -23,7 +23,7 @@ class Trials:
     def __init__(self, plan: TunePlan, store: Store, group: RankPool):
         self.plan, self.store, self.group = plan, store, group
         self.records, self.problem = store.journal()
-        self._spent_s, self._runs = 0.0, 0
+        self._spent_s, self._runs, self._known = 0.0, 0, len(self.records)
 
     def mode(self, benchmark: str) -> str:
         """Return the mode of a benchmark, `official` or `explore`; HPL has only the official mode."""
@@ -68,6 +68,12 @@ class Trials:
             self.do(layout, tasks, until)
             batch = batch[count:]
         return any(r.get("phase") == phase for r in self.records[before:])
+
+    @property
+    def has_progress(self) -> bool:
+        """Return whether this call has recorded a run that is not only a warm-up."""
+        new = self.records[self._known :]
+        return any(r["kind"] == "trial" and r.get("phase") != "warm-up" for r in new)
 
     @property
     def seconds_per_run(self) -> float:
