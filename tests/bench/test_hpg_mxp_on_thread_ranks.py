@@ -254,6 +254,58 @@ def test_a_basis_in_16_bits_reaches_the_threshold_and_is_labelled(ranks: int, ba
     assert saved == (31 * 2 - 4) * rows, "half of 31 vectors, less one more in fp32"
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("mg_vectors", ["bf16", "fp16"])
+def test_multigrid_vectors_in_16_bits_cost_no_iterations_and_are_labelled(ranks: int, mg_vectors: str) -> None:
+    result = measured(ranks, rt=0.01, iterations=5, warmup="none", nx=16, mg_vectors=mg_vectors)
+    check_result(result)
+    p, check = result.problem, result.validation
+    assert p["precision"] == {"mg": ["fp8"] * 4, "krylov": "fp8", "vectors": "fp32", "mg_vectors": mg_vectors}
+    assert check["threshold"] == 1e-9
+    assert "vectors" in [violation["rule"] for violation in result.rules["violations"]]
+    fp32 = measured(ranks, rt=0.01, iterations=5, warmup="none", nx=16)
+    assert check["mixed_iterations"] <= fp32.validation["mixed_iterations"] + 1
+    for motif in ("gs", "restriction", "prolongation", "spmv"):
+        calls = [each.phases[motif]["calls"] for each in (result, fp32)]
+        moved = [each.phases[motif]["bytes"] / each.phases[motif]["calls"] for each in (result, fp32)]
+        assert moved[0] < moved[1], motif
+        assert calls[0] < calls[1] or motif == "spmv", "an update adds stored corrections"
+    assert {"basis": "fp16", **measured(ranks, nx=16, mg_vectors=mg_vectors, krylov_precision="fp16").problem[
+        "precision"
+    ]}["mg_vectors"] == mg_vectors  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["greedy", "jpl", "levels"])
+@pytest.mark.parametrize("mg_vectors", ["bf16", "fp16"])
+def test_multigrid_vectors_in_16_bits_solve_the_same_system_in_every_order(mg_vectors: str, kind: str) -> None:
+    shape, grid = (16, 16, 32), (1, 1, 2)
+    forms = [mixed_form("bf16"), mixed_form("bf16", mg_vectors=mg_vectors)]
+    everybody = run_ranks(2, lambda comm: solved(comm, shape, grid, forms, kind, True))
+    assert all(found == everybody[0] for found in everybody), "every rank gets the same numbers"
+    wide, narrow = everybody[0]
+    assert (wide.vectors, narrow.vectors) == ("fp32", mg_vectors)
+    assert narrow.solve.outcome == Outcome.SOLVED
+    assert narrow.solve.steps <= 1.1 * wide.solve.steps
+    assert narrow.max_error <= error_bound(shape, narrow.solve.residual, True)
+
+
+@pytest.mark.parametrize("mg_vectors", ["bf16", "fp16"])
+def test_stored_corrections_are_exactly_those_that_were_multiplied(mg_vectors: str) -> None:
+    """A Z = Q H up to fp32, although M^-1 is rounded to 16 bits; so a cycle reduces the residual as far as in fp32."""
+    kernels, box = HostKernels(1).sparse, Box(24, 16, 16)
+    made = make_stencil(
+        kernels, Solo(), box.levels(LEVELS), [mixed_form("bf16", mg_vectors=mg_vectors)], "greedy", weights(), Spans()
+    )
+    system = system_of(kernels, Solo(), made, made.hierarchies[0], 30)
+    first = system.residual()
+    solve = gmres_ir(system, system.norm_of_b(), restart=30, max_steps=30, tolerance=1e-5)
+    assert system.reduction == 0.0
+    assert solve.outcome == Outcome.SOLVED
+    assert len(solve.cycles) == 1
+    assert solve.residual == pytest.approx(solve.estimates[-1], rel=0.05)
+    assert first > 0.0
+
+
 @pytest.mark.parametrize("basis", ["bf16", "fp16"])
 def test_stored_vectors_span_the_krylov_space_up_to_one_rounding_of_each(basis: str) -> None:
     """B Q = Q H + E with |E e_k| <= c u h_{k+1,k}, and |Q^T Q - 1| <= c u, u that of the stored vectors."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,44 @@ def test_a_basis_in_16_bits_is_labelled(basis: str) -> None:
     assert between(config, "sell", [{"value_precision": "bf16"}] * 4) == {}
     with pytest.raises(UsageError, match="use --precision fp32, or --krylov-precision fp64"):
         check(HpgMxpConfig(krylov_precision=basis, precision="fp64", nx=16), 0, 1)
+
+
+@pytest.mark.parametrize("mg_vectors", ["bf16", "fp16"])
+def test_multigrid_vectors_in_16_bits_are_labelled(mg_vectors: str) -> None:
+    config = HpgMxpConfig(mg_vectors=mg_vectors, nx=16)
+    double, mixed = forms(config, "sell")
+    assert (double.vectors_of("fp64"), mixed.vectors_of("bf16"), mixed.vectors_of("fp64")) == (
+        "fp64",
+        mg_vectors,
+        "fp64",
+    )
+    assert (double.basis_of("fp64"), mixed.basis_of("bf16")) == ("fp64", "fp32")
+    assert [violation.rule for violation in foreseen(config, 1800.0, "sell")] == ["vectors"]
+    assert foreseen(replace(config, run_type="double"), 1800.0, "sell")[0].rule == "run type"
+    assert between(config, "sell", [{"value_precision": "bf16"}] * 4) == {}
+    assert storages(config) == ("sell", "packed")
+    assert [order_of(config, storage) for storage in storages(config)] == ["greedy", "greedy"]
+    check(config, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"precision": "fp64"}, "use fp32 for both"),
+        ({"mg_precision": ("fp32", "fp32", "fp32", "fp64")}, "use fp32 for both"),
+        ({"krylov_precision": "fp64"}, "use fp32 for both"),
+        ({"smoother": "natural"}, "does not support --smoother natural on CPUs; use --smoother coloured"),
+        ({"storage": "rows"}, "does not support --storage rows; use --storage sell"),
+        ({"fused_restriction": "off"}, "does not support --fused-restriction off"),
+        ({"abft": True}, "does not support --abft"),
+        ({"matrix": "A.mtx"}, "use --mg-vectors bf16"),
+    ],
+)
+def test_multigrid_vectors_in_16_bits_refuse_what_they_cannot_do(values: dict[str, Any], text: str) -> None:
+    nx = {} if "matrix" in values else {"nx": 16}
+    with pytest.raises(UsageError, match=text):
+        check(HpgMxpConfig(mg_vectors="fp16", **nx, **values), 0, 1)
+    check(HpgMxpConfig(**nx, **values), 0, 1)
 
 
 @pytest.mark.parametrize(

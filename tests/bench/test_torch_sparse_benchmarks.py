@@ -86,6 +86,26 @@ def test_gmres_ir_stores_the_basis_in_16_bits_as_the_host_does(basis: str) -> No
         assert abs(one - other) <= 4 * u * first, "numbers that fp32 sums in another order may be rounded differently"
 
 
+@pytest.mark.parametrize("mg_vectors", ["bf16", "fp16"])
+def test_multigrid_vectors_in_16_bits_are_as_on_the_host(mg_vectors: str) -> None:
+    shape, grid = (8, 8, 16), (1, 1, 2)
+    forms = [mixed_form("bf16", storage="packed", mg_vectors=mg_vectors)]
+
+    def tensors(comm: Communicator) -> list[Any]:
+        kernels, ranks = on_tensors(comm)
+        return solved(ranks, shape, grid, forms, kernels=kernels)
+
+    (found,), _ = run_ranks(2, tensors)
+    (wanted,), _ = run_ranks(2, lambda comm: solved(comm, shape, grid, forms))
+    assert found.vectors == wanted.vectors == mg_vectors
+    assert found.solve.outcome == wanted.solve.outcome == Outcome.SOLVED
+    assert abs(found.solve.steps - wanted.solve.steps) <= 1
+    assert found.max_error <= error_bound(shape, found.solve.residual, False)
+    u, first = PRECISIONS[mg_vectors].u, wanted.solve.estimates[0]
+    for one, other in zip(found.solve.estimates[:5], wanted.solve.estimates[:5]):
+        assert abs(one - other) <= 4 * u * first, "numbers that fp32 sums in another order may be rounded differently"
+
+
 def made_for_hpcg(kernels: Any, comm: Communicator, box: Box, storage: str) -> StencilProblem:
     return make_stencil(kernels, comm, box.levels(4), [form(storage)], "greedy", weights(), Spans())
 

@@ -140,6 +140,10 @@ def test_the_file_has_both_countings_and_the_formats_of_values_and_vectors():
     narrow = values(hpgmp_report(result_of(problem={**result_of().problem, "precision": formats}), NOW))
     name = "Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"
     assert narrow[name] == "fp32, Krylov basis stored in bf16"
+    narrow = values(
+        hpgmp_report(result_of(problem={**result_of().problem, "precision": {**formats, "mg_vectors": "fp16"}}), NOW)
+    )
+    assert narrow[name] == "fp32, Krylov basis stored in bf16, multigrid vectors in fp16"
     old = result_of(problem={**result_of().problem, "precision": "fp32"})
     assert "Precision (mxpeak)" not in hpgmp_report(old, NOW)
 

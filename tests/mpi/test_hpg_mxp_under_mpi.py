@@ -27,6 +27,8 @@ PROBLEMS: dict[tuple[int, str], tuple[list[str], dict[str, Any]]] = {
         ["--overlap", "off", "--zero-guess", "off", "--fused-restriction", "off"],
         {"overlap": "off", "zero_guess": "off", "fused_restriction": "off"},
     ),
+    (2, "narrow"): (["--mg-vectors", "fp16"], {"mg_vectors": "fp16"}),
+    (4, "narrow"): (["--mg-vectors", "bf16", "--npx", "4"], {"mg_vectors": "bf16", "npx": 4}),
     (4, "plain"): ([], {}),
     (4, "both"): (
         [

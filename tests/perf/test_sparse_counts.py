@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -202,13 +203,29 @@ def test_hpcg_takes_about_715_bytes_an_equation():
 
 # --- least traffic ----------------------------------------------------------------------------------------------
 
-A = StoredSizes(rows=100, values=2600, value_bytes=2, index_bytes=5200, vector_bytes=4)
+A = StoredSizes(rows=100, values=2600, value_bytes=2, index_bytes=5200, vector_bytes=4, wide_bytes=4)
 
 
 def test_kernels_that_read_the_whole_matrix_add_their_vectors_to_it():
     assert A.part(A.values) == 10400
     assert product_bytes(A) == 10400 + 3 * 400
     assert sweep_bytes(A) == 10400 + 4 * 400
+
+
+def test_vectors_in_16_bits_halve_all_but_the_diagonal_and_the_result_of_a_product():
+    narrow = replace(A, vector_bytes=2)
+    assert product_bytes(narrow) == 10400 + 200 + 2 * 400
+    assert sweep_bytes(narrow) == 10400 + 400 + 3 * 200
+    assert half_sweep_bytes(narrow, 1300) == 5200 + 400 + 2 * 200
+
+
+def test_a_flexible_basis_saves_the_multigrid_call_of_each_update():
+    levels = stencil_levels(Box(16, 16, 16))
+    plain, flexible = (hpg_mxp_flops(levels, [30, 5], flexible=flexible) for flexible in (False, True))
+    assert plain["gs"] - flexible["gs"] == 2 * reference_mg_flops(levels)["gs"]
+    assert {name: plain[name] for name in ("spmv", "ortho", "update")} == {
+        name: flexible[name] for name in ("spmv", "ortho", "update")
+    }
 
 
 def test_a_part_of_the_entries_takes_its_share_of_the_indices():
@@ -244,6 +261,6 @@ def test_vector_operations_move_their_vectors():
 def test_the_least_bytes_of_an_iteration_are_those_of_the_traffic_model():
     # ELL of 27 entries of 8 bytes a row at restart 30: product 216 + 8, basis 3 * 15.5 * 4 on average.
     n = 100
-    ell = StoredSizes(rows=n, values=26 * n, value_bytes=4, index_bytes=4 * 27 * n, vector_bytes=4)
+    ell = StoredSizes(rows=n, values=26 * n, value_bytes=4, index_bytes=4 * 27 * n, vector_bytes=4, wide_bytes=4)
     assert product_bytes(ell) == (216 + 8) * n
     assert sum(cgs2_bytes(n, k, 4) for k in range(1, 31)) == (186 + 28) * n * 30

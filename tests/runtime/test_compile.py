@@ -46,6 +46,13 @@ DECLARED = {
         "--krylov-precision",
         "fp16",
     ],
+    "hpg-mxp, packed greedy fp64/fp64/fp64/fp64 fp64 fp64, packed greedy fp8/fp8/fp8/fp8 bf16 fp32": [
+        "hpg-mxp",
+        *SHORT,
+        "--mg-vectors",
+        "bf16",
+        "--quick",
+    ],
 }
 #: Declared uses by `gmres`, and its arguments.
 DECLARED_SOLVES = {

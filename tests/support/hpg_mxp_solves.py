@@ -179,10 +179,11 @@ def mixed_form(
     storage: str = "sell",
     tolerance: float = 0.0,
     basis: str | None = None,
+    mg_vectors: str | None = None,
 ) -> Form:
     """The mixed solver's matrices: one format for all levels or one each."""
     each = (values,) * LEVELS if isinstance(values, str) else tuple(values)
-    return Form(each, vectors, storage, mixed=True, tolerance=tolerance, basis=basis)
+    return Form(each, vectors, storage, mixed=True, tolerance=tolerance, basis=basis, mg_vectors=mg_vectors)
 
 
 def system_of(

@@ -59,8 +59,11 @@ TINY = 8
 
 
 def plain_storage(config: SparseConfig) -> str:
-    """Return the fastest storage format with 32-bit column indices: rows on CPUs, slices on devices."""
-    return "sell" if config.kernels == "torch" else "rows"
+    """Return the fastest storage format with 32-bit column indices: rows on CPUs, slices on devices.
+
+    Vectors in 16 bits need slices.
+    """
+    return "sell" if config.kernels == "torch" or config.needs_chunks else "rows"
 
 
 def auto_storages(config: SparseConfig) -> tuple[str, ...]:
@@ -130,12 +133,13 @@ def hierarchies_of(
     return [
         HierarchySize(
             tuple(PRECISIONS[values].bytes for values in form.values),
-            PRECISIONS[form.vectors].bytes,
+            PRECISIONS[form.mg_vectors or form.vectors].bytes,
             basis,
             PACKED_BYTES if form.storage == "packed" else INDEX_BYTES,
             points_apart=order in ("natural", "surface_last"),
             joined=on_gpu,
             basis_bytes=None if form.basis is None else PRECISIONS[form.basis].bytes,
+            wide_bytes=PRECISIONS[form.vectors].bytes,
         )
         for form in forms
     ]
@@ -403,7 +407,8 @@ class SparseBench(Bench[AnySparse]):
         names = [self.name]
         for form in forms:
             order = order_of(self.config, form.storage)
-            names.append(f"{form.storage} {order} {'/'.join(form.values)} {form.vectors} {form.basis or form.vectors}")
+            vectors = f"{form.mg_vectors or form.vectors} {form.basis or form.vectors}"
+            names.append(f"{form.storage} {order} {'/'.join(form.values)} {vectors}")
         return ", ".join([*names, *(["checked"] if self.checks else [])])
 
     def _use_halo(self, box: Box, form: Form, stencil: Sequence[float]) -> None:
@@ -414,9 +419,10 @@ class SparseBench(Bench[AnySparse]):
         for values, vectors in {(name, form.vectors_of(name)) for name in form.values}:
             A = kernels.store(rows, order, values, vectors, form.storage)
             b, x, r = zeros(kernels, A.n, vectors), kernels.halo_vector(A), zeros(kernels, 1, vectors)
+            y = zeros(kernels, A.n, PRECISIONS[vectors].accumulate)
             first = kernels.xp.zeros(1, dtype=kernels.xp.int32)
             kernels.gather(x, first, r)
-            kernels.matvec(b, A, x)
+            kernels.matvec(y, A, x)
             kernels.sweep_forward(A, b, x)
             kernels.residual_at(A, b, x, first, r, swept=optimizations_of(self.config).zero_guess)
 
@@ -523,5 +529,8 @@ class SparseBench(Bench[AnySparse]):
             w * (2 * level.A.n + level.A.A.halo + (level.unfused.entries if level.unfused else 0))
             for w, level in zip(width, levels)
         )
-        stored = HierarchySize((), width[0], basis, basis_bytes=PRECISIONS[problem.hierarchies[k].basis].bytes)
+        basis_bytes, working = (
+            PRECISIONS[name].bytes for name in (problem.hierarchies[k].basis, PRECISIONS[top.A.vectors].accumulate)
+        )
+        stored = HierarchySize((), width[0], basis, basis_bytes=basis_bytes, wide_bytes=working)
         return int(self.total(float(matrices + vectors + stored.basis_row * top.n + 3 * 8 * top.n)))

@@ -93,7 +93,8 @@ class HierarchySize:
     value_bytes    bytes of a stored value per level
     vector_bytes   bytes of a vector entry
     basis          number of vectors of the Krylov basis
-    basis_bytes    bytes of a number of the basis; None if they are those of a vector entry
+    basis_bytes    bytes of a number of the basis; None if they are those of the inner iteration's vectors
+    wide_bytes     bytes of a number of the inner iteration's vectors; None if they are those of a vector entry
     index_bytes    bytes of a stored column index
     points_apart   whether the L or U part of the next level's rows is copied, as in the natural order on CPUs
     joined         whether matrices are packed in pieces that are then joined, as on devices
@@ -106,13 +107,19 @@ class HierarchySize:
     points_apart: bool = False
     joined: bool = False
     basis_bytes: int | None = None
+    wide_bytes: int | None = None
 
     @property
     def basis_row(self) -> int:
-        """Return the bytes of the basis per row. A basis in fewer bits has another vector in full precision."""
-        if self.basis_bytes in (None, self.vector_bytes):
-            return self.basis * self.vector_bytes
-        return self.basis * self.basis_bytes + self.vector_bytes
+        """Return the bytes of the basis per row.
+
+        A basis in fewer bits has another vector in full precision. With narrower multigrid vectors, the basis also
+        has the corrections and one vector in their format.
+        """
+        wide = self.wide_bytes or self.vector_bytes
+        stored = self.basis_bytes or wide
+        corrections = 0 if wide == self.vector_bytes else self.basis * self.vector_bytes
+        return self.basis * stored + (0 if stored == wide else wide) + corrections
 
 
 def memory_need(box: Box, hierarchies: Sequence[HierarchySize]) -> dict[str, int]:

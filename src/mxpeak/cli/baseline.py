@@ -25,7 +25,7 @@ ADDED = {"pivoting": "none"}
 
 #: Options that must agree if the rate of a sparse run is compared with that of another run.
 SAME_SPARSE = (
-    *("precision", "mg_precision", "krylov_precision", "storage", "smoother"),
+    *("precision", "mg_precision", "krylov_precision", "mg_vectors", "storage", "smoother"),
     *("restart", "nonsymmetric", "matrix", "run_type"),
 )
 

@@ -120,6 +120,11 @@ class SparseConfig(StoppableConfig):
         return settled
 
     @property
+    def needs_chunks(self) -> bool:
+        """Return whether the sweeps need chunks of independent rows."""
+        return False
+
+    @property
     def least_ranks(self) -> int:
         """Return the number of ranks that the given sides of the process grid need, at least 1."""
         return prod(n for n in (self.npx, self.npy, self.npz) if n is not None)

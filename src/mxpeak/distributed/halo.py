@@ -75,14 +75,18 @@ class Exchange:
         requests += [self._comm.isend(buffer, rank) for buffer, rank in self._sends()]
         yield from all_of(requests)
 
+    def _sent_as(self, numbers: Vector) -> Vector:
+        """Return numbers of 16 bits as integers, because MPI has no types for them, and other numbers unchanged."""
+        return numbers.view(self._kernels.xp.int16) if numbers.itemsize == 2 else numbers
+
     def _receives(self, halo: Vector) -> Iterator[Envelope]:
         for partner in self._partners:
-            yield halo[partner.offset : partner.offset + partner.received], partner.rank
+            yield self._sent_as(halo[partner.offset : partner.offset + partner.received]), partner.rank
 
     def _sends(self) -> Iterator[Envelope]:
         at = 0
         for partner in self._partners:
-            yield self._buffer[at : at + partner.rows.size], partner.rank
+            yield self._sent_as(self._buffer[at : at + partner.rows.size]), partner.rank
             at += partner.rows.size
 
 

@@ -32,6 +32,8 @@ def vector_type(kernels: SparseKernels, precision: str) -> Any:
 
 def zeros(kernels: SparseKernels, n: int, precision: str) -> Vector:
     """Return a vector of n zeros in a precision."""
+    if precision in ("bf16", "fp16"):  # types that not every array namespace has
+        return kernels.basis(n, 1, precision)[0]
     return kernels.xp.zeros(n, dtype=vector_type(kernels, precision))
 
 

@@ -55,8 +55,9 @@ class SparseMatrix:
         self._kernels, self.A, self._exchange, self._spans = kernels, A, exchange, spans
         self._overlap = overlap
         self._lower, self._upper, self._begun = A.lower, A.upper, 0.0
-        w = PRECISIONS[A.vectors].bytes
-        self._memory = counts.StoredSizes(A.n, self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes, w)
+        w, d = (PRECISIONS[name].bytes for name in (A.vectors, PRECISIONS[A.vectors].accumulate))
+        entries = self._lower + self._upper, PRECISIONS[A.values].bytes, A.index_bytes
+        self._memory = counts.StoredSizes(A.n, *entries, w, d)
         # the work of each operation, computed once
         product = 2.0 * A.nnz
         lower, upper = (2.0 * (self._share(part) + A.n) for part in (self._lower, self._upper))

@@ -13,8 +13,10 @@ from mxpeak.distributed.halo import Exchange, box_partners, localized
 from mxpeak.distributed.rows import RowBlock
 from mxpeak.distributed.spaces import zeros
 from mxpeak.distributed.sparse import ALL_OPTIMIZATIONS, Level, Optimizations, SparseMatrix, UnfusedResidual
+from mxpeak.distributed.system import is_narrow
 from mxpeak.kernels.contract.sparse import Indices, Matrix, Order, Rows, SparseKernels, Vector
 from mxpeak.layout.stencil import Box
+from mxpeak.precision import PRECISIONS
 from mxpeak.spans import Spans
 
 #: The diagonal entry, the other entries, and how much the nonsymmetric entries below and above in z differ from -1.
@@ -41,6 +43,7 @@ class Form:
     values       the format of each level's values; a wider format if the error of a value would exceed `tolerance`
     vectors      the format of the vectors if values are narrower than fp64; otherwise vectors are fp64
     basis        the format of the stored Krylov basis, if it has fewer bits than the vectors
+    mg_vectors   the format of the vectors of a multigrid cycle, if it has fewer bits than the vectors
     symmetric    whether there are forward and backward sweeps
     mixed        whether the finest matrix is also stored for fp64 vectors
     """
@@ -52,14 +55,15 @@ class Form:
     mixed: bool = False
     tolerance: float = 0.0
     basis: str | None = None
+    mg_vectors: str | None = None
 
     def vectors_of(self, values: str) -> str:
         """Return the format of the vectors of a level with values in the format `values`."""
-        return "fp64" if values == "fp64" else self.vectors
+        return "fp64" if values == "fp64" else self.mg_vectors or self.vectors
 
     def basis_of(self, values: str) -> str:
         """Return the format of the Krylov basis if the finest level has values in the format `values`."""
-        return self.vectors_of(values) if self.basis is None or values == "fp64" else self.basis
+        return PRECISIONS[self.vectors_of(values)].accumulate if self.basis is None or values == "fp64" else self.basis
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,11 @@ class Hierarchy:
     top: Level
     outer: SparseMatrix
     basis: str
+
+    @property
+    def narrow(self) -> bool:
+        """Return whether the vectors of a multigrid cycle have fewer bits than those of the inner iteration."""
+        return is_narrow(self.top.A.A.vectors)
 
     def clear(self) -> None:
         """Set the vectors of all levels to 0, because vectors of an earlier solve may not be finite."""

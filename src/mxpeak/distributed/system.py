@@ -31,10 +31,17 @@ def max_error(kernels: SparseKernels, comm: Communicator, x: Vector, value: floa
 STORED_SCALE = {"fp16": 2.0**15}
 
 
+def is_narrow(vectors: str) -> bool:
+    """Return whether products with vectors in this format are added in a format with more bits."""
+    return PRECISIONS[vectors].accumulate != vectors
+
+
 class SparseBasis:
     """Krylov vectors q_1 … q_k in one contiguous array, and M^-1 q_1 … M^-1 q_k if the basis is flexible.
 
     precision   the format of w, of products and of sums
+    corrections the format of M^-1 q_1 … M^-1 q_k of a flexible basis, if it is not `precision`. In fp16, M is applied
+                to q_k times STORED_SCALE, so that M^-1 q_k and w = A M^-1 q_k are multiplied by this factor.
     stored      the format of q_1 … q_k of a basis that is not flexible. If it has 16 bits, the last vector is also
                 widened to `precision`, so that the next product multiplies the stored numbers. Then B Q = Q H holds up
                 to one rounding of each vector.
@@ -51,13 +58,19 @@ class SparseBasis:
         *,
         stored: str | None = None,
         flexible: bool = False,
+        corrections: str | None = None,
     ):
         self._stored = stored = stored or precision
         self._kernels, self._comm, self._n, self._spans = kernels, comm, n, spans
         self._Q, self._bytes = kernels.basis(n, count, stored), PRECISIONS[precision].bytes
         self._stored_bytes, self._scale = PRECISIONS[stored].bytes, STORED_SCALE.get(stored, 1.0)
         self._w = None if stored == precision else zeros(kernels, n, precision)
-        self._Z = kernels.basis(n, count - 1, precision) if flexible else self._Q
+        self._Z, self._Z_scale, self._Z_bytes = self._Q, self._scale, self._stored_bytes
+        if flexible:
+            corrections = corrections or precision
+            self._Z, self._Z_scale = kernels.basis(n, count - 1, corrections), STORED_SCALE.get(corrections, 1.0)
+            self._Z_bytes = PRECISIONS[corrections].bytes
+        self.factor = self._Z_scale if flexible else 1.0
         self._combined = zeros(kernels, n, precision)
         self._k = 0
 
@@ -94,13 +107,14 @@ class SparseBasis:
         self._k += 1
 
     def store_preconditioned(self, z: Vector) -> None:
-        """Store z = M^-1 q_k of a flexible basis."""
+        """Store z = M^-1 q_k, multiplied by `factor`, of a flexible basis."""
         self._kernels.scale(self._Z[self._k - 1], 1.0, z)
 
     def orthogonalize(self, w: Vector) -> tuple[list[Any], float]:
         """Orthogonalize w against the basis by CGS2, append w / ||w||, and return the coefficients and ||w||.
 
-        w must be the vector `next`. The orthogonalization takes three reductions and three reads of the basis.
+        w must be the vector `next`. If w is multiplied by `factor`, the results are those of w / `factor`. The
+        orthogonalization takes three reductions and three reads of the basis.
         """
         kernels, k = self._kernels, self._k
         flops, moved = self._n * (8.0 * k + 3.0), counts.cgs2_bytes(self._n, k, self._bytes, self._stored_bytes)
@@ -112,19 +126,20 @@ class SparseBasis:
                 self.append(w, 1.0 / norm)
             else:
                 self._k += 1
-        return [(a + b) / self._scale for a, b in zip(h.tolist(), correction.tolist())], norm
+        scale = self._scale * self.factor
+        return [(a + b) / scale for a, b in zip(h.tolist(), correction.tolist())], norm / self.factor
 
     def combine(self, t: list[Any]) -> Vector:
         """Return Q t, or M^-1 Q t if the basis is flexible, in a vector that the next call overwrites."""
         flops = 2.0 * self._n * len(t)
-        moved = self._n * (self._stored_bytes * len(t) + self._bytes)
+        moved = self._n * (self._Z_bytes * len(t) + self._bytes)
         with self._spans("update", flops=flops, bytes=float(moved)):
-            self._sum_stored(self._Z, t)
+            self._sum_stored(self._Z, t, self._Z_scale)
         return self._combined
 
-    def _sum_stored(self, Q: Vector, t: list[Any]) -> None:
-        """Compute Q t."""
-        self._kernels.combine(Q, [coefficient / self._scale for coefficient in t], self._combined)
+    def _sum_stored(self, Q: Vector, t: list[Any], scale: float) -> None:
+        """Compute Q t for vectors that are stored multiplied by `scale`."""
+        self._kernels.combine(Q, [coefficient / scale for coefficient in t], self._combined)
 
     def _factors(self, h: Vector) -> Vector:
         """Return the factors of the stored vectors in Q Q^T w, for the products h of the stored vectors with w."""
@@ -146,7 +161,8 @@ class InnerIteration:
     restart         the maximum number of steps per cycle
     rounding        the largest relative difference between the values of A and those of the system
     basis           the format of the Krylov basis, if it differs from the vectors of A
-    flexible        store M^-1 q of each step, so that a correction needs no further M^-1 (Saad 1993)
+    flexible        store M^-1 q of each step, so that a correction needs no further M^-1 (Saad 1993). This is always so
+                    if the vectors of A have 16 bits: M^-1 is then not linear, but the stored vectors are exact
     fp64_products   compute A M^-1 q in fp64 (Carson and Higham 2017): if M^-1 is nearly A^-1, A M^-1 q may be much
                     smaller than |A||M^-1 q|, and low precision rounds every term; needs `flexible`
     """
@@ -197,8 +213,12 @@ class MixedSystem(DistributedSystem):
         spans: Spans,
     ):
         super().__init__(kernels, comm, A, b, spans)
-        self._inner, self._precondition, self._flexible = inner.A, inner.precondition, inner.flexible
-        self._bytes, self._basis = PRECISIONS[inner.A.A.vectors].bytes, self._empty_basis(inner)
+        vectors, self._narrow_q = inner.A.A.vectors, None
+        self._inner, self._precondition = inner.A, inner.precondition
+        self._flexible = inner.flexible or is_narrow(vectors)
+        if is_narrow(vectors):
+            self._narrow_q = zeros(kernels, A.n, vectors)
+        self._bytes, self._basis = PRECISIONS[vectors].bytes, self._empty_basis(inner)
         self._r, self._rho = zeros(kernels, A.n, "fp64"), 0.0
         self._fp64_product = (A.halo_vector(), zeros(kernels, A.n, "fp64")) if inner.fp64_products else None
 
@@ -214,8 +234,10 @@ class MixedSystem(DistributedSystem):
 
     def _empty_basis(self, inner: InnerIteration) -> SparseBasis:
         """Return a basis with memory for the vectors of one cycle."""
-        shared = (self._kernels, self._comm, self._A.n, inner.restart + 1, inner.A.A.vectors, self._spans)
-        return SparseBasis(*shared, stored=inner.basis, flexible=inner.flexible)
+        vectors = inner.A.A.vectors
+        working = PRECISIONS[vectors].accumulate
+        shared = (self._kernels, self._comm, self._A.n, inner.restart + 1, working, self._spans)
+        return SparseBasis(*shared, stored=inner.basis, flexible=self._flexible, corrections=vectors)
 
     @property
     def reduction(self) -> float:
@@ -243,7 +265,7 @@ class MixedSystem(DistributedSystem):
 
     def step(self, q: Vector) -> Vector:
         """Return A M^-1 q in the memory of the next vector of the basis."""
-        w, z = self._basis.next, self._precondition(q)
+        w, z = self._basis.next, self._precondition(q if self._narrow_q is None else self._narrowed(q))
         if self._flexible:
             with self._spans("update", bytes=float(2 * self._A.n * self._bytes)):
                 self._basis.store_preconditioned(self._inner.own(z))
@@ -256,10 +278,16 @@ class MixedSystem(DistributedSystem):
             self._convert(w, w_fp64)
         return w
 
+    def _narrowed(self, q: Vector) -> Vector:
+        """Return q in the format of the multigrid vectors, multiplied by a power of two so that small numbers last."""
+        with self._spans("update", bytes=float(self._A.n * (q.itemsize + self._bytes))):
+            self._kernels.scale(self._narrow_q, self._basis.factor, q)
+        return self._narrow_q
+
     def update(self, d: Vector) -> None:
         """Add the correction to x. The correction is M^-1 d, or d itself if the basis is flexible."""
         z = d if self._flexible else self._inner.own(self._precondition(d))
-        with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + self._bytes))):
+        with self._spans("update", flops=2.0 * self._A.n, bytes=float(self._A.n * (16 + z.itemsize))):
             self._kernels.add_scaled(self.solution, 1.0, z)
 
     def _convert(self, y: Vector, x: Vector) -> None:

@@ -43,7 +43,9 @@ def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
     )
 
 
-def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "reference") -> dict[str, int]:
+def hpg_mxp_flops(
+    levels: Levels, cycles: Sequence[int], counting: str = "reference", *, flexible: bool = False
+) -> dict[str, int]:
     """Return the flops of one solve with restart cycles of `cycles` steps each, by motif and in "total".
 
     Source: HPG-MxP reference code, GMRES_IR.cpp. All precisions have equal weight; the projected problem has no flops.
@@ -51,12 +53,15 @@ def hpg_mxp_flops(levels: Levels, cycles: Sequence[int], counting: str = "refere
       spmv     2·nnz_0 per step, and per cycle for the residual
       ortho    step k: CGS2 8·k·N, norm 2·N, scaling N; so N·(4·m·(m + 1) + 3·m) for a cycle of m steps
       update   per cycle: b - A x and its norm 4·N, scaling N, Q t 2·m·N, x + z 2·N
+
+    If the basis is `flexible`, the update needs no multigrid call.
     """
     if counting not in COUNTINGS:
         raise UsageError(f"counting {counting!r} is unknown; use one of {', '.join(COUNTINGS)}")
     N, calls = levels.rows[0], sum(cycles) + len(cycles)
     mg = reference_mg_flops(levels) if counting == "reference" else ornl_mg_flops(levels)
-    flops = {motif: calls * count for motif, count in mg.items()}
+    mg_calls = sum(cycles) if flexible else calls
+    flops = {motif: mg_calls * count for motif, count in mg.items()}
     flops["spmv"] = calls * 2 * levels.nnz[0]
     flops["ortho"] = sum(N * (4 * m * (m + 1) + 3 * m) for m in cycles)
     flops["update"] = sum(N * (7 + 2 * m) for m in cycles)
@@ -178,7 +183,8 @@ class StoredSizes:
     values         number of stored off-diagonal values, including padding
     value_bytes    bytes per value
     index_bytes    bytes of all index arrays
-    vector_bytes   bytes w per entry of the diagonal and of the vectors in products
+    vector_bytes   bytes w per entry of the vectors in products
+    wide_bytes     bytes d per entry of the diagonal and of the result of a product, which are w unless w is 2
     """
 
     rows: int
@@ -186,6 +192,7 @@ class StoredSizes:
     value_bytes: int
     index_bytes: int
     vector_bytes: int
+    wide_bytes: int
 
     def part(self, values: int) -> int:
         """Return the bytes of `values` stored values and of their part of the indices."""
@@ -193,22 +200,22 @@ class StoredSizes:
 
 
 def product_bytes(A: StoredSizes) -> int:
-    """Return the bytes of y = A x: the stored entries, and 3·n·w because diagonal and x are read and y is written."""
-    return A.part(A.values) + 3 * A.rows * A.vector_bytes
+    """Return the bytes of y = A x: the entries, n·w to read x, and 2·n·d for the diagonal and y."""
+    return A.part(A.values) + A.rows * (A.vector_bytes + 2 * A.wide_bytes)
 
 
 def sweep_bytes(A: StoredSizes) -> int:
-    """Return the bytes of a Gauss–Seidel sweep: the stored entries, and 4·n·w for the diagonal, r and x (twice)."""
-    return A.part(A.values) + 4 * A.rows * A.vector_bytes
+    """Return the bytes of a Gauss–Seidel sweep: the stored entries, n·d for the diagonal, 3·n·w for r and x (twice)."""
+    return A.part(A.values) + A.rows * (A.wide_bytes + 3 * A.vector_bytes)
 
 
 def half_sweep_bytes(A: StoredSizes, values: int, *, keep: bool = False) -> int:
-    """Return the bytes of a sweep over L or U, from x = 0 or backward: `values` entries and 3·n·w for vectors.
+    """Return the bytes of a sweep over L or U, from x = 0 or backward: `values` entries and n·(d + 2·w) for vectors.
 
     The vectors are the diagonal, the right-hand side and x. If `keep`, a forward sweep also writes n·w for the
     backward sweep.
     """
-    return A.part(values) + (4 if keep else 3) * A.rows * A.vector_bytes
+    return A.part(values) + A.rows * (A.wide_bytes + (3 if keep else 2) * A.vector_bytes)
 
 
 def coarse_residual_bytes(A: StoredSizes, coarse_rows: int, coarse_values: int, vectors: int) -> int:

@@ -119,6 +119,8 @@ def _derived(result: Result) -> dict[str, Any]:
         formats = {**precision, "mg": levels, "outer": "fp64", "double": "fp64" if measured else None}
         if precision.get("basis"):
             formats["vectors"] = f"{precision.get('vectors')}, Krylov basis stored in {precision['basis']}"
+        if precision.get("mg_vectors"):
+            formats["vectors"] += f", multigrid vectors in {precision['mg_vectors']}"
     return {
         "double_final": product(check.get("double_initial"), check.get("double_residual")),
         "mixed_final": product(check.get("mixed_initial"), check.get("mixed_residual")),

@@ -167,7 +167,7 @@ def _distinct(problem: Section) -> str:
 
 
 #: Names of the parts of a solver that have their own formats.
-PARTS = {"mg": "multigrid values", "krylov": "Krylov values"}
+PARTS = {"mg": "multigrid values", "krylov": "Krylov values", "mg_vectors": "multigrid vectors"}
 
 
 def precision_text(precision: Any) -> str:
@@ -176,7 +176,7 @@ def precision_text(precision: Any) -> str:
     if len(set(formats.values())) == 1:
         return next(iter(formats.values()))
     if "mg" in formats and formats["mg"] == formats.get("krylov"):
-        formats = {"values": formats["mg"], **{part: formats[part] for part in formats if part not in PARTS}}
+        formats = {"values": formats["mg"], **{part: formats[part] for part in formats if part not in ("mg", "krylov")}}
     return ", ".join(f"{PARTS.get(part, part)} {names}" for part, names in formats.items())
 
 

@@ -56,6 +56,13 @@ class HpgMxpConfig(SparseConfig):
         + " for the basis",
         "precision and rules",
     )
+    mg_vectors: str | None = option(
+        None,
+        name_in(BASIS_PRECISIONS),
+        "vectors of the multigrid cycle: " + " or ".join(BASIS_PRECISIONS) + " (default: the inner vectors)",
+        "precision and rules",
+        "NAME",
+    )
     value_tolerance: float = option(
         0.0, real(0.0, 1.0), "relative error allowed in stored values with --mode explore", "precision and rules"
     )
@@ -93,6 +100,11 @@ class HpgMxpConfig(SparseConfig):
     def basis_precision(self) -> str | None:
         """Return the format of the stored Krylov basis, or None if it is that of the vectors."""
         return self.krylov_precision if self.krylov_precision in BASIS_PRECISIONS else None
+
+    @property
+    def needs_chunks(self) -> bool:
+        """Return whether the sweeps need chunks of independent rows, as multigrid vectors in 16 bits do."""
+        return self.mg_vectors is not None
 
     def mg_precisions(self, levels: int) -> tuple[str, ...]:
         """Return the matrix format of each level; raise a UsageError if --mg-precision has the wrong length."""

@@ -15,6 +15,7 @@ from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
 from mxpeak.configs.sparse import OFFICIAL_S
 from mxpeak.errors import Outcome
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS, Levels, hpg_mxp_flops
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, three_digits
 from mxpeak.solvers.krylov import Solve
 
@@ -78,6 +79,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
     fullscale      an additional validation on all ranks, or None
     double_bytes   memory of the double solver over all ranks
     basis          format of the mixed solver's stored Krylov basis
+    flexible       whether the mixed solver stores M^-1 q of each step, so that an update needs no multigrid call
     """
 
     motifs: ClassVar[Sequence[str]] = HPG_MXP_MOTIFS
@@ -88,6 +90,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
     double: Solves
     double_bytes: int
     basis: str
+    flexible: bool = False
 
     @property
     def passed(self) -> bool:
@@ -105,7 +108,7 @@ class HpgMxpMeasured(MeasuredStorage[Solve]):
         penalty = self.validation.penalty
         rates: dict[str, Any] = {}
         for counting in ("reference", "ornl"):
-            flops = hpg_mxp_flops(levels, cycles_of(self.timed), counting)["total"]
+            flops = hpg_mxp_flops(levels, cycles_of(self.timed), counting, flexible=self.flexible)["total"]
             double = hpg_mxp_flops(levels, cycles_of(self.double), counting)["total"]
             raw = flops / self.timed.time_s
             suffix = "" if counting == "reference" else "_ornl"
@@ -156,7 +159,7 @@ def hpg_mxp_result(
             "iterations": sum(cycles_of(mixed)),
             **official.limit_section(),
             "emulated": False,
-            "flops": hpg_mxp_flops(problem.levels, cycles_of(mixed)),
+            "flops": hpg_mxp_flops(problem.levels, cycles_of(mixed), flexible=official.flexible),
             "double_flops": hpg_mxp_flops(problem.levels, cycles_of(official.double)),
             "double_phases": official.double.phases,
             "speedup_by_motif": official.speedup_by_motif(),
@@ -194,11 +197,14 @@ def problem_section(
     """Return the sizes, formats and memory of the problem.
 
     held    the bytes of each solver that ran
-    basis   the format of the stored Krylov basis, which is in the section if it is not that of the vectors
+    basis   the format of the stored Krylov basis, which is in the section if it is not that of the vectors; so is the
+            format of the multigrid vectors
     """
     config = bench.config
-    values, vectors = [level["value_precision"] for level in measured.levels], measured.levels[0]["vector_precision"]
+    values, cycles = [level["value_precision"] for level in measured.levels], measured.levels[0]["vector_precision"]
+    vectors = PRECISIONS[cycles].accumulate
     stored = {} if basis == vectors else {"basis": basis}
+    stored |= {} if cycles == vectors else {"mg_vectors": cycles}
     return {
         **problem.section(),
         "restart": config.restart,
@@ -282,9 +288,12 @@ def _beside(config: HpgMxpConfig, other: HpgMxpMeasured, levels: Levels) -> dict
 
 
 def raised(config: HpgMxpConfig, levels: Sequence[Mapping[str, Any]]) -> list[Caution]:
-    """Return a warning for each level whose requested format cannot represent its values."""
+    """Return a warning for each level with other formats than requested, which cannot represent its values."""
     requested = config.mg_precisions(len(levels))
-    return [
+    wide = [k for k, level in enumerate(levels) if config.mg_vectors not in (None, level["vector_precision"])]
+    text = "level {}: the values need fp64 vectors, so --mg-vectors has no effect"
+    hint = "scale the matrix so that fp32 represents its values"
+    return [Caution("raised", text.format(k), hint) for k in wide] + [
         Caution(
             "raised",
             f"level {k}: {name} cannot represent every value, so {level['value_precision']} was used",

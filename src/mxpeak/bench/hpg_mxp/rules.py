@@ -6,7 +6,8 @@ validation   standard: reduce the residual by nine orders of magnitude, on at le
              8 (ORNL's code) if the run has as many; fullscale: reach the double solver's residual on all ranks
 run type     both solvers and the validation; a standalone solver has no rating
 solver       300 iterations per timed solve, restarted after 30 (ORNL's code) or 40 (the reference code)
-vectors      fp32 or fp64: the rules have no solver with vectors in 16 bits, whose cycles end before the restart
+vectors      fp32 or fp64: the rules have no solver with a Krylov basis in 16 bits, whose cycles end before the
+             restart, or with multigrid vectors in 16 bits, whose corrections are stored
 storage      32-bit columns: the published rules do not cover compressed columns
 matrix       the benchmark's matrix; a matrix from a file may be rounded to fp32 inside the iteration
 mode         --mode official; --mode explore labels its results
@@ -54,6 +55,8 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
             f"--krylov-precision {config.krylov_precision} stores the basis of fp32 vectors, but fp64 values on the "
             "finest level need fp64 vectors; use --precision fp32, or --krylov-precision fp64"
         )
+    if config.mg_vectors:
+        _check_narrow(config, config.mg_vectors)
     if config.mode == "explore":
         return
     if "fp8" in (*formats, config.precision):
@@ -75,6 +78,25 @@ def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
                 f"--matrix {matrix} conflicts with {flag}, because the file defines the matrix and its rows "
                 "are distributed evenly over the ranks; use only one of the two flags"
             )
+
+
+def _check_narrow(config: HpgMxpConfig, name: str) -> None:
+    """Raise a UsageError if multigrid vectors in 16 bits are combined with an option that does not support them."""
+    wide = "fp64" in config.mg_precisions(levels(config)) or config.vector_precision == "fp64"
+    natural = config.kernels != "torch" and config.smoother in ("natural", "reference")
+    conflicts = {
+        "fp64 values or vectors in the inner iteration": wide and "use fp32 for both",
+        "--storage rows": config.storage == "rows" and "use --storage sell",
+        f"--smoother {config.smoother} on CPUs": natural and "use --smoother coloured",
+        "--abft": config.abft and "remove one of the two flags",
+        "--fused-restriction off": config.fused_restriction == "off" and "remove one of the two flags",
+        "--matrix, whose products may exceed the largest fp16 number": (
+            config.matrix is not None and name == "fp16" and "use --mg-vectors bf16"
+        ),
+    }
+    for other, advice in conflicts.items():
+        if advice:
+            raise UsageError(f"--mg-vectors {name} does not support {other}; {advice}")
 
 
 def _check_standalone(config: HpgMxpConfig) -> None:
@@ -118,7 +140,15 @@ def forms(config: HpgMxpConfig, storage: str) -> tuple[Form, Form]:
     tolerance = max(config.value_tolerance, rounding)
     return (
         Form(("fp64",) * count, "fp64", storage),
-        Form(values, config.vector_precision, storage, mixed=True, tolerance=tolerance, basis=config.basis_precision),
+        Form(
+            values,
+            config.vector_precision,
+            storage,
+            mixed=True,
+            tolerance=tolerance,
+            basis=config.basis_precision,
+            mg_vectors=config.mg_vectors,
+        ),
     )
 
 
@@ -140,7 +170,7 @@ def between(config: HpgMxpConfig, storage: str, mixed: Sequence[Mapping[str, Any
     rounding changes the number of steps. It is also empty if the mixed solver has fp64 vectors, because its form is
     then compressed double.
     """
-    if config.value_tolerance or config.matrix is not None or config.krylov_precision != "fp32":
+    if config.value_tolerance or config.matrix or config.krylov_precision != "fp32" or config.mg_vectors:
         return {}  # rounded numbers change the number of steps; with fp64 vectors, mixed equals compressed double
     values, forms_between = tuple(level["value_precision"] for level in mixed), dict[str, Form]()
     if set(values) != {"fp64"}:
@@ -162,6 +192,9 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
     if config.basis_precision and config.run_type != "double":
         text = "stores the basis in 16 bits, which the published rules do not cover"
         broken.append(Violation("vectors", f"--krylov-precision {config.krylov_precision} {text}"))
+    if config.mg_vectors and config.run_type != "double":
+        text = "stores the multigrid vectors in 16 bits, which the published rules do not cover"
+        broken.append(Violation("vectors", f"--mg-vectors {config.mg_vectors} {text}"))
     if config.iterations != ITERATIONS:
         broken.append(Violation("solver", f"--iterations is {config.iterations}, but a timed solve has {ITERATIONS}"))
     if config.restart not in RESTARTS:

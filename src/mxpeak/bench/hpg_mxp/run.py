@@ -47,6 +47,7 @@ from mxpeak.distributed.system import InnerIteration, MixedSystem
 from mxpeak.layout.stencil import Box
 from mxpeak.options import Run
 from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
+from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, three_digits
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.nodes import node_name
@@ -200,7 +201,7 @@ class HpgMxp:
     def _use_bases(self, A: SparseMatrix, precision: str) -> None:
         """Use Krylov bases of all sizes once, because a device compiles a kernel for each power of two."""
         kernels, restart = self._bench.kernels.sparse, self._config.restart
-        Q, w = kernels.basis(A.n, restart, precision), zeros(kernels, A.n, A.A.vectors)
+        Q, w = kernels.basis(A.n, restart, precision), zeros(kernels, A.n, PRECISIONS[A.A.vectors].accumulate)
         for size in {min(2**k, restart) for k in range(restart.bit_length() + 1)}:
             h = kernels.subtract_and_project(Q, size, w, kernels.project(Q, size, w))
             kernels.subtract_and_square(Q, size, w, h)
@@ -227,7 +228,7 @@ class HpgMxp:
             storage=storage, levels=self._problem.described(problem, 1), validation=validation, fullscale=fullscale,
             timed=timed, double=reference, readings=bench.limit(before, after, held_mixed), setup_s=setup_s,
             optimize_s=problem.optimize_s, held_bytes=held_mixed, double_bytes=held_double,
-            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace, basis=mixed.basis,
+            setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace, basis=mixed.basis, flexible=mixed.narrow,
         )  # fmt: skip
 
     def _alone(self, storage: str, rt: float) -> Standalone:
@@ -246,6 +247,7 @@ class HpgMxp:
             solver=config.run_type, storage=storage, levels=self._problem.described(problem, 0), timed=timed,
             readings=bench.limit(before, after, held), setup_s=setup_s, optimize_s=problem.optimize_s, held_bytes=held,
             setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace, basis=hierarchy.basis,
+            flexible=hierarchy.narrow,
         )  # fmt: skip
 
     def _made(self, storage: str) -> tuple[StencilProblem, float]:
@@ -352,7 +354,8 @@ class HpgMxp:
             return self._solve(system, b_norm, restart=config.restart, max_steps=max_steps, tolerance=0.0, watch=watch)
 
         def so_far(timed: Solves) -> Partial:
-            rate = hpg_mxp_flops(self._problem.levels, cycles_of(timed))["total"] / timed.time_s
+            flops = hpg_mxp_flops(self._problem.levels, cycles_of(timed), flexible=hierarchy.narrow)["total"]
+            rate = flops / timed.time_s
             if validation is None:
                 return Partial(label, rate, None)
             return Partial(label, rate * validation.penalty, validation.passed and timed.finite)

@@ -28,6 +28,7 @@ class Standalone(MeasuredStorage[Solve]):
 
     solver: str
     basis: str
+    flexible: bool = False
 
     @property
     def residual(self) -> float:
@@ -78,14 +79,14 @@ def _rates(problem: HpgMxpProblem, measured: Standalone) -> dict[str, float | No
     keys = [f"{kind}_rate_flops{suffix}" for kind in name.values() for suffix in ("", "_ornl")]
     rates = dict.fromkeys(("rate_flops", "rate_flops_reference", "rate_flops_ornl", *keys, "speedup"), None)
     for counting, suffix in (("reference", ""), ("ornl", "_ornl")):
-        flops = hpg_mxp_flops(problem.levels, cycles_of(measured.timed), counting)["total"]
+        flops = hpg_mxp_flops(problem.levels, cycles_of(measured.timed), counting, flexible=measured.flexible)["total"]
         rates[f"{name[measured.solver]}_rate_flops{suffix}"] = flops / measured.timed.time_s
     return rates
 
 
 def _figures(problem: HpgMxpProblem, measured: Standalone) -> dict[str, Any]:
     timed, double = measured.timed, measured.solver == "double"
-    flops = hpg_mxp_flops(problem.levels, cycles_of(timed))
+    flops = hpg_mxp_flops(problem.levels, cycles_of(timed), flexible=measured.flexible)
     return {
         **_rates(problem, measured),
         "time_s": timed.time_s,

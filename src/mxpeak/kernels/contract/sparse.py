@@ -3,7 +3,8 @@
 Each rank has n rows. A matrix multiplies a halo vector x. Its first part x[:n] contains the rank's own unknowns, and
 x[n : n + h] is its halo, the h entries that other ranks send. The rest is padding that is always zero. Other vectors
 have n entries. All vectors are fp64 or fp32; those of a basis may also be bf16 or fp16. Kernels for complex systems
-have complex numbers whose real and imaginary parts are in these formats. A matrix is stored in its own
+have complex numbers whose real and imaginary parts are in these formats. A real matrix in chunks may have x, b, r and
+`keep` in bf16 or fp16; D, H and all sums are then fp32, and y of a product is fp32. A matrix is stored in its own
 order, group after group. A group is a set of rows without entries between them: a color, a level of the natural order,
 or a single row. A sweep visits the groups in sequence. All vectors are in that order, and an `Order` converts between
 this order and the original one.
@@ -221,7 +222,7 @@ class SparseKernels(Protocol):
         """Compute y = factor · x, rounded to the type of y; y may be x, and both may be vectors of a basis."""
 
     def add_scaled(self, y: Vector, factor: float, x: Vector) -> None:
-        """Compute y += factor · x; the type of x may be narrower than that of y."""
+        """Compute y += factor · x; the type of x may be narrower than that of y, and may have 16 bits."""
 
     def scale_and_add(self, y: Vector, factor: float, x: Vector) -> None:
         """Compute y = x + factor · y in place."""
@@ -271,7 +272,8 @@ class SparseKernels(Protocol):
         """Sweep from the first group to the last: x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, in 2·nnz flops.
 
         Store keep_i = b_i - (L x + H x)_i if `keep` is given. Call INTERIOR before BOUNDARY, which needs the halo. The
-        host subtracts H x from b during the sweep and then restores b, so b must be writable.
+        host subtracts H x from b during the sweep and then restores b, so b must be writable, and b - H x is rounded to
+        the type of b.
         """
 
     def sweep_backward(self, A: Matrix, keep: Vector, x: Vector, *, part: Part = Part.ALL) -> None:

@@ -21,9 +21,10 @@ from mxpeak.kernels import arrays
 from mxpeak.kernels.contract.sparse import Order, Part, Rows, Stored
 from mxpeak.kernels.reference.rounding import TYPES, Array, quiet, rounded
 from mxpeak.layout.stencil import Box
+from mxpeak.precision import PRECISIONS
 from mxpeak.spans import HOST
 
-#: The types of the vectors of a basis.
+#: The types of the vectors of a basis, and of those that a matrix multiplies.
 BASIS_TYPES = {**TYPES, "bf16": ml_dtypes.bfloat16, "fp16": np.float16}
 
 
@@ -221,7 +222,7 @@ class ReferenceSparse:
     ) -> ReferenceMatrix:
         """Return the matrix as a list of rows for every storage format. No arrays are shared with `like`."""
         with quiet():
-            narrow, wide = rounded(rows.data, values), rounded(rows.data, vectors)
+            narrow, wide = rounded(rows.data, values), rounded(rows.data, PRECISIONS[vectors].accumulate)
         stored = tuple(_stored_row(rows, order, r, narrow, wide) for r in range(rows.n))
         return ReferenceMatrix(rows.n, rows.halo, values, vectors, storage, stored)
 
@@ -229,7 +230,7 @@ class ReferenceSparse:
         return np.array([math.fsum(a for _, a in entries_of(rows, i)) for i in order.new_to_old], np.float64)
 
     def halo_vector(self, A: Any) -> Array:
-        return np.zeros(A.n + A.halo, TYPES[A.vectors])
+        return np.zeros(A.n + A.halo, BASIS_TYPES[A.vectors])
 
     def gather(self, x: Array, rows: Array, out: Array) -> None:
         for k, row in enumerate(rows):

@@ -174,7 +174,7 @@ class RecordingBasis(SparseBasis):
         for t, column in zip(self.t, self._H):
             for i, h in enumerate(column):
                 coefficients[i] -= h * t
-        self._sum_stored(self._Q, coefficients)
+        self._sum_stored(self._Q, coefficients, self._scale)
         return self._combined
 
 

@@ -20,6 +20,7 @@ from mxpeak.kernels.host.sparse.natural.gs_csr import CsrColumns, CsrMatrix
 from mxpeak.kernels.host.sparse.natural.schedule import Schedule
 from mxpeak.kernels.host.sparse.natural.slot_format import ChunkCuts, SlotColumns, SlotMatrix
 from mxpeak.kernels.host.sparse.rows import Halo, OrderedRows
+from mxpeak.precision import PRECISIONS
 
 #: Functions that take more than two seconds to compile, and functions that take about one second. All others take
 #: less.
@@ -55,9 +56,14 @@ def vector_of(values: str) -> Any:
     return from_dtype(FORMATS[values][1])[::1]
 
 
+def sums_of(vectors: str) -> Any:
+    """Return the Numba type of a vector in the format in which products with `vectors` are added."""
+    return vector_of(PRECISIONS[vectors].accumulate)
+
+
 def matrix_of(kind: type, values: str, vectors: str) -> Any:
     """Return the Numba type of a matrix with these values, for vectors of a format."""
-    real = vector_of(vectors)
+    real = sums_of(vectors)
     scratch = {CsrMatrix: (), SlotMatrix: (real,), ChunkMatrix: (INTEGERS, real)}[kind]
     return named(kind, *ENCODED[kind][2], vector_of(values), real, *scratch)
 
@@ -86,8 +92,8 @@ def store(kind: type, values: str, vectors: str) -> list[Entry]:
     bits, encoded = bits_of(values), named(columns, *arrays)
     entries = [
         alone("rows", "count_halo", INT32, FLAGS, ROWS, INT32),
-        alone("rows", "halo_entries", INT32, ROWS, HALO, vector_of(vectors)),
-        on_team("rows", "diagonal_of", INT32, ROWS, vector_of(vectors)),
+        alone("rows", "halo_entries", INT32, ROWS, HALO, sums_of(vectors)),
+        on_team("rows", "diagonal_of", INT32, ROWS, sums_of(vectors)),
         on_team("rows", "bandwidth", ROWS, INTEGERS)
         if kind is ChunkMatrix
         else on_team("rows", "count_parts", ORDERED, INT32, INT32, INT32),
@@ -111,8 +117,8 @@ def store(kind: type, values: str, vectors: str) -> list[Entry]:
 
 def product(kind: type, values: str, vectors: str) -> Entry:
     """Return the entry point that multiplies a matrix and a vector."""
-    x = vector_of(vectors)
-    return on_team(ENCODED[kind][0], "multiply", matrix_of(kind, values, vectors), x, x)
+    matrix = matrix_of(kind, values, vectors)
+    return on_team(ENCODED[kind][0], "multiply", matrix, vector_of(vectors), sums_of(vectors))
 
 
 def sweeps(kind: type, values: str, vectors: str, *, backward: bool = True) -> list[Entry]:
@@ -163,9 +169,9 @@ def order(kind: type, name: str) -> list[Entry]:
 
 def halo(kind: type, vectors: str) -> list[Entry]:
     """Return the entry points that find the entries in columns of other ranks and multiply these entries."""
-    x = vector_of(vectors)
+    x, y = vector_of(vectors), sums_of(vectors)
     marks = [alone("chunk_format", "mark", ORDERED, FLAGS, GROUP_CUTS, INT32, FLAG, FLAGS)]
-    operations = on_team("rows", "touches_halo", ROWS, FLAGS), on_team("vectors", "add_halo", HALO, x, x, x)
+    operations = on_team("rows", "touches_halo", ROWS, FLAGS), on_team("vectors", "add_halo", HALO, y, x, y)
     return [*operations, *(marks if kind is ChunkMatrix else ())]
 
 
@@ -205,9 +211,9 @@ def stencil(form: str, *, backward: bool) -> list[Entry]:
         for each in pairs:
             entries += [product(kind, *each), *store(kind, *each), *residuals(kind, *each), *halo(kind, each[1])]
             entries += sweeps(kind, *each, backward=backward)
-    for x in [vector_of(each) for _, each in pairs]:
+    for x, a in [(vector_of(each), sums_of(each)) for _, each in pairs]:
         entries += [on_team("vectors", name, INT32, x, x) for name in ("gather", "scatter", "scatter_add")]
-        entries.append(on_team("vectors", "subtract_halo", HALO, x, x, INT32, x, x))
+        entries.append(on_team("vectors", "subtract_halo", HALO, a, x, INT32, x, x))
     return [
         *entries,
         on_team("rows", "stencil_rows", INTEGERS, INTEGERS, TABLE, VECTOR, INTEGERS, INT32, VECTOR),
@@ -233,7 +239,19 @@ def hpg_mxp(details: str) -> list[Entry]:
     """
     forms = [form for form in details.split(", ") if form != "checked"]
     entries = [entry for form in forms for entry in stencil(form, backward=False)]
-    return slowest_first([*entries, *(entry for form in forms for entry in krylov(*form.split()[-2:]))])
+    krylovs = (entry for form in forms for entry in inner(*form.split()[-2:]))
+    return slowest_first([*entries, *krylovs])
+
+
+def inner(vectors: str, stored: str) -> list[Entry]:
+    """Return the entry points of an inner iteration with multigrid `vectors` and a basis of `stored` vectors."""
+    x, working = vector_of(vectors), PRECISIONS[vectors].accumulate
+    if vectors == working:
+        return krylov(vectors, stored)
+    w = vector_of(working)  # the correction of each step is stored as well, and combined
+    Z = types.Array(x.dtype, 2, "A")
+    casts = [on_team("vectors", "scale", y, w.dtype, z) for y, z in ((x, w), (x, x))]
+    return [*krylov(working, stored), *casts, on_team("vectors", "combine", Z, INT, w, w)]
 
 
 def krylov(vectors: str, stored: str) -> list[Entry]:

@@ -1,6 +1,7 @@
 """Gauss–Seidel sweeps, products and residuals over chunks of independent rows (`chunk_format`), in compiled code.
 
-The stored formats are float64, float32, int16 (bf16), uint16 (fp16) and uint8 (fp8); sums have the vectors' type.
+The stored formats are float64, float32, int16 (bf16), uint16 (fp16) and uint8 (fp8). Sums have the vectors' type, or
+fp32 if the vectors are in bf16 or fp16, whose numbers are widened as they are read and rounded as they are written.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mxpeak.kernels.host.engine.half import narrowed, widened
 from mxpeak.kernels.host.engine.jit import FALSE, ONE, TRUE, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import barrier, piece
 from mxpeak.kernels.host.sparse.chunk_format import BOTH, FAR, L_PART, LOWER, NEAR, ROW, ROWS, SLOT, U_PART, UPPER
@@ -35,12 +37,12 @@ def _add_part(row, rows, slots, counts, A, x, out, fresh):
         column = piece(A.near, (near0 + s) * LANES, LANES)
         base = np.int64(A.bases[slot + runs + s])
         for lane in range(rows):
-            out[lane] += widened_value(value[lane], out[0]) * x[base + np.int64(column[lane])]
+            out[lane] += widened_value(value[lane], out[0]) * widened(x[base + np.int64(column[lane])])
     for s in range(fars):
         value = piece(A.values, (slot + runs + nears + s) * LANES, LANES)
         column = piece(A.far, (far0 + s) * LANES, LANES)
         for lane in range(rows):
-            out[lane] += widened_value(value[lane], out[0]) * x[np.uint32(column[lane])]
+            out[lane] += widened_value(value[lane], out[0]) * widened(x[np.uint32(column[lane])])
 
 
 @inner(inline=True)
@@ -86,10 +88,10 @@ def sweep(tid, threads, synchronization, steps, A, b, x, keep, parts):
             if keep.shape[0] > 0:
                 keep_c = piece(keep, row, rows)
                 for lane in range(rows):
-                    keep_c[lane] = b_c[lane] - out[lane]
+                    keep_c[lane] = narrowed(widened(b_c[lane]) - out[lane], keep_c[lane])
             _add_upper(A, c, parts >> 1, x, out)
             for lane in range(rows):
-                x_c[lane] = (b_c[lane] - out[lane]) / d_c[lane]
+                x_c[lane] = narrowed((widened(b_c[lane]) - out[lane]) / d_c[lane], x_c[lane])
         barrier(sync, threads, yield_address)
 
 
@@ -104,7 +106,7 @@ def multiply(tid, threads, A, x, y):
         _add_lower(A, c, ONE, x, out)
         _add_upper(A, c, ONE, x, out)
         for lane in range(rows):
-            y_c[lane] = out[lane] + d_c[lane] * x_c[lane]
+            y_c[lane] = out[lane] + d_c[lane] * widened(x_c[lane])
 
 
 @jit(fastmath={"contract"})
@@ -127,8 +129,9 @@ def residual(tid, threads, at, A, b, x, keep, r, parts):
         _add_upper(A, c, parts >> 1, x, out)
         for lane in range(rows):
             if to[lane] >= 0 and parts == BOTH:
-                r[to[lane]] = b_c[lane] - d_c[lane] * x_c[lane] - out[lane]
+                total = widened(b_c[lane]) - d_c[lane] * widened(x_c[lane]) - out[lane]
+                r[to[lane]] = narrowed(total, r[to[lane]])
             elif to[lane] >= 0 and parts == LOWER:
-                r[to[lane]] = b_c[lane] - keep_c[lane] - out[lane]
+                r[to[lane]] = narrowed(widened(b_c[lane]) - widened(keep_c[lane]) - out[lane], r[to[lane]])
             elif to[lane] >= 0:
-                r[to[lane]] = -out[lane]
+                r[to[lane]] = narrowed(-out[lane], r[to[lane]])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import Order, Rows
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.sparse import chunk_format
@@ -33,6 +34,7 @@ from mxpeak.kernels.host.sparse.natural.slot_format import ChunkCuts, SlotColumn
 from mxpeak.kernels.host.sparse.rows import Halo, OrderedRows
 from mxpeak.kernels.host.sparse.slot_sums import LANES, SUCCESSIVE
 from mxpeak.layout.stencil import Box
+from mxpeak.precision import PRECISIONS
 
 #: Successive rows are interleaved if the stored values are at most this multiple of the entries.
 MOST_FILLED = 1.25
@@ -147,7 +149,7 @@ class HostSparseSetup:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: HostMatrix | None = None
     ) -> HostMatrix:
-        nnz, real = int(rows.indptr[-1]), VECTORS[vectors]
+        nnz, real = int(rows.indptr[-1]), VECTORS[PRECISIONS[vectors].accumulate]
         if like is not None and self._may_share(like, rows, order, values, vectors, storage):
             entries = like.entries if like.values == values else self._narrowed(like.entries, values)
             pattern, diagonal = like.pattern, like.diagonal.astype(real)
@@ -178,9 +180,12 @@ class HostSparseSetup:
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str
     ) -> tuple[ChunkPattern | NaturalPattern, Array]:
         """Return the pattern of a matrix in the format that `storage` requires, and the values in the same order."""
+        natural = storage == "rows" or (order.row_by_row and storage != "ell")
+        if natural and vectors not in VECTORS:
+            raise UsageError(f"sweeps in natural order do not support vectors in {vectors}; use colors, or fp32")
         if storage == "rows" and self._rows_per_step(rows, order, values, vectors) == 1:
             return self._csr_pattern(rows, order, values)
-        if storage == "rows" or (order.row_by_row and storage != "ell"):
+        if natural:
             return self._slot_pattern(rows, order, values, storage)
         return self._chunk_pattern(rows, order, values, storage)
 

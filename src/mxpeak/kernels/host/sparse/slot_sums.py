@@ -1,8 +1,8 @@
 """Emit sums over slots of a sparse matrix as vector instructions.
 
 Numba's own loops would not keep the sums in registers. A slot is one stored entry of each of the LANES rows of a
-chunk. Its values are contiguous and have one of these formats. They are widened to the vectors' type when they are
-loaded:
+chunk. Its values are contiguous and have one of these formats. They are widened to the type of the sums when they are
+loaded, as is x if it has 16 bits:
 
     float64, float32     unchanged
     int16                bf16: the upper half of an fp32
@@ -136,6 +136,7 @@ class _SlotSums:
         self.values = builder.gep(data_of(context, builder, kinds[0][0], values), [value0])
         self.columns = builder.gep(data_of(context, builder, kinds[0][2], columns), [column0])
         self.x, self.out = data_of(context, builder, kinds[1], x), data_of(context, builder, kinds[3], out)
+        self.narrow = None if kinds[1].dtype == kinds[3].dtype else kinds[1].dtype
         if isinstance(kinds[2], types.Array):
             starts = data_of(context, builder, kinds[2], self.rows)
             self.rows = [builder.load(builder.gep(starts, [I64(g)])) for g in range(lanes // EVERY_SECOND)]
@@ -226,8 +227,11 @@ class _SlotSums:
         return self.builder.sext(self.builder.load(self.builder.gep(self.columns, [s])), I64)
 
     def _load_x(self, first, kind=None):
-        """Load a vector that starts at x[first]."""
-        return self.vectors.load(self.builder.gep(self.x, [first]), kind)
+        """Load a vector that starts at x[first], and widen its numbers if x is narrower than the sums."""
+        address = self.builder.gep(self.x, [first])
+        return (
+            self.vectors.load(address, kind) if self.narrow is None else load_values(self.vectors, self.narrow, address)
+        )
 
     def _load_groups(self, firsts):
         """Load x[firsts[g] + 2·k] for all groups g into one vector, two groups at a time."""
@@ -287,7 +291,7 @@ def _summing(product, lanes, summed=None):
 
         def codegen(context, builder, signature, args):
             sums = _SlotSums(context, builder, signature.args, args, lanes)
-            vectors = Vectors.of_registers(context, builder, signature.args[1], summed or lanes, WIDTH)
+            vectors = Vectors.of_registers(context, builder, signature.args[3], summed or lanes, WIDTH)
             for lane0 in range(0, summed or lanes, vectors.lanes):
                 sums.emit(vectors, lane0, product)
             return context.get_dummy_value()

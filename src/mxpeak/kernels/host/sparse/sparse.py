@@ -72,13 +72,13 @@ class HostSparse(HostSparseSetup):
     def halo_vector(self, A: HostMatrix) -> Array:
         # vector loads read beyond the last number, either every x or every second one
         padding = max(LANES, SUCCESSIVE * coarse_residual.STEP)
-        return aligned(A.n + A.halo + padding, VECTORS[A.vectors])
+        return aligned(A.n + A.halo + padding, FORMATS[A.vectors][0])
 
     def gather(self, x: Array, rows: Array, out: Array) -> None:
-        self._run_on(rows.size, vectors.gather, rows, x, out)
+        self._run_on(rows.size, vectors.gather, rows, _compiled(x), _compiled(out))
 
     def scatter_add(self, x: Array, rows: Array, y: Array) -> None:
-        self._run_on(rows.size, vectors.scatter_add, rows, y, x)
+        self._run_on(rows.size, vectors.scatter_add, rows, _compiled(y), _compiled(x))
 
     def dot(self, x: Array, y: Array) -> float:
         used = self._run_on(x.size, vectors.dot, x, y, self._sums)
@@ -89,7 +89,7 @@ class HostSparse(HostSparseSetup):
         self._run_on(x.size, vectors.scale, _compiled(y), wider.type(factor), _compiled(x))
 
     def add_scaled(self, y: Array, factor: float, x: Array) -> None:
-        self._run_on(y.size, vectors.add_scaled, y, y.dtype.type(factor), x)
+        self._run_on(y.size, vectors.add_scaled, y, y.dtype.type(factor), _compiled(x))
 
     def scale_and_add(self, y: Array, factor: float, x: Array) -> None:
         self._run_on(y.size, vectors.scale_and_add, y, y.dtype.type(factor), x)
@@ -145,7 +145,7 @@ class HostSparse(HostSparseSetup):
             try:
                 self._sweep(A, Part.BOUNDARY, b, x, keep)
             finally:
-                self._run_on(saved.size, vectors.scatter, halo_rows, saved, b)
+                self._run_on(saved.size, vectors.scatter, halo_rows, _compiled(saved), _compiled(b))
 
     def _sweep(self, A: HostMatrix, part: Part, b: Array, x: Array, keep: Array | None) -> None:
         """Sweep forward over one part of the rows, using only entries in columns of this rank."""
@@ -190,16 +190,18 @@ class HostSparse(HostSparseSetup):
     def _sweep_steps(self, A: HostMatrix, steps: StepList, b: Array, x: Array, keep: Array | None, parts: int) -> None:
         """Sweep over the chunks of the given steps with the parts L, U or both."""
         if steps.chunks.size:
-            kept = self._empty[x.dtype] if keep is None else keep
+            b, x = _compiled(b), _compiled(x)
+            kept = x[:0] if keep is None else _compiled(keep)
             self._run_on(A.entries.size, gs_colored.sweep, self._synchronization, steps, A.arrays, b, x, kept, parts)
 
     def _subtract_halo(self, A: HostMatrix, x: Array, targets: Array, y: Array, saved: Array) -> None:
         """Compute y[targets_s] -= (H x)_s for targets_s >= 0. If `saved` is not empty, store the old y there."""
+        x, y, saved = _compiled(x), _compiled(y), _compiled(saved)
         halo = x[A.n : A.n + A.halo]
         self._run_on(A.halo_nnz, vectors.subtract_halo, A.pattern.halo, A.halo_entries, halo, targets, y, saved)
 
     def matvec(self, y: Array, A: HostMatrix, x: Array, *, part: Part = Part.ALL) -> None:
-        pattern = A.pattern
+        pattern, x = A.pattern, _compiled(x)
         if part != Part.BOUNDARY:
             self._run_on(A.entries.size, pattern.kernels.multiply, A.arrays, x, y)
         if part != Part.INTERIOR and pattern.halo.rows.size:
@@ -218,7 +220,8 @@ class HostSparse(HostSparseSetup):
         part: Part = Part.ALL,
     ) -> None:
         parts = LOWER if keep is not None else UPPER if swept else BOTH
-        kept = b if keep is None else keep  # read only with LOWER alone
+        b, x, r = _compiled(b), _compiled(x), _compiled(r)
+        kept = b if keep is None else _compiled(keep)  # read only with LOWER alone
         coarse, pattern, numbers = coarse_rows(A, rows), A.pattern, 27 * rows.size
         if part != Part.BOUNDARY and isinstance(pattern, NaturalPattern) and COPIED_SHARE * rows.size <= A.n:
             copies = copied_rows(self._run_on, A, coarse, parts)
@@ -228,7 +231,7 @@ class HostSparse(HostSparseSetup):
         elif part != Part.BOUNDARY:
             self._run_on(numbers, pattern.kernels.residual, coarse.at, A.arrays, b, x, kept, r, parts)
         if part != Part.INTERIOR and pattern.halo.rows.size:
-            self._subtract_halo(A, x, coarse.halo_targets, r, self._empty[x.dtype])
+            self._subtract_halo(A, x, coarse.halo_targets, r, x[:0])
 
     def read_values(self, A: HostMatrix) -> int:
         lines = A.entries.view(np.float64).reshape(

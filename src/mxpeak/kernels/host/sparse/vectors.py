@@ -1,6 +1,7 @@
 """Vector operations of Krylov methods, block by block, so that fused operations read the basis only once.
 
-A basis may be in bf16 or fp16. Its numbers are widened as they are read. Sums have the type of the other vectors.
+A basis, and the vectors of multigrid levels, may be in bf16 or fp16. Their numbers are widened as they are read. Sums
+have the type of the other vectors, or fp32.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ def add_scaled(tid, threads, y, factor, x):
     first, end = _share(y.shape[0], tid, threads)
     y, x = piece(y, first, end - first), piece(x, first, end - first)
     for i in range(y.shape[0]):
-        y[i] += factor * x[i]
+        y[i] += factor * widened(x[i])
 
 
 @jit(fastmath={"contract"})
@@ -206,12 +207,12 @@ def subtract_halo(tid, threads, H, values, halo, targets, y, saved):
     count = H.rows.shape[0]
     for s in range(count * tid // threads, count * (tid + 1) // threads):
         if targets[s] >= 0:
-            total = y[targets[s]]
+            total = widened(y[targets[s]])
             if saved.shape[0] > 0:
-                saved[s] = total
+                saved[s] = y[targets[s]]
             for k in range(H.first[s], H.first[s + 1]):
-                total -= values[k] * halo[H.columns[k]]
-            y[targets[s]] = total
+                total -= values[k] * widened(halo[H.columns[k]])
+            y[targets[s]] = narrowed(total, y[targets[s]])
 
 
 @jit(fastmath={"contract"})
@@ -221,7 +222,7 @@ def add_halo(tid, threads, H, values, halo, y):
     for s in range(count * tid // threads, count * (tid + 1) // threads):
         total = y[H.rows[s]]
         for k in range(H.first[s], H.first[s + 1]):
-            total += values[k] * halo[H.columns[k]]
+            total += values[k] * widened(halo[H.columns[k]])
         y[H.rows[s]] = total
 
 
@@ -230,7 +231,7 @@ def scatter_add(tid, threads, rows, y, x):
     """Compute x[rows_k] += y_k for this thread's rows."""
     count = rows.shape[0]
     for k in range(count * tid // threads, count * (tid + 1) // threads):
-        x[rows[k]] += y[k]
+        x[rows[k]] = narrowed(widened(x[rows[k]]) + widened(y[k]), x[rows[k]])
 
 
 @jit()

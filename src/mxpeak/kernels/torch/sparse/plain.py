@@ -27,9 +27,9 @@ def _sum(A: TorchMatrix, slots: PartSlots, x: Tensor) -> Tensor:
     """Return Σ_s a_s x_s over the slots s of each chunk, with shape [chunks, LANES]."""
     assert A.pattern.columns is not None
     bits = A.entries.view(BITS[A.entries.element_size()]).view(-1, LANES)  # torch does not gather all formats
-    a = bits.index_select(0, slots.numbers).view(A.entries.dtype).to(x.dtype)
+    a = bits.index_select(0, slots.numbers).view(A.entries.dtype).to(A.diagonal.dtype)
     columns = A.pattern.columns.index_select(0, slots.numbers)
-    products = a * x.index_select(0, columns.view(-1)).view(-1, LANES)
+    products = a * x.index_select(0, columns.view(-1)).view(-1, LANES).to(a.dtype)
     return torch.segment_reduce(products, "sum", lengths=slots.counts, axis=0, unsafe=True)
 
 
@@ -48,14 +48,14 @@ def sweep(device: Device, A: TorchMatrix, task: SweepTask, Hx: Tensor | None) ->
     for step in steps.sequence(parts):
         chunks = steps.chunks[step]
         rows = chunks.rows
-        rest = b[rows] if Hx is None else b[rows] - Hx[rows]
+        rest = b[rows].to(A.diagonal.dtype) if Hx is None else b[rows] - Hx[rows]
         if parts & LOWER:
             rest = rest - _times(A, chunks, x, LOWER)
         if keep is not None:
-            keep[rows] = rest
+            keep[rows] = rest.to(keep.dtype)
         if parts & UPPER:
             rest = rest - _times(A, chunks, x, UPPER)
-        x[rows] = rest / A.diagonal[rows]
+        x[rows] = (rest / A.diagonal[rows]).to(x.dtype)
 
 
 def multiply(device: Device, A: TorchMatrix, x: Tensor, y: Tensor) -> None:
@@ -72,8 +72,8 @@ def residual(device: Device, A: TorchMatrix, task: ResidualTask) -> None:
         rows = chunks.rows
         rest = -_times(A, chunks, x, parts)
         if parts & LOWER:
-            rest += b[rows] - (A.diagonal[rows] * x[rows] if keep is None else keep[rows])
-        r[coarse.targets[rows]] = rest
+            rest += b[rows] - (A.diagonal[rows] * x[rows] if keep is None else keep[rows].to(rest.dtype))
+        r[coarse.targets[rows]] = rest.to(r.dtype)
 
 
 def halo_product(
@@ -81,7 +81,7 @@ def halo_product(
 ) -> None:
     """Set y[targets] to factor·H x at selected rows of H; if `keep`, add the product to y[targets] instead."""
     pattern = A.pattern
-    products = A.halo_entries * halo.index_select(0, pattern.halo_columns)
+    products = A.halo_entries * halo.index_select(0, pattern.halo_columns).to(A.halo_entries.dtype)
     totals = torch.segment_reduce(products, "sum", lengths=pattern.halo_first.diff(), axis=0, unsafe=True)
     products = factor * totals[surface.numbers]
-    y[surface.targets] = y[surface.targets] + products if keep else products
+    y[surface.targets] = (y[surface.targets] + products if keep else products).to(y.dtype)

@@ -23,6 +23,7 @@ from mxpeak.kernels.torch.sparse.chunk_format import DeviceRows
 from mxpeak.kernels.torch.sparse.matrix import PIECE, Tensor, TorchMatrix, narrowed
 from mxpeak.kernels.torch.sparse.steps import pattern_of
 from mxpeak.layout.stencil import Box
+from mxpeak.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from mxpeak.kernels.host.sparse.sparse import HostSparse
@@ -83,15 +84,15 @@ class TorchSparseSetup:
     def store(
         self, rows: Rows, order: Order, values: str, vectors: str, storage: str, like: TorchMatrix | None = None
     ) -> TorchMatrix:
-        device, nnz = self.device, len(rows.indices)
+        device, nnz, real = self.device, len(rows.indices), TYPES[PRECISIONS[vectors].accumulate]
         here = self._ordered(rows, order)
-        halo_rows, halo_first, halo, halo_entries = chunk_format.halo_of(here, TYPES[vectors])
+        halo_rows, halo_first, halo, halo_entries = chunk_format.halo_of(here, real)
         if like is not None and like.storage == storage and like.values in (values, "fp64"):
             pattern, entries = like.pattern, narrowed(like.entries, values)
         else:
             packed = chunk_format.packed(here, order.starts, storage, values)
             pattern, entries = pattern_of(device, storage, here, packed, halo_rows, halo_first, halo), packed.entries
-        diagonal = chunk_format.diagonal_of(here, TYPES[vectors])
+        diagonal = chunk_format.diagonal_of(here, real)
         replay = Replay(self._recorder)
         return TorchMatrix(rows.n, rows.halo, nnz, values, vectors, pattern, entries, diagonal, halo_entries, replay)
 

@@ -40,7 +40,7 @@ def _fp8_bits(x):
 
 
 @triton.jit
-def _bf16_bits(x):
+def bf16_bits(x):
     """Return the bits of an fp32 x rounded to bf16.
 
     Integer arithmetic is used because Triton's interpreter does not round.
@@ -48,6 +48,16 @@ def _bf16_bits(x):
     bits = x.to(tl.int32, bitcast=True)
     nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return tl.where(x == x, nearest, 0x7FC0).to(tl.int16)
+
+
+@triton.jit
+def rounded_to(x, kind: tl.constexpr):
+    """Return x rounded to nearest even to the type of a vector."""
+    if kind == tl.bfloat16:
+        near = bf16_bits(x.to(tl.float32)).to(tl.bfloat16, bitcast=True)
+    else:
+        near = x.to(kind)
+    return near
 
 
 @triton.jit
@@ -72,7 +82,7 @@ def cast_kernel(source, target, shape, HOW: tl.constexpr, TURNED: tl.constexpr):
     if HOW == FP8:
         value = _fp8_bits(x.to(tl.float32))
     elif HOW == BF16:
-        value = _bf16_bits(x.to(tl.float32))
+        value = bf16_bits(x.to(tl.float32))
     elif HOW == AS_TF32:
         value = _tf32(x.to(tl.float32))
     else:

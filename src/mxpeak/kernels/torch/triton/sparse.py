@@ -3,8 +3,8 @@
 A program is one warp, which processes several successive chunks, because their tables, bases and much of their x share
 cache lines. The warp processes the 64 lanes of a slot together. Each thread has two adjacent lanes, so its loads of x,
 which need not be aligned, are adjacent to those of its neighbors. fp8 values are passed as integers, because few
-devices support the format. Interpreted as fp16, their bits are 2^-8 times the value. Sums have the vectors' type, and
-each lane adds its slots in a fixed order.
+devices support the format. Interpreted as fp16, their bits are 2^-8 times the value. Sums have the type of the
+diagonal, which is fp32 for vectors in 16 bits, and each lane adds its slots in a fixed order.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mxpeak.kernels.host.sparse import slot_sums
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.triton.arguments import Form, form_of
+from mxpeak.kernels.torch.triton.cast import rounded_to
 from mxpeak.kernels.torch.triton.vectors import units
 
 LANES = tl.constexpr(slot_sums.LANES)
@@ -124,7 +125,7 @@ def _batch(total, x, values, bases, columns, KIND: tl.constexpr, E4M3: tl.conste
         else:
             y = y + (tl.load(x + column[k]),)
     for k in tl.static_range(N):
-        total += _widened(a[k], total.dtype, E4M3) * y[k]
+        total += _widened(a[k], total.dtype, E4M3) * y[k].to(total.dtype)
     return total
 
 
@@ -192,14 +193,14 @@ def sweep_kernel(table, first, end, each, A, b, Hx, x, keep, TASK: tl.constexpr)
 
     PARTS may omit L or U. With KEEP, also store keep_i = b_i - (H x)_i - Σ_L a_ij x_j.
     """
-    real: tl.constexpr = x.dtype.element_ty
+    real: tl.constexpr = A.diagonal.dtype.element_ty
     lane = tl.arange(0, LANES)
     begin, stop = _range_of(first, end, each)
     for c in range(begin, stop):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         there = lane < tl.load(chunk + ROWS)
-        rest = tl.load(b + rows, mask=there, other=0.0)
+        rest = tl.load(b + rows, mask=there, other=0.0).to(real)
         d = tl.load(A.diagonal + rows, mask=there, other=1.0)
         if TASK.HALO:
             rest -= tl.load(Hx + rows, mask=there, other=0.0)
@@ -209,23 +210,24 @@ def sweep_kernel(table, first, end, each, A, b, Hx, x, keep, TASK: tl.constexpr)
         if TASK.KEEP:
             rest -= total
             total = tl.zeros([LANES], real)
-            tl.store(keep + rows, rest, mask=there)
+            tl.store(keep + rows, rounded_to(rest, keep.dtype.element_ty), mask=there)
         if UPPER & TASK.PARTS:
             total = _add_part(total, chunk, x, A, UPPER, TASK)
-        tl.store(x + rows, (rest - total) / d, mask=there)
+        tl.store(x + rows, rounded_to((rest - total) / d, x.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=["first", "end", "each"])
 def multiply_kernel(table, first, end, each, A, x, y, TASK: tl.constexpr):
     """Compute y = (L + D + U) x for the rows of a program's chunks; `halo_kernel` adds H x."""
+    real: tl.constexpr = A.diagonal.dtype.element_ty
     lane = tl.arange(0, LANES)
     begin, stop = _range_of(first, end, each)
     for c in range(begin, stop):
         chunk = table + c * TABLE
         rows = tl.load(chunk + ROW) + lane
         there = lane < tl.load(chunk + ROWS)
-        own = tl.load(A.diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
-        total = tl.zeros([LANES], x.dtype.element_ty)
+        own = tl.load(A.diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0).to(real)
+        total = tl.zeros([LANES], real)
         total = _add_part(total, chunk, x, A, LOWER, TASK)
         total = _add_part(total, chunk, x, A, UPPER, TASK)
         tl.store(y + rows, total + own, mask=there)
@@ -237,6 +239,7 @@ def residual_kernel(table, first, end, each, A, b, x, keep, targets, r, TASK: tl
 
     If PARTS is only UPPER, the result is -U x. If PARTS is only LOWER, the result is b - keep - L x.
     """
+    real: tl.constexpr = A.diagonal.dtype.element_ty
     lane = tl.arange(0, LANES)
     begin, stop = _range_of(first, end, each)
     for c in range(begin, stop):
@@ -244,18 +247,20 @@ def residual_kernel(table, first, end, each, A, b, x, keep, targets, r, TASK: tl
         rows = tl.load(chunk + ROW) + lane
         target = tl.load(targets + rows, mask=lane < tl.load(chunk + ROWS), other=-1)
         there = target >= 0
-        rest = tl.zeros([LANES], x.dtype.element_ty)
-        total = tl.zeros([LANES], x.dtype.element_ty)
+        rest = tl.zeros([LANES], real)
+        total = tl.zeros([LANES], real)
         if LOWER & TASK.PARTS:
             if UPPER & TASK.PARTS:
-                own = tl.load(A.diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0)
+                own = tl.load(A.diagonal + rows, mask=there, other=0.0) * tl.load(x + rows, mask=there, other=0.0).to(
+                    real
+                )
             else:
-                own = tl.load(keep + rows, mask=there, other=0.0)
-            rest = tl.load(b + rows, mask=there, other=0.0) - own
+                own = tl.load(keep + rows, mask=there, other=0.0).to(real)
+            rest = tl.load(b + rows, mask=there, other=0.0).to(real) - own
             total = _add_part(total, chunk, x, A, LOWER, TASK)
         if UPPER & TASK.PARTS:
             total = _add_part(total, chunk, x, A, UPPER, TASK)
-        tl.store(r + target, rest - total, mask=there)
+        tl.store(r + target, rounded_to(rest - total, r.dtype.element_ty), mask=there)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -267,18 +272,19 @@ def halo_kernel(numbers, targets, count, H, halo, y, FACTOR: tl.constexpr, KEEP:
     first = tl.load(H.first + s, mask=there, other=0)
     entries = (tl.load(H.first + s + 1, mask=there, other=0) - first).to(tl.int32)
     lane = tl.arange(0, WIDTH)[None, :]
-    total = tl.zeros([SURFACE, WIDTH], y.dtype.element_ty)
+    real: tl.constexpr = H.entries.dtype.element_ty
+    total = tl.zeros([SURFACE, WIDTH], real)
     for at in range(0, tl.max(entries, axis=0), WIDTH):
         inside = at + lane < entries[:, None]
         entry = first[:, None] + (at + lane)
         column = tl.load(H.columns + entry, mask=inside, other=0)
         a = tl.load(H.entries + entry, mask=inside, other=0.0)
-        total += a * tl.load(halo + column, mask=inside, other=0.0)
+        total += a * tl.load(halo + column, mask=inside, other=0.0).to(real)
     to = y + tl.load(targets + k, mask=there, other=0)
     result = FACTOR * tl.sum(total, axis=1)
     if KEEP:
-        result += tl.load(to, mask=there, other=0.0)
-    tl.store(to, result, mask=there)
+        result += tl.load(to, mask=there, other=0.0).to(real)
+    tl.store(to, rounded_to(result, y.dtype.element_ty), mask=there)
 
 
 def e4m3(device: Device) -> bool:
@@ -389,10 +395,14 @@ COMPILED = [
     _form(multiply_kernel, "*bf16", "*fp64", "*fp64", "*fp64", kinds=NEARS.value),
     _residual("*fp32", RUNS.value, 3),
     _residual("*fp32", FARS.value, LOWER.value),
+    _form(sweep_kernel, "*bf16", "*fp32", "*bf16", "*fp32", "*bf16", "*bf16", kinds=RUNS.value),
+    _form(multiply_kernel, "*fp16", "*fp32", "*fp16", "*fp32", kinds=NEARS.value),
+    _form(residual_kernel, "*bf16", "*fp32", "*bf16", "*bf16", "*bf16", "*i32", "*bf16", kinds=RUNS.value, parts=2),
     *(
         form_of(halo_kernel, "*i32", "*i32", "i32", Csr("*i64", "*i32", real), real, real, FACTOR=-1.0, KEEP=True)
         for real in ("*fp32", "*fp64")
     ),
+    form_of(halo_kernel, "*i32", "*i32", "i32", Csr("*i64", "*i32", "*fp32"), "*fp16", "*fp16", FACTOR=-1.0, KEEP=True),
 ]
 #: fp8 on chips with and without hardware support for the format.
 COMPILED_FOR = {"sm_90": [_sweep("*u8", "*fp64", RUNS.value, e4m3=True)], "sm_80": [_sweep("*u8", "*fp64", RUNS.value)]}

@@ -19,6 +19,7 @@ import triton.language as tl
 from mxpeak.kernels.torch.engine import compile_ahead
 from mxpeak.kernels.torch.engine.device import Device
 from mxpeak.kernels.torch.triton.arguments import Form, Matrix, form_of, matrix
+from mxpeak.kernels.torch.triton.cast import rounded_to
 
 Tensor = Any
 #: Numbers that a program reads at a time, and its warps.
@@ -70,7 +71,9 @@ def scatter_add_kernel(x, rows, y, n, BLOCK: tl.constexpr):
     """Compute x[rows_k] += y_k."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     to = x + tl.load(rows + k, mask=k < n, other=0)
-    tl.store(to, tl.load(to, mask=k < n, other=0.0) + tl.load(y + k, mask=k < n, other=0.0), mask=k < n)
+    real: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
+    total = tl.load(to, mask=k < n, other=0.0).to(real) + tl.load(y + k, mask=k < n, other=0.0).to(real)
+    tl.store(to, rounded_to(total, x.dtype.element_ty), mask=k < n)
 
 
 @triton.jit(do_not_specialize=["k"])
@@ -191,6 +194,7 @@ COMPILED = [
     form_of(dot_kernel, "*fp32", "*fp32", "i32", "*fp64", BLOCK=BLOCK),
     form_of(subtract_kernel, "*fp64", "*fp64", "i32", "*fp64", BLOCK=BLOCK),
     form_of(scatter_add_kernel, "*fp32", "*i32", "*fp32", "i32", BLOCK=BLOCK),
+    form_of(scatter_add_kernel, "*bf16", "*i32", "*bf16", "i32", BLOCK=BLOCK),
     _basis("*fp32", FEWEST, PROJECT=True),
     _basis("*fp32", 32, SUBTRACT=True, PROJECT=True),
     _basis("*fp64", MOST, SUBTRACT=True, PROJECT=True),
