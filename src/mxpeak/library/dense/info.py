@@ -357,7 +357,8 @@ class SolveInfo(Info):
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         emulated = " (emulated)" if self.emulated or self.fp64 == "emulated" else ""
         again = ", after a coarser one failed" if self.fallback else ""
-        again = " of an earlier matrix" if self.lagged else again
+        if self.lagged and self.why != "given":  # `refine` cannot detect the matrix of the user's factors
+            again = " of an earlier matrix"
         ranks = ""
         if self.grid is not None:
             ranks = f"{',' if self.fallback else ''} on {self.grid[0]}x{self.grid[1]} ranks, NB = {self.nb}"
