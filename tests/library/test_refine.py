@@ -62,6 +62,7 @@ def test_an_accurate_solution_is_returned_as_it_is() -> None:
         x, _ = mx.refine(A, b, exact, F)
         y, info = mx.refine(A, b, x, F)
         assert info.iterations == 0
+        assert "of an earlier matrix" not in str(info), "the matrix of the factors is unknown"
         assert np.array_equal(x, y)
 
 
@@ -165,7 +166,6 @@ def test_ill_conditioned_systems_are_refined_with_coarse_factors() -> None:
     A = spectrum(N, 1e9)
     b = A @ np.ones(N)
     x, info = mx.refine(A, b, np.zeros(N), scipy.linalg.lu_factor(A.astype(np.float32)))
-    assert "LU in fp32, " in str(info), "the matrix of the user's factors is unknown"
     assert info.solved
     assert true_eta(A, x, b) < 0.2
     assert info.condition == pytest.approx(np.linalg.cond(A, 1), rel=0.7)
