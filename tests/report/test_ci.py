@@ -13,7 +13,7 @@ from mxpeak.cli.main import main
 from mxpeak.records import Result, document, to_json
 from mxpeak.report.ci import CheckedCase, bencher, cases_of_results, junit
 from mxpeak.verbs.scan import run as scan_run
-from tests.support.cli import Bench, Comm, use_fakes
+from tests.support.cli import Bench, Comm, hpl_result, use_fakes
 from tests.support.pages import result
 from tests.support.scans import scan_body
 
@@ -56,6 +56,20 @@ def test_a_run_prints_only_the_format(
     assert main(["run", "hpl", "-N", "100", "--format", "xml"]) == 2
     assert "does not support --format xml; use text or hpl, or junit or bencher" in capsys.readouterr().err
     assert main(["run", "hpl", "-N", "100", "--format", "junit", "--json", "-"]) == 2
+
+
+def test_cases_without_a_result_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = Bench(lambda case: hpl_result(case) if case.n < 2000 else None)
+    use_fakes(monkeypatch, tmp_path, Comm(), bench)
+    assert main(["run", "hpl", "-N", "1000,2000", "--format", "junit"]) == 5
+    found = failures_of(capsys.readouterr().out)
+    assert list(found.values()) == [None, "NO RESULT: cases that do not fit into memory: 1"]
+    use_fakes(monkeypatch, tmp_path, Comm(), bench)
+    assert main(["run", "all", "--format", "junit"]) == 0, "these fakes have no cases of HPCG and HPG-MxP"
+    suites = ElementTree.fromstring(capsys.readouterr().out).iter("testsuite")
+    assert {"mxpeak.hpcg", "mxpeak.hpg-mxp"} <= {suite.get("name") for suite in suites if suite.get("failures") == "1"}
 
 
 def test_a_scan_has_a_test_per_node(

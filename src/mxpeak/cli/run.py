@@ -342,9 +342,13 @@ class Execution:
         if request.output.json == "-":
             self.stdout.say(text)
         elif request.output.format in CI_FORMATS:
-            from mxpeak.report.ci import cases_of_results, formatted
+            from mxpeak.report.ci import case_without_result, cases_of_results, formatted
 
-            self.stdout.say(formatted(request.output.format, cases_of_results(body["results"])))
+            lost = [
+                (each.request.benchmark.name, each.skipped) for each in displays if each.skipped or not each.results
+            ]
+            cases = [*cases_of_results(body["results"]), *(case_without_result(*each) for each in lost)]
+            self.stdout.say(formatted(request.output.format, cases))
         elif request.stdout_format == "text" and not request.output.quiet and several:
             self.stdout.say(self._overview(body))
         files = {display.request.report_name: display.report for display in displays if display.report}

@@ -49,6 +49,12 @@ def cases_of_results(results: Sequence[Body]) -> list[CheckedCase]:
     return [case for body in results for case in (_nodes(body) if body.get("benchmark") == "scan" else [_case(body)])]
 
 
+def case_without_result(benchmark: str, skipped: int) -> CheckedCase:
+    """Return the failed test of a benchmark that skipped cases or ended with an error."""
+    why = f"cases that do not fit into memory: {skipped}" if skipped else "see the error on stderr"
+    return CheckedCase(benchmark, "cases without a result", f"NO RESULT: {why}")
+
+
 def _case(body: Body) -> CheckedCase:
     result = Result.from_dict({"benchmark": "", "status": "", **body})
     figures = {name: result.result.get(name) for name in ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")}
