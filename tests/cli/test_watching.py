@@ -15,7 +15,7 @@ from mxpeak.cli import main as cli
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.spans import Step
 from mxpeak.watch.events import STEP_S, EventLog
-from mxpeak.watch.prometheus import UPDATE_S, Metrics
+from mxpeak.watch.prometheus import UPDATE_S, Metrics, problem_labels
 from tests.support.cli import Bench, Comm, hpl_result, use_fakes
 from tests.support.metrics import metrics
 
@@ -201,3 +201,11 @@ def test_the_file_is_whole_whenever_it_is_read(tmp_path: Path, monkeypatch: pyte
 def test_labels_are_escaped(tmp_path: Path) -> None:
     board = Metrics(tmp_path / "metrics", {"host": 'a"b\\c\nd'})
     assert r'mxpeak_run_info{host="a\"b\\c\nd"} 1.0' in board.text().splitlines()
+
+
+def test_the_precisions_of_a_solver_are_one_readable_label() -> None:
+    precision = {"mg": ["bf16", "bf16", "fp32"], "krylov": "bf16", "vectors": "fp32"}
+    assert problem_labels({"nx": 16, "precision": precision, "n": None}) == {
+        "nx": "16",
+        "precision": "mg=bf16/fp32 krylov=bf16 vectors=fp32",
+    }

@@ -261,7 +261,14 @@ class Metrics(MetricsFile):
 
 def problem_labels(problem: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that identify a problem as labels."""
-    return {name: str(problem[name]) for name in PROBLEM if problem.get(name) is not None}
+    return {name: _label(problem[name]) for name in PROBLEM if problem.get(name) is not None}
+
+
+def _label(value: Any) -> str:
+    """Return the value of a label. The precisions of a solver have one value per level, such as mg=bf16/fp32."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={_label(one)}" for name, one in value.items())
+    return "/".join(dict.fromkeys(map(str, value))) if isinstance(value, list | tuple) else str(value)
 
 
 def _braces(labels: Labels) -> str:
