@@ -93,7 +93,7 @@ class SparseConfig(StoppableConfig):
     rt: float | None = option(
         None,
         seconds,
-        "measuring time, such as 90, 30m or 1h (default: 60; the rules require 1800)",
+        "measuring time, such as 90, 30m or 1h (default: 60 s; the rules require 1800 s)",
         "measuring",
         "SECONDS",
     )

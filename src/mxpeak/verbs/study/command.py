@@ -88,18 +88,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--generator", metavar="NAME,...", help="matrices of generators and pivoting (default: all generators)"
     )
-    parser.add_argument("--precision", metavar="P", help="operand precision of the LU in pivoting (default: fp16)")
+    parser.add_argument("--precision", metavar="P", help="operand precision of the update in pivoting (default: fp16)")
     parser.add_argument("--nb", metavar="NB", help="columns of the panels in fact (default: 192)")
     parser.add_argument(
         "--threads", metavar="T,...", help="threads in fact, or per rank in hpg-mxp (default: powers of two in fact)"
     )
-    parser.add_argument("--nx", metavar="NX", help="points per rank in each direction in hpg-mxp (default: 64)")
-    parser.add_argument("--rt", metavar="SECONDS", help="measuring time per step in hpg-mxp (default: 10)")
+    parser.add_argument("--nx", metavar="NX", help="grid points per rank in each direction in hpg-mxp (default: 64)")
+    parser.add_argument("--rt", metavar="SECONDS", help="measuring time per step in hpg-mxp (default: 10 s)")
     parser.add_argument("--ranks", metavar="R,...", help="number of ranks, or several numbers in hpg-mxp (default: 1)")
     parser.add_argument(
         "--comm", metavar="NAME", help="communication between ranks: auto, solo, mpi or torch (default: auto)"
     )
-    parser.add_argument("--device", metavar="DEVICE", help="auto, cpu or cuda (default: cpu, or auto in hpg-mxp)")
+    parser.add_argument("--device", metavar="DEVICE", help="device to compute on (default: cpu, or auto in hpg-mxp)")
     parser.add_argument(
         "--out", metavar="DIR", help="folder for the result files (default: a new folder in mxpeak-out/)"
     )

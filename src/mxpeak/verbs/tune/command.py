@@ -86,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "-N", "--n", metavar="N,...", help="order of the matrix in trials, or orders to search (default: from --budget)"
     )
     problem.add_argument(
-        "--nx", metavar="NX", help="grid points per rank and direction in trials (default: chosen from --budget)"
+        "--nx", metavar="NX", help="grid points per rank in each direction in trials (default: from --budget)"
     )
     parser.add_argument(
         "--out", metavar="DIR", help="folder for the result files (default: a new folder in mxpeak-out/)"
