@@ -403,6 +403,20 @@ def test_singular_values_and_errors_of_tiny_and_huge_matrices(size: float) -> No
     assert np.allclose(of_scaled.singular_values / size, info.singular_values, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("shape", [(8, 3), (3, 8), (5, 1), (1, 5)])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_diagnostics_do_not_depend_on_the_size_of_the_matrix(shape: tuple[int, int], dtype: Any) -> None:
+    A, b = random(shape, dtype), random(shape[0], dtype, 2)
+    _, info = mx.lstsq(A, b)
+    largest = 120 if info.u > 1e-10 else 1000
+    for exponent in (-largest, -largest // 2 - 20, largest // 2 + 20, largest):
+        _, scaled = mx.lstsq(A * A.real.dtype.type(2.0**exponent), b)
+        assert (scaled.method, scaled.rank, scaled.solved) == ("qr", min(shape), True)
+        assert scaled.error_bound.normwise == pytest.approx(info.error_bound.normwise, rel=0.5)
+        assert scaled.condition == pytest.approx(info.condition, rel=0.1)
+        assert scaled.backward_error <= 1.0
+
+
 def test_errors_of_fp32_numbers_that_fp64_factors_solve() -> None:
     A = ((np.linalg.qr(random((40, 8)))[0] * np.geomspace(1.0, 1e-5, 8)) @ np.linalg.qr(random((8, 8)))[0]).astype("f")
     b = A @ np.ones(8, "f")

@@ -52,6 +52,8 @@ INVERTED, SMALL = 256, 2**20
 SVD_STEPS = 3
 #: Right-hand sides outside 1/FAR to FAR are scaled, because the squares of their entries may overflow or underflow.
 FAR = 2.0**50
+#: A matrix with columns outside 1/END to END is scaled, because the augmented system contains squares of their sizes.
+END, END_OF_SINGLE = 2.0**200, 2.0**40
 #: A changed if one of its singular values differs by more than this part of the largest one.
 UNCHANGED = 2.0**-30
 Pair = tuple[Block, Block]
@@ -377,10 +379,31 @@ def svd_sensitivity(xp: Any, X: Block, R: Block, values: list[float], rank: int,
     return u * max(of_gap * sqrt(max(len(X), len(R))), kappa * (1.0 + kappa * worst(relative.tolist())))
 
 
+def central_exponent(xp: Any, A: Matrix) -> int:
+    """Return e for which the columns of 2^e A, or its rows if A is wide, have sizes around 1.
+
+    Return 0 if the squares of these sizes are well within the range; usually, only the first row is examined.
+    """
+    end = END_OF_SINGLE if xp.finfo(A.dtype).bits == 32 else END
+    axis = 0 if A.shape[0] >= A.shape[1] else 1
+    if 1.0 / end < max(_largest_parts(xp, A[:1], 1)) < end:
+        return 0
+    sizes = [size for size in _largest_parts(xp, A, axis) if size > 0.0]
+    if not sizes or (1.0 / end < min(sizes) and max(sizes) < end):
+        return 0
+    return -(frexp(min(sizes))[1] + frexp(max(sizes))[1]) // 2
+
+
+def _largest_parts(xp: Any, V: Block, axis: int) -> list[float]:
+    """Return the largest |Re v| or |Im v| of each column (axis 0) or row."""
+    sizes = xp.maximum(xp.abs(xp.real(V)), xp.abs(xp.imag(V))) if _is_complex(xp, V) else xp.abs(V)
+    return list(xp.max(sizes, axis=axis).tolist())
+
+
 def unit_exponents(xp: Any, B: Block) -> list[int]:
     """Return exponents e_j for which the largest |2^e_j b_ij| are in [1/2, 1), or 0 if no square may overflow."""
-    sizes = xp.max(xp.maximum(xp.abs(xp.real(B)), xp.abs(xp.imag(B))) if _is_complex(xp, B) else xp.abs(B), axis=0)
-    return [-frexp(size)[1] if size and not 1.0 / FAR < size < FAR else 0 for size in sizes.tolist()]
+    sizes = _largest_parts(xp, B, 0)
+    return [-frexp(size)[1] if size and not 1.0 / FAR < size < FAR else 0 for size in sizes]
 
 
 def rounding(xp: Any, x: Block, X: Block, exponents: list[int]) -> ErrorBound:

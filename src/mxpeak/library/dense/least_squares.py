@@ -29,6 +29,7 @@ from mxpeak.solvers.forward_error import ErrorBound
 from mxpeak.solvers.least_squares import (
     QrFactors,
     Solved,
+    central_exponent,
     condition_number,
     error_bound,
     pseudoinverse_condition,
@@ -39,7 +40,7 @@ from mxpeak.solvers.least_squares import (
     unit_exponents,
 )
 from mxpeak.solvers.refine import LOST
-from mxpeak.solvers.scaling import raised, scale_rows, shifted
+from mxpeak.solvers.scaling import scale_rows, shifted
 from mxpeak.spans import Spans
 
 #: R refines x if condition·u of R's type is at most COARSE, and if condition²·u of A's type is at most SQUARED. If the
@@ -250,7 +251,8 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     small = kernels.device is None and qr_on_one_thread(m, n, B.shape[1], dtype)
     with kernels.computing(), one_thread() if small else nullcontext():
         check_finite(M, "A", xp)
-        M, exponent = raised(xp, M)
+        exponent = central_exponent(xp, M)
+        M = shifted(xp, M, [exponent]) if exponent else M
         exponents = unit_exponents(xp, B)
         B = shifted(xp, B, exponents)
         problem = _Problem(kernels, M, B, dtype, spans)
