@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,8 +187,16 @@ def test_many_links_are_not_listed() -> None:
     assert section["link_count"] == len(links)
 
 
-def test_adapter_counters(tmp_path: Any) -> None:
-    """An InfiniBand port, a Slingshot adapter, and a counter that cannot be read."""
+def test_adapter_counters(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An InfiniBand port, a Slingshot adapter, a counter without a value, and one that only root can read."""
+    read_text = Path.read_text
+
+    def read_as_user(file: Path, *args: Any, **options: Any) -> str:
+        if file.name == "VL15_dropped":
+            raise PermissionError(13, "Permission denied", str(file))
+        return read_text(file, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", read_as_user)
 
     def write(path: str, text: str) -> None:
         file = tmp_path / "sys/class" / path
@@ -204,6 +213,7 @@ def test_adapter_counters(tmp_path: Any) -> None:
         write(f"{port}/counters/{name}", f"{text}\n")
     write(f"{port}/hw_counters/out_of_sequence", "5\n")
     write(f"{port}/counters/link_downed", "N/A (no PMA)\n")
+    write(f"{port}/counters/VL15_dropped", "0\n")
     write(f"{cxi}/hni_sts_tx_ok_octets", "1000@1732870000.5\n")
     write(f"{cxi}/hni_pcs_uncorrected_cw", "0@1732870000.5\n")
     before = adapter_counters(tmp_path)
@@ -219,6 +229,7 @@ def test_adapter_counters(tmp_path: Any) -> None:
             "received_bytes": None,
             "errors": {"hni_pcs_uncorrected_cw": 2},
             "waits": {},
+            "unreadable": 0,
         },
         {
             "port": "mlx5_0/1",
@@ -226,6 +237,7 @@ def test_adapter_counters(tmp_path: Any) -> None:
             "received_bytes": 0,
             "errors": {"out_of_sequence": 4, "symbol_error": 1},
             "waits": {},
+            "unreadable": 1,
         },
     ]
     assert adapter_counters(tmp_path / "nowhere") == {}

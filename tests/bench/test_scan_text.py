@@ -81,6 +81,16 @@ def test_of_many_measures_the_table_has_those_that_fit(unit: str) -> None:
     assert "16 nodes" not in text
 
 
+def test_adapters_with_errors_or_unreadable_counters_have_lines() -> None:
+    adapter = {"host": "node000", "port": "mlx5_0/1", "errors": {}, "unreadable": 0}
+    links = {"links": [], "link_count": 0, "link_spreads": {}, "link_measures": ["bandwidth", "latency"]}
+    body = {**BODIES["alike"], **links, "slow_links": [], "wrong_links": [], "adapters": [adapter]}
+    assert "ADAPTER" not in scan_text(body)
+    body["adapters"] = [{**adapter, "errors": {"symbol_error": 2}}, {**adapter, "port": "mlx5_1/1", "unreadable": 12}]
+    assert "ADAPTER  node000 mlx5_0/1: symbol_error +2\n" in scan_text(body)
+    assert "ADAPTER  node000 mlx5_1/1: no permission to read 12 counters\n" in scan_text(body)
+
+
 def test_of_two_the_slow_one_is_compared_with_the_best() -> None:
     assert "rank 1 (node001, cores 0-3): LU at 50 % of the best in 3 of 3" in " ".join(scan_text(BODIES["two"]).split())
 

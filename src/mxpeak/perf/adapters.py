@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-#: Counters of an adapter's port, by the path of their file relative to the root.
-Counters = Mapping[str, int]
+#: Counters of the adapters' ports, by the path of their file relative to the root; None without permission to read it.
+Counters = Mapping[str, int | None]
 
 #: Bytes per unit of port_xmit_data and port_rcv_data.
 IB_WORD = 4
@@ -19,27 +20,35 @@ RECEIVED = re.compile(r"port_rcv_data$|rx_ok_octets$")
 
 
 def adapter_counters(root: str | Path = "/") -> Counters:
-    """Return all counters of the adapters of this host; counters that cannot be read are omitted."""
+    """Return all counters of the adapters of this host; counters that the driver does not implement are omitted."""
     system = Path(root) / "sys/class"
     files = [*system.glob("infiniband/*/ports/*/*counters/*"), *system.glob("cxi/*/device/telemetry/*")]
-    counters = {}
+    counters: dict[str, int | None] = {}
     for file in sorted(files):
+        name = str(file.relative_to(system))
         try:
             text = file.read_text()
-        except (OSError, ValueError):  # for example a counter that the driver does not implement
+        except PermissionError:
+            counters[name] = None
+        except (OSError, ValueError):
             continue
-        if number := re.match(r"\d+", text):  # Slingshot writes value@time
-            counters[str(file.relative_to(system))] = int(number[0])
+        else:
+            if number := re.match(r"\d+", text):  # Slingshot writes value@time
+                counters[name] = int(number[0])
     return counters
 
 
 def adapter_changes(before: Counters, after: Counters) -> list[dict[str, object]]:
-    """Return by adapter port the bytes sent and received, and the error and wait counters that have increased."""
+    """Return by adapter port the bytes sent and received, and the error and wait counters that have increased.
+
+    `unreadable` is the number of counters that the user may not read.
+    """
     ports: dict[str, dict[str, int]] = {}
+    unreadable = Counter(_port(path) for path, value in after.items() if value is None)
     for path, value in after.items():
-        port, name = _port(path), path.rsplit("/", 1)[1]
-        if path in before:
-            ports.setdefault(port, {})[name] = value - before[path]
+        changes, first = ports.setdefault(_port(path), {}), before.get(path)
+        if value is not None and first is not None:
+            changes[path.rsplit("/", 1)[1]] = value - first
     return [
         {
             "port": port,
@@ -47,6 +56,7 @@ def adapter_changes(before: Counters, after: Counters) -> list[dict[str, object]
             "received_bytes": _bytes(port, changes, RECEIVED),
             "errors": _increased(changes, ERROR),
             "waits": _increased(changes, WAIT),
+            "unreadable": unreadable[port],
         }
         for port, changes in ports.items()
     ]

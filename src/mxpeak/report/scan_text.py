@@ -57,9 +57,11 @@ def _links(body: Body) -> list[str]:
     if len(findings) > MOST_SHOWN:
         lines.append(f"and {len(findings) - MOST_SHOWN} more; use --json FILE for all of them")
     for adapter in body["adapters"]:
-        if adapter["errors"]:
-            counts = ", ".join(f"{name} +{change}" for name, change in adapter["errors"].items())
-            lines.append(_wrapped(f"ADAPTER  {adapter['host']} {adapter['port']}: {counts}", "    "))
+        facts = [f"{name} +{change}" for name, change in adapter["errors"].items()]
+        if unreadable := adapter.get("unreadable"):
+            facts.append(f"no permission to read {count_text(unreadable, 'counter')}")
+        if facts:
+            lines.append(_wrapped(f"ADAPTER  {adapter['host']} {adapter['port']}: {', '.join(facts)}", "    "))
     return ["\n".join([*lines, ""])]
 
 
