@@ -37,6 +37,9 @@ IN_ORDER = [
     "--json",
     "-",
 ]
+#: The first step of the links has ten times the least limit.
+DELAYED = ["scan", "--links", "--kernels", "reference", "-N", "32", "--nb", "16", "--rounds", "1", "--warmup", "none"]
+DELAYED += ["--watchdog", "2,0.3", "--out", "scan"]
 SIZES = (1, 2, 3)
 #: Where rank 0 waits while the function of rank 1 raises: nowhere, in a group of the user, or in the solver's; and
 #: whether the script catches the error.
@@ -56,6 +59,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         checks[f"operator {kind}"] = Check(2, module, "operator", (kind,))
     checks["describes"] = Check(3, module, "describes")
     checks["connects alone"] = Check(2, module, "connects_alone")
+    checks["scan delayed"] = Check(2, module, "scan_delayed", tuple(DELAYED), str(folder))
     checks["late"] = Check(2, module, "posts_late")
     checks["raises"] = Check(2, module, "raises", (*SOLVE, "--grid", "1x2"), str(folder))
     return run_checks(checks, folder)
@@ -177,6 +181,13 @@ def test_the_watchdog_learns_what_a_rank_waits_for_with_the_numbers_of_the_whole
         "a reduction over all 2 ranks of 1 to 2",
         "a message to be received by rank 1",
     ]
+
+
+def test_a_scan_of_links_ends_if_a_rank_does_not_answer_and_names_it(outcomes: dict[str, Outcome]) -> None:
+    done = outcomes["scan delayed"]
+    assert done.codes == [6, 6], done.stderr
+    assert "links of 2 ranks: no progress for 3.00 s" in done.stderr[0]
+    assert "this rank waits for a message from rank 1" in done.stderr[0]
 
 
 def test_a_rank_that_does_not_connect_to_a_new_group_is_reported_after_the_limit(outcomes: dict[str, Outcome]) -> None:

@@ -244,6 +244,22 @@ def raises() -> None:
     alone()
 
 
+def scan_delayed() -> None:
+    """A scan of links, in which rank 1 does not answer the second message of rank 0."""
+    from mxpeak.verbs.scan import links
+
+    receive, count = links.Meeting._receive, iter(range(9))
+
+    def late(meeting: Any, partner: int) -> None:
+        if meeting._comm.rank == 1 and next(count) == 1:
+            time.sleep(60.0)
+        receive(meeting, partner)
+
+    links.Meeting._receive = late  # type: ignore[method-assign]
+    links.SIDE = 96
+    alone()
+
+
 def ends() -> None:
     """One rank ends while the others wait, compute, or wait for each other."""
     comm: Any = start("torch")

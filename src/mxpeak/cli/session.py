@@ -124,8 +124,9 @@ def _insist(session: Session, heard: int) -> None:
             session.grace_s = 0.0
             os.kill(os.getpid(), signal.SIGTERM)
         if not session.heard.wait(LAST_S):
-            write_exit_code(128 + number[0])
-            os._exit(128 + number[0])
+            code = 128 + number[0] if session.stalled is None else int(ExitCode.GUARD)
+            write_exit_code(code)
+            os._exit(code)
     os.close(heard)
 
 
