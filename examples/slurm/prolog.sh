@@ -9,7 +9,7 @@ seconds=120                        # less than PrologEpilogTimeout in slurm.conf
 
 folder=$(mktemp -d) || exit 0
 trap 'rm -rf "$folder"' EXIT
-timeout "$seconds" mxpeak scan --quiet --rounds 3 --against "$baseline" --out "$folder/scan" --write-drain slurm
+timeout "$seconds" mxpeak scan --quiet --profile quick --against "$baseline" --out "$folder/scan" --write-drain slurm
 code=$?
 case $code in
 0) ;;
