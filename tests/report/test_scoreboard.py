@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mxpeak.records import Result
-from mxpeak.report.scoreboard import scoreboard
+from mxpeak.report.scoreboard import scoreboard, sweep
 
 
 def norm(kind: str, rate: float, limit: float, **more: Any) -> Result:
@@ -158,3 +158,12 @@ def test_solvers_that_ran_alone_are_compared_if_their_problems_are_equal() -> No
     assert "J(mixed)" not in scoreboard([mixed])
     double.problem["rows"] = 4097
     assert "J(mixed)" not in scoreboard([double, mixed])
+
+
+def test_no_case_is_marked_as_the_best_of_equal_ones() -> None:
+    problem = {"n": 1000, "nb": 64, "P": 1, "Q": 1}
+    figures = [{"rate_flops": rate, "time_s": 1.0, "limit": None} for rate in (1e9, 2e9)]
+    cases = [Result(benchmark="hpl", status="valid", problem=problem, result=each) for each in figures]
+    assert "*" not in sweep(cases)
+    other = Result(benchmark="hpl", status="valid", problem={**problem, "nb": 32}, result=figures[1])
+    assert "PASSED *" in sweep([cases[0], other])

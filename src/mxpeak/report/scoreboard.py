@@ -276,14 +276,14 @@ def _why_off(result: Result) -> str:
 def sweep(results: Sequence[Result], *, color: bool = False, width: int | None = None) -> str:
     """Return a table with a row per case and a column per swept option.
 
-    The best case is marked, and its command is below the table. Columns are omitted if the table is wider than
-    `width`.
+    The best case is marked, and its command is below the table, unless all cases have the same options. Columns are
+    omitted if the table is wider than `width`.
     """
     cases = [values_of(r) for r in results]
     names = [name for name in OPTIONS if len({str(case.get(name)) for case in cases}) > 1]
     if "m" in names and all(case.get("m") in (None, case.get("n")) for case in cases):
         names.remove("m")
-    best = _best(results)
+    best = _best(results) if names else None
     shown = names or ["problem"]
     has_rules = any(r.rules for r in results)
     rows = [[*shown, "rate", "of limit", "time", "residual", "check", *(["list status"] if has_rules else [])]]
@@ -297,7 +297,7 @@ def sweep(results: Sequence[Result], *, color: bool = False, width: int | None =
     text = table(rows, width=width, least=(k + 3, k + 2, k + 5)[: 3 if len(rows[0]) > k + 5 else 2])
     for mark in {r.mark for r in results}:
         text = text.replace(mark, painted(mark, color))
-    return text + (f"  * best: {repeat(best, names)}\n" if best is not None and names else "")
+    return text + (f"  * best: {repeat(best, names)}\n" if best is not None else "")
 
 
 def _best(results: Sequence[Result]) -> Result | None:
