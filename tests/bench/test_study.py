@@ -160,9 +160,11 @@ def test_the_trend_is_the_exponent_of_a_power():
 def test_an_order_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch):
     monkeypatch.setattr(study, "available_memory_bytes", lambda: 2**30)
     with pytest.raises(
-        ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes .11.9 GiB., but only 1 GiB.*-N 5700"
+        ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes .11.92 GiB., but only 1 GiB.*-N 5700"
     ):
         study.run(StudyPlan(("pivots",), orders=(100, 20000)))
+    with pytest.raises(ResourceError, match=r"N=200000 needs 4 matrices of 8·N² bytes .1192 GiB., but only 1 GiB"):
+        study.run(StudyPlan(("pivots",), orders=(200000,)))
 
 
 # --- the command line ---------------------------------------------------------------------------------------------

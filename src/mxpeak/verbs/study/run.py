@@ -40,6 +40,7 @@ from mxpeak.layout.entries import Entries
 from mxpeak.layout.generators import generator
 from mxpeak.perf.host import available_memory_bytes, environment, host_facts, one_core_each, software_facts
 from mxpeak.precision import precision
+from mxpeak.records import size_text
 from mxpeak.solvers.residual import backward_error
 from mxpeak.verbs.study import fact, hpg_mxp, on_ranks, unpreconditioned
 from mxpeak.verbs.study.unpreconditioned import THRESHOLD, Krylov
@@ -170,8 +171,8 @@ def _check_memory(plan: StudyPlan, ranks: int) -> None:
     if there is not None and need > there:
         limit = int(sqrt(there / (arrays * 8)))
         raise ResourceError(
-            f"N={n} needs {arrays} matrices of 8·N² bytes ({need / 2**30:.3g} GiB), but only "
-            f"{there / 2**30:.3g} GiB is free; use -N {limit // 100 * 100 or limit}"
+            f"N={n} needs {arrays} matrices of 8·N² bytes ({size_text(need)}), but only "
+            f"{size_text(there)} is free; use -N {limit // 100 * 100 or limit}"
         )
 
 
@@ -191,7 +192,7 @@ def _check_fact(plan: StudyPlan) -> None:
     if free is not None and need > free:
         raise ResourceError(
             f"a panel of {tallest} rows needs {fact.ARRAYS} arrays of {tallest}·{plan.nb}·8 bytes "
-            f"({need / 2**30:.3g} GiB), but only {free / 2**30:.3g} GiB is free; use -N "
+            f"({size_text(need)}), but only {size_text(free)} is free; use -N "
             f"{free // (fact.ARRAYS * 8 * plan.nb)} or less"
         )
 
