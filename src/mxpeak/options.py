@@ -148,7 +148,7 @@ def share(text: str) -> float:
     value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
     if not 0.0 <= value < 1.0:
         raise UsageError(
-            f"{quoted(text)} is out of range; use a share of at least 0% and below 100%, such as 80% or 0.8"
+            f"{quoted(text)} is out of range; use a share of at least 0% and below 100%, such as 5% or 0.05"
         )
     return value
 

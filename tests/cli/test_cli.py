@@ -278,13 +278,15 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["run", "hpx"], "'hpx' is unknown (choose from "),
-        (["fly"], "'fly' is unknown (choose from "),
+        (["run", "hpx"], "'hpx' is unknown; use one of "),
+        (["fly"], "'fly' is unknown; use one of "),
         (["hpl"], "'hpl' is a benchmark; did you mean: mxpeak run hpl?"),
         (["plann"], "did you mean plan?"),
         (["run", "hpl_mxp"], "did you mean hpl-mxp?"),
         (["run"], "BENCHMARK is missing; use one of hpl, hpl-mxp, "),
-        (["baseline", "get", "last"], "'get' is unknown (choose from set, from)"),
+        (["baseline", "get", "last"], "'get' is unknown; use one of set, from"),
+        (["compare", "last"], "B is missing; use mxpeak compare A B [OPTIONS]; see mxpeak compare --help"),
+        (["job", "hpl"], "--for is missing; use --for with one of slurm, pbs, flux, kubernetes; see mxpeak job --help"),
         (["run", "hpl", "HPL.dat"], "did you mean --dat HPL.dat?"),
         (
             ["run", "hpl", "-p", "1", "--NB", "64"],

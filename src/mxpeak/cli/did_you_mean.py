@@ -24,13 +24,14 @@ def of_choice(value: str, names: Sequence[str], benchmarks: Sequence[str]) -> st
     """Return the error text for an unknown verb or benchmark, with the most similar name."""
     if len(names) == 1:
         return f"{value!r} is unknown; use {names[0]}"
-    choices = f"(choose from {', '.join(names)})"
     if value not in names and value in benchmarks and "run" in names:
         return f"{value!r} is a benchmark; did you mean: mxpeak run {value}?"
     meant = closest(value, names)
     if meant is None and "run" in names and (benchmark := closest(value, benchmarks)):
         meant = f"run {benchmark}"
-    return f"{value!r} is unknown {choices}" + ("" if meant is None else f"; did you mean {meant}?")
+    return f"{value!r} is unknown; use one of {', '.join(names)}" + (
+        "" if meant is None else f"; did you mean {meant}?"
+    )
 
 
 def of_flags(

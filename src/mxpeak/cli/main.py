@@ -69,11 +69,20 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UsageError. If an argument with a fixed set of values is missing, the error lists these values."""
-        for action in self._actions:
-            if action.choices and message == f"the following arguments are required: {action.metavar}":
-                message = f"{action.metavar} is missing; use one of {', '.join(map(str, action.choices))}"
+        """Raise a UsageError. If arguments are missing, the error shows the values of the argument, or the usage."""
+        start = "the following arguments are required: "
+        if message.startswith(start):
+            missing = message.removeprefix(start)
+            message = f"{missing} {'are' if ', ' in missing else 'is'} missing; use {self._instead_of(missing)}"
         raise UsageError(_with_help(_shortened(message), self.prog))
+
+    def _instead_of(self, missing: str) -> str:
+        """Return the values of a missing argument, or the usage if it has no fixed set of values."""
+        for action in self._actions:
+            if action.choices and missing in (action.metavar, *action.option_strings):
+                values = f"one of {', '.join(map(str, action.choices))}"
+                return f"{missing} with {values}" if action.option_strings else values
+        return help.usage(self)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """Parse the value of a flag; prefix errors with the name of the flag.

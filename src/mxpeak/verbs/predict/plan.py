@@ -137,7 +137,8 @@ def _this_machine(args: argparse.Namespace, benchmark: str) -> tuple[Machine, li
     if args.node_grid is not None and args.nodes is None:
         here = prod(args.node_grid)
     per_node = args.ranks_per_node or (here if args.nodes is None else 1)
-    notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {per_node} ranks per node"]
+    ranks = f"{per_node} rank{'s' * (per_node > 1)} per node"
+    notes = [f"planned for nodes like this one: {cores} cores and {size_text(memory)}, {ranks}"]
     unknown = Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0)
     machine = Machine(
         name="this machine", title="nodes like this one", nodes=None, ranks_per_node=per_node, cores=cores,
