@@ -81,6 +81,16 @@ def test_of_many_measures_the_table_has_those_that_fit(unit: str) -> None:
     assert "16 nodes" not in text
 
 
+def test_defects_without_readable_counters_are_listed() -> None:
+    unknown = "not checked, no counters: throttling of 4 ranks, memory errors of 4 ranks\n"
+    assert unknown in scan_text(BODIES["alike"])
+    assert "not checked" not in verdict(BODIES["alike"])
+    assert "not checked" not in scan_text(BODIES["GPUs"])
+    body = scan_body(2)
+    body["ranks"][1] |= {"throttle_events": 0, "ecc_uncorrected": 0}
+    assert "not checked, no counters: throttling of 1 rank, memory errors of 1 rank\n" in scan_text(body)
+
+
 def test_adapters_with_errors_or_unreadable_counters_have_lines() -> None:
     adapter = {"host": "node000", "port": "mlx5_0/1", "errors": {}, "unreadable": 0}
     links = {"links": [], "link_count": 0, "link_spreads": {}, "link_measures": ["bandwidth", "latency"]}

@@ -19,6 +19,8 @@ TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read", "d2h": "D2H", "h2d": "H2D"
 #: Width of the longest title of a measure.
 WIDEST = 16
 
+#: Keys of a rank with the counters of a defect, by the name of the defect.
+COUNTERS = {"throttling": ("throttle_events", "throttle_reasons"), "memory errors": ("ecc_uncorrected",)}
 #: Width of a measure's column in the table of the ranks, and the least width of the host names.
 COLUMN, HOST = 8, 12
 
@@ -36,8 +38,8 @@ def scan_text(body: Body) -> str:
         parts.append(f"and {len(named) - MOST_SHOWN} more; use --json FILE for all of them")
     parts += [_undecided(body, item) for item in body["undecided"]]
     parts += _links(body)
-    if actions := _actions(body):
-        parts.append(actions)
+    if found := _actions(body) + _unchecked(body["ranks"]):
+        parts.append(found)
     return "\n".join([*parts, verdict(body)])
 
 
@@ -147,6 +149,17 @@ def _actions(body: Body) -> str:
     for action in body.get("actions") or ():
         nodes.setdefault(action["severity"], []).append(action["host"])
     return "".join(f"{severity:<8} {host_list(hosts)}\n" for severity, hosts in nodes.items())
+
+
+def _unchecked(ranks: Sequence[Body]) -> str:
+    """Return a text with the defects that a scan could not find, because the counters of ranks were not readable."""
+    unknown = {
+        name: sum(all(rank.get(key) is None for key in keys) for rank in ranks) for name, keys in COUNTERS.items()
+    }
+    parts = [f"{name} of {count_text(count, 'rank')}" for name, count in unknown.items() if count]
+    if not parts:
+        return ""
+    return _wrapped(f"not checked, no counters: {', '.join(parts)}", "  ") + "\n"
 
 
 def _open_questions(body: Body) -> str:
