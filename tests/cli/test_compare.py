@@ -534,3 +534,15 @@ def test_a_full_disk_is_no_mistake_of_the_user_and_keeps_the_old_baseline(
     assert "cannot write mxpeak-out/baseline.json: No space left on device" in capsys.readouterr().err
     assert sorted(file.name for file in kept.parent.iterdir()) == ["a", "baseline.json"]
     assert kept.read_text() == before
+
+
+@pytest.mark.parametrize("argv", [["history"], ["compare", "previous", "last"]])
+def test_results_that_cannot_be_read_are_not_called_absent(
+    argv: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Any = ".") -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    assert main(argv) == 2
+    assert "mxpeak cannot read mxpeak-out/: Permission denied" in capsys.readouterr().err

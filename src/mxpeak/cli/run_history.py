@@ -40,6 +40,16 @@ def result_files() -> list[Path]:
     return [file for _, file in sorted(files, reverse=True)]
 
 
+def check_readable() -> None:
+    """Raise a UsageError if mxpeak-out/ exists but cannot be read, because it then seems to be empty."""
+    try:
+        os.scandir(OUT).close()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"mxpeak cannot read {OUT}/: {error.strerror}; use another working folder") from None
+
+
 def read_results(path: Path) -> list[Mapping[str, Any]]:
     """Return the results of a file in mxpeak-out/. If the file is invalid, print a warning and return an empty list."""
     try:
@@ -110,6 +120,7 @@ def _last() -> Path:
     """Return the result file of the newest complete run, or of the newest interrupted run if no run is complete."""
     files = result_files()
     if not files:
+        check_readable()
         raise UsageError(
             f"there is no last run, because {OUT}/ contains no results; run mxpeak first, or use a folder or file"
         )

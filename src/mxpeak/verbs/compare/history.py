@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.run_history import OUT, read_results, result_files
+from mxpeak.cli.run_history import OUT, check_readable, read_results, result_files
 from mxpeak.errors import ExitCode
 from mxpeak.options import integer
 from mxpeak.runtime.parent_watch import terminal_width
@@ -54,6 +54,8 @@ def history(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         results = [*((path, result) for result in here), *results]
         if len(results) >= args.last:
             break
+    if not results:
+        check_readable()
     results = results[-args.last :]
     rows = [["when (UTC)", "benchmark", "case", "rate", "of limit", "status", "folder"]]
     rows += [row_of(result, _when(result), path.parent.name) for path, result in results]
