@@ -396,3 +396,18 @@ def test_machine_code_that_appears_is_counted(monkeypatch: pytest.MonkeyPatch, t
     before = first_uses._machine_code()
     (tmp_path / "panel_1" / "panel.factor-1.py311.1.nbc").touch()
     assert first_uses._machine_code() == before + 1
+
+
+def test_a_user_without_a_home_has_no_machine_code_of_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a container that runs as an unknown user."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cache, "cache_directory", lambda: tmp_path)
+    monkeypatch.setitem(sys.modules, "triton", sys)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    assert first_uses._machine_code() == 0
