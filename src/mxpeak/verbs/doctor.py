@@ -182,7 +182,7 @@ def _blas_facts() -> Mapping[str, Any]:
 
 
 def _arithmetic(kernels: Kernels, side: int) -> str:
-    """Return whether products of fp64 matrices with this many rows are native, or how a library emulates them."""
+    """Return a text about the products of fp64 matrices with this many rows: native, or the method of emulation."""
     from mxpeak.perf.emulation import requested_emulation
     from mxpeak.solvers.fp64_probe import probe_products
 

@@ -86,7 +86,7 @@ class NormsCase(GridCase):
 
     @property
     def vectors_of_A(self) -> str:
-        """Return whether the vectors of op(A) are the rows or the columns of A."""
+        """Return the vectors of A that form the requested vectors of op(A): rows or columns."""
         return {"rows": "columns", "columns": "rows"}[self.scope] if self.transposed else self.scope
 
     @property

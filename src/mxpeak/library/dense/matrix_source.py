@@ -96,7 +96,7 @@ class Source:
                 "abs(i - j))"
             )
         A = self._with_real_diagonal(np.ascontiguousarray(A, self.dtype), i, j)  # matrix products read rows
-        if not np.isfinite(A).all() and (wrong := np.argwhere(~np.isfinite(A) & self._read(i, j))).size:
+        if not np.isfinite(A).all() and (wrong := np.argwhere(~np.isfinite(A) & self._mask(i, j))).size:
             r, c = wrong[0]
             where = ""
             if self.lower is not None:
@@ -105,8 +105,8 @@ class Source:
             raise UsageError(f"A[{i[r]}, {j[c]}] is {A[r, c]}, which is not finite; use only finite entries{where}")
         return A
 
-    def _read(self, i: Array, j: Array) -> Any:
-        """Return whether the entries a_ij are read."""
+    def _mask(self, i: Array, j: Array) -> Any:
+        """Return a mask of the entries a_ij that are read, or True if mxpeak reads all of them."""
         if self.lower is None:
             return True
         return i[:, None] >= j if self.lower else i[:, None] <= j
