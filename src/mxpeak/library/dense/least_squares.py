@@ -68,7 +68,8 @@ class LeastSquaresInfo(Info):
     rhs : int
         Number of right-hand sides.
     rank : int
-        Numerical rank of A. Singular values of at most max(m, n)·eps times the largest one count as zero, as in NumPy.
+        Numerical rank of A. As in NumPy, singular values of at most max(m, n)·2^-52 times the largest one count as
+        zero. For data in fp32, the limit is at least 2^-23 times the largest one.
     method : str
         "qr", or "svd" if LAPACK's gelsd computed x, which is the solution of minimum norm.
     precision : str
