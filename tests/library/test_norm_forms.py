@@ -368,7 +368,7 @@ BAD_DESCRIPTORS: list[tuple[Any, list[int], dict[str, Any], str]] = [
     (np.ones(18), [1, 0, 4, 4, 2, 2, 0, 0, 5], {}, "need 19"),
     (np.ones((4, 4), object), [1, 0, 4, 4, 2, 2, 0, 0, 4], {}, "float64"),
     (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {"grid": (2, 3)}, r"2\*3 = 6"),
-    (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {"order": "C"}, "row or column"),
+    (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0, 4], {"order": "C"}, "^order = 'C' is unknown; use row or column"),
 ]
 
 

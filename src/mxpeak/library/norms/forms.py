@@ -129,6 +129,8 @@ def from_scalapack(
                 f"grid {P}x{Q} needs {P}*{Q} = {P * Q} ranks, but the communicator has {ranks.size}; use a grid "
                 f"with P*Q = {ranks.size}"
             )
+        if order not in ("row", "column"):
+            raise UsageError(f"order = {order!r} is unknown; use row or column")
         return ProcessGrid(P, Q, order)
 
     process = grid_of(validate_on_all(ranks, shape, repr), ranks)
