@@ -99,14 +99,14 @@ def timed(
     begin, processor = time.perf_counter(), time.process_time()
     factorize()
     kernels.wait()
-    found: Factorization = {
+    times: Factorization = {
         "abft": checks is not None,
         "time_s": round(time.perf_counter() - begin, 3),
         "processor_s": round(time.process_time() - processor, 3),
     }
     if checks is not None:
-        found |= {"abft_s": round(spans.time_of("abft"), 3), "after_s": round(checks.checked().after_s, 3)}
-    return found
+        times |= {"abft_s": round(spans.time_of("abft"), 3), "after_s": round(checks.checked().after_s, 3)}
+    return times
 
 
 def in_turns(once: Callable[[bool], Factorization], pairs: int) -> Iterator[Factorization]:
@@ -131,17 +131,17 @@ def main() -> None:
         "hpl-mxp": hpl_mxp,
         "hpl-mxp-bf16": partial(hpl_mxp, precision="bf16", nb=NB["hpl-mxp-bf16"]),
     }
-    found = list(in_turns(ways[args.benchmark](args.N), args.pairs))
-    plain, checked = ([one for one in found if one["abft"] is abft] for abft in (False, True))
+    runs = list(in_turns(ways[args.benchmark](args.N), args.pairs))
+    plain, checked = ([run for run in runs if run["abft"] is abft] for abft in (False, True))
     for key, name in (("time_s", "by the clock"), ("processor_s", "seconds of the processor")):
         ratio = median(b[key] / a[key] for a, b in zip(plain, checked))
         print(f"{name}: {100 * (ratio - 1):+.1f} % (median of {args.pairs} pairs)")
-    shares = [one["abft_s"] / one["time_s"] for one in checked]
+    shares = [run["abft_s"] / run["time_s"] for run in checked]
     print(f"checks by their own clock: {100 * min(shares):.1f} to {100 * max(shares):.1f} % of the factorization")
     if args.out:
         body = json.loads(args.out.read_text()) if args.out.exists() else {}
         facts = {"machine": host_facts(), "software": software_facts(), "environment": environment()}
-        body |= {"N": args.N, "command": f"python benchmarks/{Path(sys.argv[0]).name}", **facts, args.benchmark: found}
+        body |= {"N": args.N, "command": f"python benchmarks/{Path(sys.argv[0]).name}", **facts, args.benchmark: runs}
         args.out.write_text(json.dumps(body, indent=1) + "\n")
 
 

@@ -94,11 +94,11 @@ def main() -> None:
     bind(core_masks(one_core_each(), nodes.size)[nodes.rank][:1])
     rows: list[dict[str, Any]] = []
     for megabytes in map(int, args.mb.split(",")):
-        found = rows_of(comm, megabytes, args.seconds)
-        rows += found
+        added = rows_of(comm, megabytes, args.seconds)
+        rows += added
         if comm.rank == 0:
-            print(f"{megabytes} MB, {found[0]['rounds']} rounds")
-            for row in found:
+            print(f"{megabytes} MB, {added[0]['rounds']} rounds")
+            for row in added:
                 print(
                     f"  {row['name']:<10} {1e3 * row['seconds']:8.2f} ms   {row['ratio']:5.2f} times MPI's", flush=True
                 )

@@ -48,11 +48,11 @@ def compare(n: int, repeat: int, args: argparse.Namespace) -> dict[str, Any]:
         for who, solver in solvers.items():
             times[who].append(timed(solver, A, b))
     info: Any = mx.solve(A, b, assume_a="pos", precision=args.precision)[1]
-    medians = {who: statistics.median(found) for who, found in times.items()}
+    medians = {who: statistics.median(samples) for who, samples in times.items()}
     return {
         "n": n,
         "median_s": medians,
-        "quartiles_s": {who: np.quantile(found, [0.25, 0.75]).tolist() for who, found in times.items()},
+        "quartiles_s": {who: np.quantile(samples, [0.25, 0.75]).tolist() for who, samples in times.items()},
         "speed_over_scipy": medians["scipy"] / medians["mxpeak"],
         "backward_error": {who: backward_error(A, solver(A, b), b) for who, solver in solvers.items()},
         "factorization": info.factorization,

@@ -55,10 +55,10 @@ FIGURES = ("memory_bytes", "open_files", "threads", "files_left")
 
 def benchmark(words: str) -> None:
     """A run by the command line, with its results in a folder that is removed again."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as output:
         code = command_line(["run", *words.split(), "--threads", "2", "--quiet", "--out", f"{folder}/results"])
     if code != 0:
-        raise SystemExit(f"mxpeak run {words} ends with {code}: {said.getvalue()}")
+        raise SystemExit(f"mxpeak run {words} ends with {code}: {output.getvalue()}")
 
 
 def library(seed: int = 0) -> None:
@@ -67,10 +67,10 @@ def library(seed: int = 0) -> None:
     A, b = rng.standard_normal((60, 60)), rng.standard_normal(60)
     x, info = mx.solve(A, b)
     T = scipy.sparse.diags_array([-1.0, 2.5 + rng.random(), -1.0], offsets=[-1, 0, 1], shape=(500, 500), format="csr")
-    y, told = mx.gmres(T, np.ones(500), preconditioner=PRECONDITIONERS[seed % len(PRECONDITIONERS)])
+    y, outcome = mx.gmres(T, np.ones(500), preconditioner=PRECONDITIONERS[seed % len(PRECONDITIONERS)])
     norm = mx.norm(A, "one")
-    if not (info.solved and told.converged and np.isclose(norm, np.abs(A).sum(axis=0).max())):
-        raise SystemExit(f"seed {seed}: {info.message}; {told}; {norm}")
+    if not (info.solved and outcome.converged and np.isclose(norm, np.abs(A).sum(axis=0).max())):
+        raise SystemExit(f"seed {seed}: {info.message}; {outcome}; {norm}")
     if not (np.allclose(A @ x, b) and np.allclose(T @ y, 1.0)):
         raise SystemExit(f"seed {seed}: x is not a solution")
 

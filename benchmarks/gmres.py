@@ -45,7 +45,7 @@ from mxpeak.perf.host import host_facts, software_facts
 TOL = 1e-9
 RESTART = 30
 #: A peer is given up after so many times the best peer's seconds, and after so many seconds in any case.
-LIMIT, MOST_S = 2.5, 10.0
+LIMIT, MAX_S = 2.5, 10.0
 FINALISTS = 3
 DROPS = (1e-2, 1e-3, 1e-4, 1e-5)
 ORDERS = ("COLAMD", "MMD_AT_PLUS_A")
@@ -214,8 +214,8 @@ def indefinite() -> System:
 
 
 KINDS: dict[str, Callable[[], System]] = {
-    one.__name__: one
-    for one in (
+    system.__name__: system
+    for system in (
         anisotropic,
         rotated,
         elasticity,
@@ -322,10 +322,10 @@ def timed(work: Callable[[], Vector]) -> tuple[float, Vector]:
 def tried(peer: Peer, A: Csr, b: Vector, limit_s: float) -> dict[str, Any]:
     """A peer's loosest tolerance that is enough, its seconds and the residual; or why it has none."""
     for tol in (TOL, TOL / 10, TOL / 100, TOL / 1000):
-        found = attempt(peer, A, b, tol, limit_s)
-        if "failed" in found or found["residual"] <= TOL:
-            return found
-    return {"peer": peer.name, "failed": f"residual {found['residual']:.1e} after {found['seconds']:.1f} s"}
+        outcome = attempt(peer, A, b, tol, limit_s)
+        if "failed" in outcome or outcome["residual"] <= TOL:
+            return outcome
+    return {"peer": peer.name, "failed": f"residual {outcome['residual']:.1e} after {outcome['seconds']:.1f} s"}
 
 
 def attempt(peer: Peer, A: Csr, b: Vector, tol: float, limit_s: float) -> dict[str, Any]:
@@ -359,16 +359,16 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
     system = KINDS[name]()
     A, b = system.A.tocsr(), np.random.default_rng(7).standard_normal(system.A.shape[0])
     mx.gmres(A, b)  # compiles what it needs
-    all_peers, trials, best = list(peers(system)), [], MOST_S / LIMIT
+    all_peers, trials, best = list(peers(system)), [], MAX_S / LIMIT
     for peer in all_peers:
         trials.append(tried(peer, A, b, LIMIT * best))
         best = min(best, trials[-1].get("seconds", best))
         print(f"  {trials[-1]}", flush=True)
-    good = sorted((one for one in trials if "seconds" in one), key=lambda one: one["seconds"])[:FINALISTS]
+    good = sorted((one for one in trials if "seconds" in one), key=lambda trial: trial["seconds"])[:FINALISTS]
     works = {one["peer"]: (_named(all_peers, one["peer"]), one["tol"]) for one in good}
     if system.modes is not None:
         extra = with_modes(system)
-        works[extra.name] = (extra, tried(extra, A, b, MOST_S)["tol"])
+        works[extra.name] = (extra, tried(extra, A, b, MAX_S)["tol"])
     times: dict[str, list[float]] = {"mxpeak": [], **{peer: [] for peer in works}}
     residuals: dict[str, float] = {}
     for _ in range(rounds):

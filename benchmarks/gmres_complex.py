@@ -188,10 +188,10 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
         assert residual(A, x, b) <= TOL * (1 + 1e-6), info
         if good:
             theirs.append(timed(partial(with_spilu, A, b, good[0]["drop"], good[0]["tol"]))[0])
-    mine, peer = statistics.median(ours), statistics.median(theirs) if theirs else None
+    own, peer = statistics.median(ours), statistics.median(theirs) if theirs else None
     print(
-        f"{name}: {what}: mxpeak {mine:.3g} s ({info.preconditioner}, {info.iterations} iterations), "
-        f"SciPy {'not converged' if peer is None else f'{peer:.3g} s, {peer / mine:.2f} times as long'}",
+        f"{name}: {what}: mxpeak {own:.3g} s ({info.preconditioner}, {info.iterations} iterations), "
+        f"SciPy {'not converged' if peer is None else f'{peer:.3g} s, {peer / own:.2f} times as long'}",
         flush=True,
     )
     return {
@@ -201,7 +201,7 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
         "nnz": int(A.nnz),
         "mxpeak_s": ours,
         "scipy_s": theirs,
-        "speed": peer / mine if peer else None,
+        "speed": peer / own if peer else None,
         "preconditioner": info.preconditioner,
         "reason": info.reason,
         "iterations": info.iterations,

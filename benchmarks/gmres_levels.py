@@ -52,10 +52,10 @@ def main() -> None:
         for levels in LEVELS:
             solved(kind, systems.SMALL, levels)  # compiles
         for _ in range(args.rounds):
-            for levels, found in runs.items():
-                found.append(solved(kind, args.m, levels))
-                print(f"{kind:11} {levels:13} {found[-1]}", flush=True)
-        medians = {levels: statistics.median(one["seconds"] for one in found) for levels, found in runs.items()}
+            for levels, solves in runs.items():
+                solves.append(solved(kind, args.m, levels))
+                print(f"{kind:11} {levels:13} {solves[-1]}", flush=True)
+        medians = {levels: statistics.median(one["seconds"] for one in solves) for levels, solves in runs.items()}
         results.append({"kind": kind, "n": args.m**3, "runs": runs, "median_s": medians})
     facts = {"machine": host_facts(), "software": software_facts(), "environment": environment()}
     if args.out:

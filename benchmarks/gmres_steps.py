@@ -26,7 +26,7 @@ import mxpeak as mx
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.perf.host import environment, host_facts, software_facts
 
-TOL, MOST = 1e-9, 2000
+TOL, MAX_STEPS = 1e-9, 2000
 RANKS = (2, 4, 8)
 
 
@@ -86,7 +86,7 @@ KINDS = {**SMALL, "large": lambda: poisson(64, 64, 64), **{name: of_ten(name) fo
 
 def solved(A: Any, ranks: int, preconditioner: str) -> Any:
     """What a solve says of itself, once x is found to be what it says."""
-    n, options = A.shape[0], {"preconditioner": preconditioner, "maxiter": MOST, "rtol": TOL}
+    n, options = A.shape[0], {"preconditioner": preconditioner, "maxiter": MAX_STEPS, "rtol": TOL}
     b = np.random.default_rng(7).standard_normal(n)
     if ranks == 1:
         smoother = "natural" if preconditioner == "sgs" else "auto"
@@ -106,7 +106,7 @@ def solved(A: Any, ranks: int, preconditioner: str) -> Any:
 
 
 def counted(kind: str) -> list[dict[str, Any]]:
-    """Steps of every preconditioner that is counted; None where they were more than MOST."""
+    """Steps of every preconditioner that is counted; None where they were more than MAX_STEPS."""
     A, rows = KINDS[kind](), []
     for preconditioner in ("auto", "sgs", "amg") if kind in SMALL else ("auto",):
         infos = {ranks: solved(A, ranks, preconditioner) for ranks in (1, *RANKS)}
@@ -129,7 +129,13 @@ def main() -> None:
             rows = [one for one in kept if one["kind"] != kind] + rows
             rows.sort(key=lambda one: list(KINDS).index(one["kind"]))
             facts = {"machine": host_facts(), "software": software_facts(), "environment": environment()}
-            body = {"tol": TOL, "maxiter": MOST, "command": f"python {Path(sys.argv[0]).name}", **facts, "rows": rows}
+            body = {
+                "tol": TOL,
+                "maxiter": MAX_STEPS,
+                "command": f"python {Path(sys.argv[0]).name}",
+                **facts,
+                "rows": rows,
+            }
             args.out.write_text(json.dumps(body, indent=1) + "\n")
 
 

@@ -112,14 +112,14 @@ def measured(
 ) -> dict[str, Any]:
     kernels = HostSparse(Team(1))
     form = Form(("fp64",) * LEVELS, "fp64", storage, symmetric=symmetric)
-    made = make_stencil(kernels, comm, box.levels(LEVELS), [form], order, weights(), Spans())  # type: ignore[arg-type]
-    top = made.hierarchies[0].top
+    problem = make_stencil(kernels, comm, box.levels(LEVELS), [form], order, weights(), Spans())  # type: ignore[arg-type]
+    top = problem.hierarchies[0].top
     y = kernels.xp.zeros(box.rows)
     work = {
         "product": (1, partial(top.A.multiply, top.x, y)),
-        "sweep": (1, partial(top.A.relax, made.b, top.x, top.keep)),
-        "residual": (1, partial(top.restrict, made.b)),
-        "cycle": (2 * (LEVELS - 1), partial(cycle, top, made.b)),
+        "sweep": (1, partial(top.A.relax, problem.b, top.x, top.keep)),
+        "residual": (1, partial(top.restrict, problem.b)),
+        "cycle": (2 * (LEVELS - 1), partial(cycle, top, problem.b)),
     }
     times: dict[tuple[str, float], list[tuple[float, float]]] = {(name, delay): [] for name in work for delay in delays}
     for turn in range(repeat):
@@ -128,16 +128,16 @@ def measured(
             for k in range(len(delays)):
                 comm.delay_s = delay = delays[(turn + k) % len(delays)]
                 times[name, delay].append(seconds(comm, call))
-    found: dict[str, Any] = {}
+    work_of: dict[str, Any] = {}
     for name, (halos, _) in work.items():
         plain_s = [time_s for time_s, _ in times[name, 0.0]]
-        found[name] = {
+        work_of[name] = {
             "time_s": statistics.median(plain_s),
             "halos": halos,
             "delayed": [compared(times[name, delay], plain_s, delay, halos) for delay in delays if delay],
         }
     one = {"order": order, "storage": storage, "symmetric": symmetric}
-    return one | {"rows_at_a_time": top.A.A.rows_at_a_time, "work": found}
+    return one | {"rows_at_a_time": top.A.A.rows_at_a_time, "work": work_of}
 
 
 def main() -> None:
@@ -152,17 +152,17 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     box = Box.of(comm.rank, (args.nx,) * 3, process_grid(comm.size))
     delays = [0.0, *(float(word) / 1e3 for word in args.delays.split(","))]
-    found = []
+    configurations = []
     for order, storage, symmetric in FORMS:
-        found.append(measured(comm, box, order, storage, delays, args.repeat, symmetric=symmetric))
-        for name, one in found[-1]["work"].items():
+        configurations.append(measured(comm, box, order, storage, delays, args.repeat, symmetric=symmetric))
+        for name, timing in configurations[-1]["work"].items():
             shares = ", ".join(
                 f"{1e3 * d['delay_s']:g} ms {100 * d['hidden']:.0f} % ({100 * d['over']:.0f} % over)"
-                for d in one["delayed"]
+                for d in timing["delayed"]
             )
             if comm.rank == 0:
                 sweeps = "symmetric" if symmetric else "forward"
-                time_ms = 1e3 * one["time_s"]
+                time_ms = 1e3 * timing["time_s"]
                 print(
                     f"{order:13s}{storage:8s}{sweeps:10s}{name:10s}{time_ms:8.3f} ms   hidden of {shares}", flush=True
                 )
@@ -176,7 +176,7 @@ def main() -> None:
             "machine": host_facts(),
             "software": software_facts(),
             "environment": environment(),
-            "results": found,
+            "results": configurations,
         }
         args.out.write_text(json.dumps(body, indent=1) + "\n")
 

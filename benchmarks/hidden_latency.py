@@ -114,13 +114,13 @@ def worker(
         singular = factorize(A, options, kernels, spans)
         assert singular == 0
         all_ranks = comm.gather_objects((time.perf_counter(), comm.network.waits))
-        found = None
+        own = None
         if all_ranks:
             ends, waits = [end_s for end_s, _ in all_ranks], [of_rank for _, of_rank in all_ranks]
             shown_s = sum(wait.shown_s for of_rank in waits for wait in of_rank)
-            found = Run(max(ends) - begin_s, lost(waits, ends), shown_s)
-        told: Run = comm.bcast_object(found)
-        return told
+            own = Run(max(ends) - begin_s, lost(waits, ends), shown_s)
+        shared: Run = comm.bcast_object(own)
+        return shared
 
     return run
 
@@ -142,13 +142,13 @@ def measured(
             runs[case].append(run(getattr(pair, form)))
     rows = []
     for share, delay in zip(shares, delays):
-        cost_s = {form: statistics.median(one.cost_s for one in runs[form, delay]) for form in FORMS}
-        shown_s = {form: statistics.median(one.shown_s for one in runs[form, delay]) for form in FORMS}
+        cost_s = {form: statistics.median(sample.cost_s for sample in runs[form, delay]) for form in FORMS}
+        shown_s = {form: statistics.median(sample.shown_s for sample in runs[form, delay]) for form in FORMS}
         rows.append(
             {
                 "delay_steps": share,
                 "delay_s": delay,
-                "time_s": {form: statistics.median(one.time_s for one in runs[form, delay]) for form in FORMS},
+                "time_s": {form: statistics.median(sample.time_s for sample in runs[form, delay]) for form in FORMS},
                 "cost_s": cost_s,
                 "shown_s": shown_s,
                 "hidden": hidden(**cost_s),
@@ -173,16 +173,16 @@ def hidden(plain: float, hiding: float) -> float | None:
     return 1 - hiding / plain if plain else None
 
 
-def say(found: dict[str, Any]) -> None:
+def say(case: dict[str, Any]) -> None:
     """One pair as text."""
-    print(f"{found['name']}, {found['slow_steps']} of {found['steps']} steps, {found['time_s']:.3f} s", flush=True)
-    for row in found["delayed"]:
-        told = [
+    print(f"{case['name']}, {case['slow_steps']} of {case['steps']} steps, {case['time_s']:.3f} s", flush=True)
+    for row in case["delayed"]:
+        texts = [
             f"{name} {row[key]['plain']:.3f} s plain, {row[key]['hiding']:.3f} s hiding: "
             + ("nothing to hide" if share is None else f"{100 * share:.0f} % hidden")
             for name, key, share in (("costs", "cost_s", row["hidden"]), ("shows", "shown_s", row["hidden_of_shown"]))
         ]
-        print(f"  {1e3 * row['delay_s']:6.2f} ms  {told[0]};  {told[1]}", flush=True)
+        print(f"  {1e3 * row['delay_s']:6.2f} ms  {texts[0]};  {texts[1]}", flush=True)
 
 
 def main() -> None:

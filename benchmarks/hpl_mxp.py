@@ -96,7 +96,7 @@ def main() -> None:
                 flush=True,
             )
     hpl, mxp = summary(rows, "hpl_flops"), summary(rows, "mxp_flops")
-    found = {
+    medians = {
         "hpl": hpl,
         "mxp": mxp,
         "ratio_of_medians": mxp["median_flops"] / hpl["median_flops"],
@@ -104,7 +104,7 @@ def main() -> None:
         "lu_of_limit": statistics.median(row["lu_of_limit"] for row in rows if row.get("mxp_flops")),
         "refine_share": statistics.median(row["refine_share"] for row in rows if row.get("mxp_flops")),
     }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(medians, indent=1))
     if args.out:
         facts = {
             "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
@@ -116,7 +116,7 @@ def main() -> None:
             "machine": host_facts(),
             "software": software_facts(),
         }
-        args.out.write_text(json.dumps({**facts, "summary": found, "runs": rows}, indent=1) + "\n")
+        args.out.write_text(json.dumps({**facts, "summary": medians, "runs": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -70,18 +70,18 @@ def main() -> None:
         for nb in map(int, args.nb.split(",")):
             config = HplConfig(n=(args.n,), nb=(nb,), P=(P,), Q=(Q,), depth=(args.depth,))
             theirs = netlib(args.xhpl, config, P * Q, args.threads)
-            mine = ours(HplConfig(n=(args.n,), nb=(nb,), grid=((P, Q),), depth=(args.depth,)), P * Q, args.threads)
+            result = ours(HplConfig(n=(args.n,), nb=(nb,), grid=((P, Q),), depth=(args.depth,)), P * Q, args.threads)
             row = {
                 "repeat": repeat,
                 "nb": nb,
                 "netlib_flops": theirs,
-                "mxpeak_flops": mine["result"]["rate_flops"],
-                "fraction_of_dgemm": mine["result"]["fraction_of_limit"],
-                "dgemm_flops": mine["result"]["limit"]["rate_flops"],
-                "phases": mine["phases"],
-                "residual": mine["validation"]["residual"],
-                "memory_bytes": mine["problem"]["memory_bytes"],
-                "process_peak_rss_bytes": mine["problem"]["process_peak_rss_bytes"],
+                "mxpeak_flops": result["result"]["rate_flops"],
+                "fraction_of_dgemm": result["result"]["fraction_of_limit"],
+                "dgemm_flops": result["result"]["limit"]["rate_flops"],
+                "phases": result["phases"],
+                "residual": result["validation"]["residual"],
+                "memory_bytes": result["problem"]["memory_bytes"],
+                "process_peak_rss_bytes": result["problem"]["process_peak_rss_bytes"],
             }
             rows.append(row)
             ratio, share = row["mxpeak_flops"] / theirs, row["fraction_of_dgemm"]

@@ -175,12 +175,12 @@ def main() -> int:
                 begin = time.perf_counter()
                 body = scan(folder, args.scan.split(), variables)
             expected = [] if name == "clean" else [f"node{node}"]
-            found, links = named(body), len(body["slow_links"])
-            right = found == expected and (name != "clean" or not links)
+            outliers, links = named(body), len(body["slow_links"])
+            right = outliers == expected and (name != "clean" or not links)
             undecided = sorted({finding["measure"] for finding in body["undecided"] if "measure" in finding})
-            lines.append({"defect": name, "expected": expected, "named": found, "slow_links": links, "right": right,
+            lines.append({"defect": name, "expected": expected, "named": outliers, "slow_links": links, "right": right,
                           "undecided": undecided, "seconds": time.perf_counter() - begin})  # fmt: skip
-            print(f"{name:6} expected {expected or 'none'}, named {found or 'none'}, {links} slow links, undecided "
+            print(f"{name:6} expected {expected or 'none'}, named {outliers or 'none'}, {links} slow links, undecided "
                   f"{undecided or 'none'}: {'right' if right else 'WRONG'}", flush=True)  # fmt: skip
     if args.out:
         machine = {key: body["machine"][key] for key in ("cpu_model",) if key in body["machine"]}

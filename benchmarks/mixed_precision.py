@@ -118,20 +118,20 @@ def in_fp32(A: Any, b: Any) -> Any:
 
 def solvers() -> dict[str, Solver]:
     """Return the solvers of the libraries that are installed."""
-    found: dict[str, Solver] = {"mxpeak": by_mxpeak, "NumPy": np.linalg.solve, "SciPy": scipy.linalg.solve}
+    functions: dict[str, Solver] = {"mxpeak": by_mxpeak, "NumPy": np.linalg.solve, "SciPy": scipy.linalg.solve}
     try:
         import torch
 
-        found["torch"] = lambda A, b: torch.linalg.solve(torch.from_numpy(A), torch.from_numpy(b)).numpy()
+        functions["torch"] = lambda A, b: torch.linalg.solve(torch.from_numpy(A), torch.from_numpy(b)).numpy()
     except ModuleNotFoundError:
         pass
     try:
         jax: Any = import_module("jax")
         jax.config.update("jax_enable_x64", True)
-        found["JAX"] = lambda A, b: np.asarray(jax.numpy.linalg.solve(A, b))
+        functions["JAX"] = lambda A, b: np.asarray(jax.numpy.linalg.solve(A, b))
     except ModuleNotFoundError:
         pass
-    return found | {"fp32 only": in_fp32}
+    return functions | {"fp32 only": in_fp32}
 
 
 def answer(solver: Solver, A: Array, b: Array) -> tuple[Any, str]:
@@ -170,21 +170,21 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def tables(n: int, seed: int, repeat: int) -> dict[str, str]:
     """Return the tables of digits, reports and, if `repeat` is not 0, times."""
     by_name = solvers()
-    found: dict[str, list[list[str]]] = {"digits": [], "reports": [], "times": []}
+    parts: dict[str, list[list[str]]] = {"digits": [], "reports": [], "times": []}
     for name, A, b in systems(n, seed):
         y = reference(A, b)
         answers = {solver: answer(solve, A, b) for solver, solve in by_name.items()}
-        found["digits"].append([name, *(digits(x, y) for x, _ in answers.values())])
-        found["reports"].append([name, *(report for _, report in answers.values())])
+        parts["digits"].append([name, *(digits(x, y) for x, _ in answers.values())])
+        parts["reports"].append([name, *(report for _, report in answers.values())])
         times: dict[str, list[float]] = {solver: [] for solver in by_name}
         for _ in range(repeat):
             for solver, solve in by_name.items():
                 times[solver].append(timed(solve, A, b))
         if repeat:
-            found["times"].append([name, *(f"{statistics.median(ts):.3f}" for ts in times.values())])
+            parts["times"].append([name, *(f"{statistics.median(ts):.3f}" for ts in times.values())])
         print(f"{name}: {answers['mxpeak'][1]}", file=sys.stderr)
     head = [f"system, n = {n}", *by_name]
-    return {key: table(head, rows) for key, rows in found.items() if rows}
+    return {key: table(head, rows) for key, rows in parts.items() if rows}
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -204,20 +204,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the random numbers")
     parser.add_argument("--page", type=Path, help="page whose tables to replace")
     args = parser.parse_args()
-    found = tables(args.N, args.seed, args.repeat if args.times else 0)
+    rows = tables(args.N, args.seed, args.repeat if args.times else 0)
     if args.times:
         facts = host_facts()
         day = time.strftime("%d %B %Y").lstrip("0")
-        found["times"] = (
+        rows["times"] = (
             f"Seconds, medians of {args.repeat}, on {facts['logical_cores_allowed']} cores of an {facts['cpu_model']}, "
-            f"measured on {day} by `python benchmarks/mixed_precision.py {' '.join(sys.argv[1:])}`:\n\n"
-            + found["times"]
+            f"measured on {day} by `python benchmarks/mixed_precision.py {' '.join(sys.argv[1:])}`:\n\n" + rows["times"]
         )
     if args.page is None:
-        print("\n\n".join(found.values()))
+        print("\n\n".join(rows.values()))
         return
     page = args.page.read_text(encoding="utf-8")
-    for name, text in found.items():
+    for name, text in rows.items():
         page = replaced(page, name, text)
     args.page.write_text(page, encoding="utf-8")
 

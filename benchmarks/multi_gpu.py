@@ -29,15 +29,15 @@ from pathlib import Path
 from typing import Any
 
 #: Least efficiency of HPL with constant memory per GPU; rocHPL reports over 90 % up to 128 nodes (section IV-C).
-LEAST_HPL = 0.9
+MIN_HPL = 0.9
 #: Least efficiency of HPG-MxP with a constant box per GPU. Within a node, all halos should be hidden.
-LEAST_HALO = 0.9
+MIN_HALO = 0.9
 #: Least rate of a norm on G devices, as a share of G times that on one. One process starts the work of all devices.
-LEAST_NORMS = 0.8
+MIN_NORMS = 0.8
 #: Largest time with GPU-aware MPI, as a multiple of that with staged messages; the noise of two runs is allowed.
-MOST_DIRECT = 1.05
+MAX_DIRECT = 1.05
 #: Least number of runs that are compared bit by bit.
-LEAST_RUNS = 3
+MIN_RUNS = 3
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,7 @@ def repeats(name: str, ended: Ended) -> Check:
         [d for s in soaks for d in s.get("differ", ())],
     )
     found = f"{runs} runs, {len(differ)} ranks differ"
-    return Check(
-        f"{name}: runs", found, f"at least {LEAST_RUNS} runs, 0 ranks differ", runs >= LEAST_RUNS and not differ
-    )
+    return Check(f"{name}: runs", found, f"at least {MIN_RUNS} runs, 0 ranks differ", runs >= MIN_RUNS and not differ)
 
 
 def at_least(name: str, value: float | None, least: float) -> Check:
@@ -151,7 +149,7 @@ def messages(run: Run, args: argparse.Namespace) -> list[Check]:
         times = figure(direct, "time_s"), figure(staged, "time_s")
         ratio = times[0] / times[1] if times[0] and times[1] else None
         shown = "none" if ratio is None else f"{ratio:.3f}"
-        checks.append(Check("time over staged", shown, f"<= {MOST_DIRECT}", ratio is not None and ratio <= MOST_DIRECT))
+        checks.append(Check("time over staged", shown, f"<= {MAX_DIRECT}", ratio is not None and ratio <= MAX_DIRECT))
     return checks
 
 
@@ -172,13 +170,13 @@ def scaled(name: str, run: Run, args: argparse.Namespace, words: Sequence[str], 
 def hpl(run: Run, args: argparse.Namespace) -> list[Check]:
     """Return the checks of HPL on one and on all GPUs."""
     size = ["-N", "200", "--nb", "16"] if args.small else ["--mem", "50%"]
-    return scaled("hpl", run, args, ["hpl", *size], LEAST_HPL)
+    return scaled("hpl", run, args, ["hpl", *size], MIN_HPL)
 
 
 def halo(run: Run, args: argparse.Namespace) -> list[Check]:
     """Return the checks of HPG-MxP on one and on all GPUs."""
     size = ["--nx", "16", "--ny", "16", "--nz", "16", "--rt", "0.1"] if args.small else ["--rt", "30"]
-    return scaled("hpg-mxp", run, args, ["hpg-mxp", "--mode", "explore", *size], LEAST_HALO)
+    return scaled("hpg-mxp", run, args, ["hpg-mxp", "--mode", "explore", *size], MIN_HALO)
 
 
 def norms(run: Run, args: argparse.Namespace) -> list[Check]:
@@ -197,7 +195,7 @@ def norms(run: Run, args: argparse.Namespace) -> list[Check]:
         rates = [figure(ended, "rate_bytes", case) for ended in fast]
         ratio = rates[1] / (args.gpus * rates[0]) if rates[0] and rates[1] else None
         if args.device != "cpu":
-            checks.append(at_least(f"{kind}: rate over {args.gpus} times that of one", ratio, LEAST_NORMS))
+            checks.append(at_least(f"{kind}: rate over {args.gpus} times that of one", ratio, MIN_NORMS))
     return checks
 
 

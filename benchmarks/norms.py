@@ -39,7 +39,7 @@ from mxpeak.perf.host import environment, host_facts, one_core_each, software_fa
 
 KINDS = ("max", "one", "inf", "fro")
 DTYPES = ("float64", "float32", "complex128", "complex64", "float16", "bfloat16")
-LEAST_BYTES = 800e6
+MIN_BYTES = 800e6
 SMALL = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 PAUSE_S = 0.1
 #: A small matrix is called so often at a time, several times over.
@@ -82,16 +82,16 @@ def beside(contenders: Contenders, other: Callable[[], Any], repeat: int) -> dic
     for who, call in contenders.items():
         calls[f"other before {who}"], calls[who] = other, call
     rounds(calls, 1)
-    times, found = rounds(calls, repeat), {}
+    times, rows = rounds(calls, repeat), {}
     for who in contenders:
         others, own = times[f"other before {who}"], times[who]
-        found[who] = {
+        rows[who] = {
             "best_s": min(own),
             "other_s": min(others),
             "ratio": min(others) / min(own),
             "ratio_median": statistics.median(x / y for x, y in zip(others, own)),
         }
-    return found
+    return rows
 
 
 def reading(A: Any, team: Team) -> Callable[[], Any]:
@@ -117,7 +117,7 @@ def matrices(args: argparse.Namespace, dtypes: tuple[str, ...]) -> Iterator[tupl
     for dtype in dtypes:
         if dtype in args.dtypes.split(","):
             itemsize = np.dtype(getattr(ml_dtypes, dtype, dtype)).itemsize
-            n = args.n or math.ceil(math.sqrt(LEAST_BYTES / itemsize))
+            n = args.n or math.ceil(math.sqrt(MIN_BYTES / itemsize))
             A = random_matrix(n, dtype)
             yield {"dtype": dtype, "n": n, "bytes": A.nbytes}, A
 
@@ -144,32 +144,32 @@ def general(args: argparse.Namespace) -> Iterator[Row]:
             contenders[f"{order} all"] = partial(mx.norms, X, threads=args.threads)
         times = beside(contenders, reading(A, team), args.repeat)
         for order, _ in ordered(A):
-            found = {kind: times[f"{order} {kind}"] for kind in (*KINDS, "all")}
+            row_of = {kind: times[f"{order} {kind}"] for kind in (*KINDS, "all")}
             row = {
                 **facts,
                 "order": order,
-                **of_reading(found, A.nbytes),
-                "all_over_slowest": over_others(found, max),
-                "all_over_mean": over_others(found, statistics.mean),
+                **of_reading(row_of, A.nbytes),
+                "all_over_slowest": over_others(row_of, max),
+                "all_over_mean": over_others(row_of, statistics.mean),
             }
             show(f"general {facts['dtype']} {order}", row)
             yield row
 
 
-def of_reading(found: Mapping[str, Row], nbytes: int) -> Row:
+def of_reading(row_of: Mapping[str, Row], nbytes: int) -> Row:
     """Rates, and shares of the rate of reading."""
     return {
-        "read_bytes_s": nbytes / min(values(found, "other_s").values()),
-        "times_s": values(found, "best_s"),
-        "bytes_s": {kind: nbytes / t for kind, t in values(found, "best_s").items()},
-        "share_of_read": values(found, "ratio"),
-        "share_of_read_median": values(found, "ratio_median"),
+        "read_bytes_s": nbytes / min(values(row_of, "other_s").values()),
+        "times_s": values(row_of, "best_s"),
+        "bytes_s": {kind: nbytes / t for kind, t in values(row_of, "best_s").items()},
+        "share_of_read": values(row_of, "ratio"),
+        "share_of_read_median": values(row_of, "ratio_median"),
     }
 
 
-def over_others(found: Mapping[str, Row], which: Callable[[list[float]], float]) -> dict[str, float]:
+def over_others(row_of: Mapping[str, Row], which: Callable[[list[float]], float]) -> dict[str, float]:
     """The time of all four in one call over the largest (mean) one's: of bests, and of medians in readings."""
-    best, units = values(found, "best_s"), {kind: 1 / x for kind, x in values(found, "ratio_median").items()}
+    best, units = values(row_of, "best_s"), {kind: 1 / x for kind, x in values(row_of, "ratio_median").items()}
     return {
         "of_bests": best["all"] / which([best[kind] for kind in KINDS]),
         "of_medians": units["all"] / which([units[kind] for kind in KINDS]),
@@ -201,16 +201,16 @@ def structured(args: argparse.Namespace) -> Iterator[Row]:
             contenders[f"{name} {uplo} all"] = partial(mx.norms, A, **options)
         times = beside(contenders, reading(A, team), args.repeat)
         for name, uplo in cases:
-            found = {kind: times[f"{name} {uplo} {kind}"] for kind in (*KINDS, "all")}
-            over, median = ({kind: 2 / x for kind, x in values(found, what).items()} for what in RATIOS)
+            row_of = {kind: times[f"{name} {uplo} {kind}"] for kind in (*KINDS, "all")}
+            over, median = ({kind: 2 / x for kind, x in values(row_of, what).items()} for what in RATIOS)
             line(f"structured {facts['dtype']:10} {name:10} {uplo}", both(over, median))
             yield {
                 **facts,
                 "order": "C",
                 "structure": name,
                 "uplo": uplo,
-                "times_s": values(found, "best_s"),
-                "read_s": min(values(found, "other_s").values()),
+                "times_s": values(row_of, "best_s"),
+                "read_s": min(values(row_of, "other_s").values()),
                 "over_reading_half": over,
                 "over_reading_half_median": median,
             }
@@ -224,17 +224,17 @@ def deterministic(args: argparse.Namespace) -> Iterator[Row]:
     """What bits that depend on the matrix alone cost."""
     for facts, A in matrices(args, ("float64", "float32", "complex128")):
         for order, X in ordered(A):
-            found: dict[str, Row] = {}
+            row_of: dict[str, Row] = {}
             for kind in KINDS:
                 plain = partial(mx.norm, X, kind, threads=args.threads)
-                found |= beside({kind: partial(plain, deterministic=True)}, plain, args.repeat)
-            over, median = ({kind: 1 / x for kind, x in values(found, what).items()} for what in RATIOS)
+                row_of |= beside({kind: partial(plain, deterministic=True)}, plain, args.repeat)
+            over, median = ({kind: 1 / x for kind, x in values(row_of, what).items()} for what in RATIOS)
             line(f"deterministic {facts['dtype']:10} {order}", both(over, median))
             yield {
                 **facts,
                 "order": order,
-                "plain_s": values(found, "other_s"),
-                "times_s": values(found, "best_s"),
+                "plain_s": values(row_of, "other_s"),
+                "times_s": values(row_of, "best_s"),
                 "over_plain": over,
                 "over_plain_median": median,
             }

@@ -57,7 +57,7 @@ ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong"
 # --- what is measured ---------------------------------------------------------------------------------------------
 
 
-def asked(probe: Record) -> bool:
+def is_needed(probe: Record) -> bool:
     """Whether the model asks for a kernel at these sizes."""
     name = probe["name"]
     if name == "bcast":
@@ -82,7 +82,7 @@ def around(nb: int) -> set[int]:
 def take_turns(journal: Path, n: int) -> None:
     """Kernels and runs in turns, as one of the ranks that `measure` has started; rank 0 writes down what they take."""
     comm = start()
-    left_out = [probe for probe in probes(comm.size, ("bf16", "fp16"), on_gpu=False) if not asked(probe)]
+    left_out = [probe for probe in probes(comm.size, ("bf16", "fp16"), on_gpu=False) if not is_needed(probe)]
     job = TuneJob(
         ranks=comm.size,
         threads=THREADS[comm.size],
@@ -102,13 +102,13 @@ def take_turns(journal: Path, n: int) -> None:
 
 def run(benchmark: str, P: int, Q: int, n: int, comm: Communicator) -> Record:
     """One run.  Collective."""
-    known, (low, nb) = BENCHMARKS[benchmark], SIZES[benchmark]
+    entry, (low, nb) = BENCHMARKS[benchmark], SIZES[benchmark]
     texts = {"n": str(n), "nb": str(nb), "grid": f"{P}x{Q}", "threads": str(THREADS[P * Q]), "warmup": "none"}
     if benchmark == "hpl-mxp":
         texts["precision"] = low
-    settings = known.config.settle(resolve(known.config, {**texts, "device": "cpu"}, {}, {}))
-    chosen = run_of(known.config, settings)
-    (result,) = import_module(known.module).run(chosen.config, comm, origins=chosen.origins)
+    settings = entry.config.settle(resolve(entry.config, {**texts, "device": "cpu"}, {}, {}))
+    chosen = run_of(entry.config, settings)
+    (result,) = import_module(entry.module).run(chosen.config, comm, origins=chosen.origins)
     return {
         "kind": "run",
         "benchmark": benchmark,
@@ -152,12 +152,12 @@ def usual(records: list[Record]) -> list[Record]:
     of: dict[str, list[Record]] = {}
     for record in records:
         of.setdefault(json.dumps(probe_of(record)), []).append(record)
-    found = []
-    for one, *others in of.values():
-        seconds = mean(record["seconds"] for record in (one, *others))
-        rate = {"rate": one["rate"] * one["seconds"] / seconds} if "rate" in one else {}
-        found.append({**one, "seconds": seconds, **rate})
-    return found
+    means = []
+    for first, *others in of.values():
+        seconds = mean(record["seconds"] for record in (first, *others))
+        rate = {"rate": first["rate"] * first["seconds"] / seconds} if "rate" in first else {}
+        means.append({**first, "seconds": seconds, **rate})
+    return means
 
 
 def beside(records: list[Record]) -> list[tuple[Record, list[Record]]]:
@@ -175,7 +175,7 @@ def beside(records: list[Record]) -> list[tuple[Record, list[Record]]]:
 
 def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
     """The machine that kernels of one layout describe."""
-    known = Layout(
+    layout = Layout(
         title="this machine",
         ranks=ranks,
         threads=THREADS[ranks],
@@ -184,7 +184,7 @@ def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
         memory_bytes=1e9,
         steps=steps,
     )
-    return machine_from("tuned", {"tuned": machine_table(records, known)}, "here")
+    return machine_from("tuned", {"tuned": machine_table(records, layout)}, "here")
 
 
 def compared(records: list[Record]) -> list[Record]:

@@ -81,12 +81,12 @@ def compare(n: int, sides: int, repeat: int, args: argparse.Namespace) -> dict[s
         for who, solver in solvers.items():
             times[who].append(timed(solver, A, b))
     info: Any = mx.solve(A, b, precision=args.precision)[1]
-    medians = {who: statistics.median(found) for who, found in times.items()}
+    medians = {who: statistics.median(samples) for who, samples in times.items()}
     return {
         "n": n,
         "sides": sides,
         "median_s": medians,
-        "quartiles_s": {who: np.quantile(found, [0.25, 0.75]).tolist() for who, found in times.items()},
+        "quartiles_s": {who: np.quantile(samples, [0.25, 0.75]).tolist() for who, samples in times.items()},
         "speed_of_the_better": min(medians["numpy"], medians["scipy"]) / medians["mxpeak"],
         "backward_error": {who: backward_error(A, solver(A, b), b) for who, solver in solvers.items()},
         "precision": info.precision,

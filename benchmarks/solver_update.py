@@ -86,14 +86,14 @@ def compare(n: int, count: int, change: float, repeat: int, seed: int) -> dict[s
             begin = time.perf_counter()
             solver(systems)
             times[who].append(time.perf_counter() - begin)
-    medians = {who: statistics.median(found) for who, found in times.items()}
+    medians = {who: statistics.median(values) for who, values in times.items()}
     return {
         "n": n,
         "systems": count,
         "change": change,
         "median_s": medians,
         "speed_over_solve": medians["solve"] / medians["Solver"],
-        "backward_error": {who: worst_error(systems, found) for who, found in results.items()},
+        "backward_error": {who: worst_error(systems, values) for who, values in results.items()},
         "lagged": [info.lagged for _, info in results["Solver"]],
         "iterations": [info.iterations for _, info in results["Solver"]],
         "times_s": times,

@@ -90,7 +90,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         k.store(tiny, k.order(tiny, kind), values, vectors, storage)
     begin = time.perf_counter()
     rows = k.stencil_rows(Box(n, n, n), weights())
-    made = time.perf_counter()
+    generated = time.perf_counter()
     colours, random = k.order(rows, "greedy"), np.random.default_rng(1)
     ordered = time.perf_counter()
     last: dict[str, Any] = {}
@@ -117,8 +117,8 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
             "index_bytes": A.index_bytes,
             "stored_per_entry": (A.lower + A.upper + A.n) / A.nnz,
             "store_s": stored - first,
-            "generate_s": made - begin,
-            "order_s": ordered - made,
+            "generate_s": generated - begin,
+            "order_s": ordered - generated,
         }
         for name, phase, call in (
             ("sweep", "gs", partial(matrix.relax, b, x)),
@@ -195,12 +195,12 @@ def main() -> None:
         "machine": host_facts(),
         "software": software_facts(),
     }
-    found = {
+    body = {
         "kernels": [row for n in sizes for row in kernels(n, args)],
         "orthogonalization": [row for n in sizes if not args.no_basis for row in orthogonalization(n, args)],
     }
     if args.out:
-        args.out.write_text(json.dumps({**facts, **found}, indent=1) + "\n")
+        args.out.write_text(json.dumps({**facts, **body}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -110,16 +110,16 @@ def figures(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespa
         beside = {one["storage"]: one for one in run["result"]["beside"]}["packed"]
     result = run["result"]
     rate = "rate_flops" if name == "hpcg" else "rate_flops_ornl"
-    found = {
+    figures_of_run = {
         "rate_flops": result[rate],
         "packed_rate_flops": beside[rate],
         "read_bytes": (result["limit"] or {}).get("rate_bytes"),
         "rows_at_a_time": [level["rows_at_a_time"] for level in run["problem"]["levels"]],
     }
     if name == "hpcg":
-        return {**found, "iterations": run["validation"]["iterations"]}
+        return {**figures_of_run, "iterations": run["validation"]["iterations"]}
     return {
-        **found,
+        **figures_of_run,
         "iterations": run["validation"]["mixed_iterations"],
         "double_rate_flops": result["double_rate_flops_ornl"],
         "speedup": result["speedup"],
@@ -178,10 +178,10 @@ def main() -> None:
     for name, program in programs.items():
         for nx, layout in itertools.product(map(int, args.nx.split(",")), args.layout.split(",")):
             about = {"benchmark": name, "nx": nx, "layout": layout}
-            known = [row for row in rows if about.items() <= row.items()]
-            row = known[0] if known else {**about, "reference": [], "mxpeak": []}
+            matches = [row for row in rows if about.items() <= row.items()]
+            row = matches[0] if matches else {**about, "reference": [], "mxpeak": []}
             compare(name, program, nx, layout, row, args)
-            rows += [] if known else [row]
+            rows += [] if matches else [row]
     if args.out:
         command = " ".join(["python", *sys.argv])
         command = re.sub(r"--(xhpcg|xhpgmp) \S+", r"--\1 \1", re.sub(r" --out \S+", "", command))

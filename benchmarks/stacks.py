@@ -49,7 +49,7 @@ def compare(n: int, rhs: int, dtype: str, args: argparse.Namespace) -> dict[str,
     for _ in range(args.repeat):
         for who, solve in solvers.items():
             times[who].append(seconds(solve, A, b))
-    medians = {who: statistics.median(found) for who, found in times.items()}
+    medians = {who: statistics.median(samples) for who, samples in times.items()}
     x, info = mx.solve(A, b)
     return {
         "n": n,
@@ -57,11 +57,11 @@ def compare(n: int, rhs: int, dtype: str, args: argparse.Namespace) -> dict[str,
         "systems": args.systems,
         "dtype": dtype,
         "median_s": medians,
-        "quartiles_s": {who: np.quantile(found, [0.25, 0.75]).tolist() for who, found in times.items()},
+        "quartiles_s": {who: np.quantile(samples, [0.25, 0.75]).tolist() for who, samples in times.items()},
         "speed": medians["numpy"] / medians["mxpeak"],
         "backward_error": worst_error(A, x, b),
         "backward_error_numpy": worst_error(A, np.linalg.solve(A, b), b),
-        "solved_again": len(info.one_by_one or ()),
+        "solved_again": len(info.individual or ()),
         "times_s": times,
     }
 

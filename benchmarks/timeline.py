@@ -49,12 +49,12 @@ def drawn(
     out: Path, name: str, work: Callable[[int], list[Log]], steps: Sequence[int], model: Model
 ) -> list[StepTimes]:
     """The mean of all ranks' steps at each of some places; their traces are written."""
-    found = []
+    means = []
     for first in steps:
         ranks = play(work(first), model)
         (out / f"{name}-{first}.json").write_text(perfetto(ranks))
-        found.append(replace(mean_of(ranks), step=first))
-    return found
+        means.append(replace(mean_of(ranks), step=first))
+    return means
 
 
 def panels(first: int, model: Model) -> tuple[float, float]:
@@ -69,12 +69,12 @@ def panels(first: int, model: Model) -> tuple[float, float]:
 def hidden_panels(places: Sequence[int], model: Model, end: float) -> str:
     """The share of the panels' time that products hide up to a step, trapezoids between places."""
     at = [k for k in places if k <= end]
-    found = [panels(first, model) for first in at]
-    made, behind = (
-        sum((k1 - k0) * (a[i] + b[i]) / 2 for (k0, a), (k1, b) in pairwise(zip(at, found))) for i in range(2)
+    times = [panels(first, model) for first in at]
+    total, behind = (
+        sum((k1 - k0) * (a[i] + b[i]) / 2 for (k0, a), (k1, b) in pairwise(zip(at, times))) for i in range(2)
     )
-    share = behind / made
-    each = ", ".join(f"{first}: {100 * b / a:.0f}" for first, (a, b) in zip(at, found))
+    share = behind / total
+    each = ", ".join(f"{first}: {100 * b / a:.0f}" for first, (a, b) in zip(at, times))
     return f"of the panels' time up to step {at[-1]} products hide {100 * share:.0f} %; by step, in %: {each}\n"
 
 

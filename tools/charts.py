@@ -124,18 +124,18 @@ def curves(
 # --- the charts -------------------------------------------------------------------------------------------------
 
 
-def ratio(label: str, mine: Sequence[float], theirs: Sequence[float]) -> Bar:
+def ratio(label: str, own: Sequence[float], theirs: Sequence[float]) -> Bar:
     """Return the ratio of medians, with the ratios of the paired runs as its range."""
-    pairs = [a / b for a, b in zip(mine, theirs, strict=True)]
-    return Bar(label, median(mine) / median(theirs), min(pairs), max(pairs))
+    pairs = [a / b for a, b in zip(own, theirs, strict=True)]
+    return Bar(label, median(own) / median(theirs), min(pairs), max(pairs))
 
 
 def hpl(name: str, label: str) -> Bar:
     """Return mxpeak over Netlib HPL, each with its best block size."""
-    found = read(name)
-    best = {code: found["summary"][code]["nb"] for code in ("netlib", "mxpeak")}
-    mine = [run["mxpeak_flops"] for run in found["runs"] if run["nb"] == best["mxpeak"]]
-    theirs = [run["netlib_flops"] for run in found["runs"] if run["nb"] == best["netlib"]]
+    body = read(name)
+    best = {code: body["summary"][code]["nb"] for code in ("netlib", "mxpeak")}
+    mine = [run["mxpeak_flops"] for run in body["runs"] if run["nb"] == best["mxpeak"]]
+    theirs = [run["netlib_flops"] for run in body["runs"] if run["nb"] == best["netlib"]]
     return ratio(label, mine, theirs)
 
 
@@ -214,15 +214,15 @@ def gpus() -> None:
     }
     rows = []
     for label, name in files.items():
-        found = read(name)
-        found = found["results"][0] if found.get("results") else found
-        rate, share = found["result"]["rate_flops"], found["result"]["fraction_of_limit"]
+        body = read(name)
+        body = body["results"][0] if body.get("results") else body
+        rate, share = body["result"]["rate_flops"], body["result"]["fraction_of_limit"]
         words = f"{rate / 1e12:.1f} TFLOP/s" if rate > 1e12 else f"{rate / 1e9:.0f} GFLOP/s"
         rows.append(Bar(label, 100 * share, text=f"{100 * share:.0f} %, {words}"))
     norms = [
-        found["result"]["fraction_of_limit"]
-        for found in read("gpu-h200-norms")["results"]
-        if found["problem"]["dtype"] == "float64"
+        body["result"]["fraction_of_limit"]
+        for body in read("gpu-h200-norms")["results"]
+        if body["problem"]["dtype"] == "float64"
     ]
     rows.append(
         Bar(

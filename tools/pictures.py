@@ -51,15 +51,15 @@ def picture(name: str, page: str, width: int, height: int) -> None:
     if browser is None:
         sys.exit(f"no browser: none of {', '.join(NAMES)} is on the PATH; set CHROMIUM")
     with TemporaryDirectory() as folder:
-        file, made = Path(folder) / "page.html", Path(folder) / "made.png"
+        file, screenshot = Path(folder) / "page.html", Path(folder) / "made.png"
         file.write_text(page, encoding="utf-8")
         command = [
             browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
             "--disable-background-networking", "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile",
-            f"--window-size={width},{height}", f"--screenshot={made}", file.as_uri(),
+            f"--window-size={width},{height}", f"--screenshot={screenshot}", file.as_uri(),
         ]  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, timeout=60)
-        shutil.copy(made, IMAGES / name)
+        shutil.copy(screenshot, IMAGES / name)
     if shutil.which("pngquant"):  # a third of the bytes
         subprocess.run(["pngquant", "--force", "--ext", ".png", "160", str(IMAGES / name)], check=True)
 

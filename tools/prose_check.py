@@ -135,17 +135,17 @@ def exported(module: str) -> list[str]:
 def public_names() -> dict[str, tuple[str, str]]:
     """Return the module and the name of every public function and class, by the name that users write."""
     stub = ast.parse((ROOT / "src" / "mxpeak" / "__init__.pyi").read_text(encoding="utf-8"))
-    found = {name: (module, name) for module, name in RETURNED}
+    names = {name: (module, name) for module, name in RETURNED}
     for node in stub.body:
         if not isinstance(node, ast.ImportFrom) or node.module is None:
             continue
         for name in (alias.name for alias in node.names):
             if node.module == "mxpeak.library":  # mxpeak.run and mxpeak.dask are modules
                 module = f"{node.module}.{name}"
-                found |= {f"{name}.{inner}": (module, inner) for inner in exported(module)}
+                names |= {f"{name}.{inner}": (module, inner) for inner in exported(module)}
             else:
-                found |= {inner: (node.module, inner) for inner in {name, *exported(node.module)}}
-    return found
+                names |= {inner: (node.module, inner) for inner in {name, *exported(node.module)}}
+    return names
 
 
 def public_docstrings() -> Iterator[Sentence]:
@@ -153,11 +153,15 @@ def public_docstrings() -> Iterator[Sentence]:
     for shown, (module, name) in sorted(public_names().items()):
         node = definition(module, name)
         inner = node.body if isinstance(node, ast.ClassDef) else []
-        methods = [one for one in inner if isinstance(one, ast.FunctionDef) and not one.name.startswith("_")]
-        for one in (node, *methods):
-            if one is not None and (text := ast.get_docstring(one)):
-                source = f"docstring of {shown}" + (f".{one.name}" if one is not node else "")
-                yield from sentences(source, prose_of(text), one.body[0].lineno)
+        methods = [
+            function
+            for function in inner
+            if isinstance(function, ast.FunctionDef) and not function.name.startswith("_")
+        ]
+        for function in (node, *methods):
+            if function is not None and (text := ast.get_docstring(function)):
+                source = f"docstring of {shown}" + (f".{function.name}" if function is not node else "")
+                yield from sentences(source, prose_of(text), function.body[0].lineno)
 
 
 def help_texts() -> Iterator[Sentence]:
@@ -200,21 +204,21 @@ def main(arguments: list[str]) -> int:
     """Print what is found, and return 1 if the check fails."""
     files = [Path(name) for name in arguments if not name.startswith("-")]
     if files:
-        found = [one for file in files for one in sentences(str(file), file.read_text(encoding="utf-8"))]
+        texts = [sentence for file in files for sentence in sentences(str(file), file.read_text(encoding="utf-8"))]
     else:
-        found = list(project())
-    failed, counts, shown = False, dict.fromkeys((one.source for one in found), 0), []
-    for one in found:
+        texts = list(project())
+    failed, counts, shown = False, dict.fromkeys((sentence.source for sentence in texts), 0), []
+    for sentence in texts:
         for pattern, advice in ERRORS.items():
-            if match := re.search(pattern, one.text, re.IGNORECASE):
+            if match := re.search(pattern, sentence.text, re.IGNORECASE):
                 failed = True
-                print(f"{one.source}:{one.line}: ERROR “{match[0]}”: {advice}")
-        matches = ((re.search(pattern, one.text), advice) for pattern, advice in WARNINGS.items())
+                print(f"{sentence.source}:{sentence.line}: ERROR “{match[0]}”: {advice}")
+        matches = ((re.search(pattern, sentence.text), advice) for pattern, advice in WARNINGS.items())
         advices = [f"“{match[0]}”: {advice}" for match, advice in matches if match]
-        if len(one.text.split()) > LONGEST:
-            advices.append(f"{len(one.text.split())} words: at most {LONGEST}")
-        counts[one.source] += len(advices)
-        shown += [(one.source, f"{one.source}:{one.line}: {advice}") for advice in advices]
+        if len(sentence.text.split()) > LONGEST:
+            advices.append(f"{len(sentence.text.split())} words: at most {LONGEST}")
+        counts[sentence.source] += len(advices)
+        shown += [(sentence.source, f"{sentence.source}:{sentence.line}: {advice}") for advice in advices]
     if "--update" in arguments:
         kept = {name: count for name, count in counts.items() if count}
         COUNTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
@@ -225,7 +229,7 @@ def main(arguments: list[str]) -> int:
             print(text)
     risen = [name for name, count in counts.items() if count > allowed.get(name, 0)]
     total = sum(counts.values())
-    print(f"{len(found)} sentences, {total} warnings, {1000 * total / max(1, len(found)):.0f} per 1,000")
+    print(f"{len(texts)} sentences, {total} warnings, {1000 * total / max(1, len(texts)):.0f} per 1,000")
     if risen and not files:
         print(f"more warnings than tools/prose_warnings.json allows: {', '.join(risen)}")
     return int(failed or (bool(risen) and not files))

@@ -59,14 +59,14 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 def pages() -> dict[str, str]:
     """Return every generated page by its path in docs/."""
-    made = {f"reference/command-line/{name}.md": text for name, text in command_pages().items()}
-    made["reference/command-line/index.md"] = command_index()
-    made["reference/settings.md"] = settings_page()
-    made["reference/result-file.md"] = result_page()
-    made["reference/modules.md"] = (
+    texts = {f"reference/command-line/{name}.md": text for name, text in command_pages().items()}
+    texts["reference/command-line/index.md"] = command_index()
+    texts["reference/settings.md"] = settings_page()
+    texts["reference/result-file.md"] = result_page()
+    texts["reference/modules.md"] = (
         f"# Modules\n\nThis page lists every module with the first line of its docstring.\n\n{module_table.table()}"
     )
-    return made
+    return texts
 
 
 def cell(text: str) -> str:
@@ -104,7 +104,7 @@ def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 
 def command_pages() -> dict[str, str]:
     """Return a page per command."""
-    made = {}
+    texts = {}
     for words, command in commands():
         parts = [f"# mxpeak {words}\n\n{command.description or ''}\n"]
         for group in command._action_groups:
@@ -117,8 +117,8 @@ def command_pages() -> dict[str, str]:
                 parts.append(f"## {(group.title or 'options').capitalize()}\n\n{table(('flag', 'meaning'), rows)}")
         if command.epilog:
             parts.append(f"## Examples\n\n```text\n{command.epilog.rstrip()}\n```\n")
-        made[words.replace(" ", "-")] = "\n".join(parts)
-    return made
+        texts[words.replace(" ", "-")] = "\n".join(parts)
+    return texts
 
 
 def flags_of(action: argparse.Action) -> str:

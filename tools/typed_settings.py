@@ -113,20 +113,25 @@ def function_of(benchmark: str) -> str:
 
 def stub() -> str:
     """Return the stub: the settings of all benchmarks, then those of each with one value and with several."""
-    found = {name: typed_settings(name) for name in BENCHMARKS}
-    first = next(iter(found.values()))
-    common = [one for one in first if not one.listed and all(one in others for others in found.values())]
-    common = [one for one in common if one.name not in SEVERAL]
-    parts = [HEAD, class_of("Common", "TypedDict", (one.line(several=False) for one in common))]
-    for name, settings in found.items():
-        own = [one for one in settings if one not in common and one.name not in SEVERAL]
-        single, lists = [one for one in own if not one.listed], [one for one in own if one.listed]
-        series = [one for one in settings if one.name in SEVERAL]
+    settings_of = {name: typed_settings(name) for name in BENCHMARKS}
+    first = next(iter(settings_of.values()))
+    common = [
+        setting for setting in first if not setting.listed and all(setting in others for others in settings_of.values())
+    ]
+    common = [setting for setting in common if setting.name not in SEVERAL]
+    parts = [HEAD, class_of("Common", "TypedDict", (setting.line(several=False) for setting in common))]
+    for name, settings in settings_of.items():
+        own = [setting for setting in settings if setting not in common and setting.name not in SEVERAL]
+        single, lists = (
+            [setting for setting in own if not setting.listed],
+            [setting for setting in own if setting.listed],
+        )
+        series = [setting for setting in settings if setting.name in SEVERAL]
         base, named = class_name(name, "Common"), NAMED.get(name, "")
         parts += [
-            class_of(base, "Common", (one.line(several=False) for one in single)),
-            class_of(class_name(name, "Case"), base, (one.line(several=False, named=named) for one in lists)),
-            class_of(class_name(name, "Cases"), base, (one.line(several=True) for one in lists + series)),
+            class_of(base, "Common", (setting.line(several=False) for setting in single)),
+            class_of(class_name(name, "Case"), base, (setting.line(several=False, named=named) for setting in lists)),
+            class_of(class_name(name, "Cases"), base, (setting.line(several=True) for setting in lists + series)),
             "\n",
             function_of(name),
         ]

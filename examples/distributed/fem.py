@@ -33,17 +33,17 @@ K = np.einsum("dti,dtj->tij", edges, edges) / (4.0 * area[:, None, None])
 K *= inside[:, :, None] & inside[:, None, :]  # u = 0 at the edge of the square
 
 i, j = (np.broadcast_to(nodes, K.shape).ravel() for nodes in (triangles[:, :, None], triangles[:, None, :]))
-mine = (i >= first) & (i < last)
-A = sp.coo_array((K.ravel()[mine], (i[mine] - first, j[mine])), shape=(last - first, n)).tocsr()
+own = (i >= first) & (i < last)
+A = sp.coo_array((K.ravel()[own], (i[own] - first, j[own])), shape=(last - first, n)).tocsr()
 A.eliminate_zeros()
 (x, y), inside = places(np.arange(first, last))
 u = np.sin(np.pi * x) * np.sin(np.pi * y)  # to be found
 A = A + sp.coo_array(((~inside).astype(float), (np.arange(last - first), np.arange(first, last))), shape=A.shape)
 share = np.repeat(area / 3.0, 3)[(triangles.ravel() >= first) & (triangles.ravel() < last)]
 weight = np.bincount(triangles[(triangles >= first) & (triangles < last)] - first, share, last - first)
-found, info = mx.gmres(A, 2.0 * np.pi**2 * u * weight * inside, comm=world)
+U, info = mx.gmres(A, 2.0 * np.pi**2 * u * weight * inside, comm=world)
 
-error = world.allreduce(np.abs(found - u).max(initial=0.0), MPI.MAX)
+error = world.allreduce(np.abs(U - u).max(initial=0.0), MPI.MAX)
 if world.rank == 0:
     print(info)
     print(f"largest error: {error:.2e}, converged: {info.converged}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: Maximum number of bytes of a file. A result of 75,000 ranks has 14 MB, and a file may contain several results.
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 #: Maximum seconds to wait until a program opens a pipe for writing.
 WRITER_S = 1.0
 #: Characters that act on a terminal or cannot be encoded: control characters except tab and newline, line and
@@ -33,7 +33,7 @@ class UnreadableError(OSError):
 def read_text(path: str | Path, *, errors: str = "strict") -> str:
     """Return the text of a file, without a byte order mark.
 
-    Raise an OSError for a path that is not a regular file or pipe, or that has more than MOST_BYTES. Raise an
+    Raise an OSError for a path that is not a regular file or pipe, or that has more than MAX_BYTES. Raise an
     UnreadableError for bytes that are not UTF-8, unless `errors` replaces these bytes.
     """
     data = read_bytes(path)
@@ -45,7 +45,7 @@ def read_text(path: str | Path, *, errors: str = "strict") -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the bytes of a regular file or of a pipe, at most MOST_BYTES.
+    """Return the bytes of a regular file or of a pipe, at most MAX_BYTES.
 
     Raise an OSError for a pipe to which no program writes, instead of waiting for a writer.
     """
@@ -53,8 +53,8 @@ def read_bytes(path: str | Path) -> bytes:
         if stat.S_ISFIFO(mode):
             return _limited(chain([_first(file)], _chunks(file)))
         size = os.fstat(file).st_size
-        if size > MOST_BYTES:
-            raise UnreadableError(f"it has {size} bytes, but mxpeak reads at most {MOST_BYTES}")
+        if size > MAX_BYTES:
+            raise UnreadableError(f"it has {size} bytes, but mxpeak reads at most {MAX_BYTES}")
         return _limited(_chunks(file))
 
 
@@ -105,15 +105,15 @@ def _chunks(file: int) -> Iterator[bytes]:
 
 
 def _limited(chunks: Iterable[bytes]) -> bytes:
-    """Join the chunks of a file; raise an UnreadableError after MOST_BYTES.
+    """Join the chunks of a file; raise an UnreadableError after MAX_BYTES.
 
     The limit is checked here, because files in /proc are longer than their recorded size.
     """
     whole = bytearray()
     for chunk in chunks:
         whole += chunk
-        if len(whole) > MOST_BYTES:
-            raise UnreadableError(f"it has more than {MOST_BYTES} bytes, the most that mxpeak reads")
+        if len(whole) > MAX_BYTES:
+            raise UnreadableError(f"it has more than {MAX_BYTES} bytes, the most that mxpeak reads")
     return bytes(whole)
 
 

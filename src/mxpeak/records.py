@@ -102,8 +102,8 @@ def read_json(text: str | bytes) -> Any:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")
-    if text.count("{") + text.count("[") > MOST_CONTAINERS or text.count(",") > MOST_ITEMS:
-        raise ValueError(f"it has more than {MOST_CONTAINERS} arrays and objects, or more than {MOST_ITEMS} items")
+    if text.count("{") + text.count("[") > MAX_CONTAINERS or text.count(",") > MAX_ITEMS:
+        raise ValueError(f"it has more than {MAX_CONTAINERS} arrays and objects, or more than {MAX_ITEMS} items")
     try:
         content = json.loads(
             text, parse_constant=_reject_constant, parse_int=_integer, parse_float=_real, object_pairs_hook=_object
@@ -116,12 +116,12 @@ def read_json(text: str | bytes) -> Any:
 
 #: Maximum numbers of containers in a JSON text, and of items in all containers. A text with these numbers needs less
 #: than 500 MB.
-MOST_CONTAINERS, MOST_ITEMS = 1_000_000, 4_000_000
+MAX_CONTAINERS, MAX_ITEMS = 1_000_000, 4_000_000
 #: Maximum nesting depth of arrays and objects; result files have nine levels.
 DEEPEST = 50
 TOO_DEEP = "its brackets are nested too deeply"
 #: Largest unsigned integer of 64 bits.
-MOST_INTEGER = 2**64 - 1
+MAX_INTEGER = 2**64 - 1
 
 
 def _reject_constant(word: str) -> Any:
@@ -129,7 +129,7 @@ def _reject_constant(word: str) -> Any:
 
 
 def _integer(digits: str) -> int:
-    if len(digits) > 20 or abs(value := int(digits)) > MOST_INTEGER:
+    if len(digits) > 20 or abs(value := int(digits)) > MAX_INTEGER:
         raise ValueError(f"{digits[:20]}… is an integer of more than 64 bits")
     return value
 

@@ -61,7 +61,7 @@ class StepRow:
 
 
 class StepRows:
-    """The rows in the table of steps of one computation, at most `MOST_ROWS`.
+    """The rows in the table of steps of one computation, at most `MAX_ROWS`.
 
     When the table is full, every second row is dropped, and from then on, half as many steps are recorded. A row
     contains totals, so each row includes the time of the dropped rows before it.
@@ -76,7 +76,7 @@ class StepRows:
         if self._count % self._stride == 0:
             self.kept.append(StepRow.of(step.index, step.elapsed_s, step.done_flops, phases))
         self._count += 1
-        if len(self.kept) >= MOST_ROWS:
+        if len(self.kept) >= MAX_ROWS:
             del self.kept[1::2]
             self._stride *= 2
 
@@ -134,10 +134,10 @@ HOST = HostClock()
 #: The name of the phase that measures the time in which the device computes.
 DEVICE = "device"
 #: Maximum number of spans whose marks have not been read.
-MOST_WAITING = 4096
+MAX_WAITING = 4096
 #: Maximum number of rows per computation, default maximum number of events in a timeline, and maximum number of long
 #: spans.
-MOST_ROWS, MOST_EVENTS, MOST_LONG = 200, 500_000, 100_000
+MAX_ROWS, MAX_EVENTS, MAX_LONG_SPANS = 200, 500_000, 100_000
 
 
 class Observer(Protocol):
@@ -217,7 +217,7 @@ class Spans:
     _rows: StepRows = field(default_factory=StepRows)
     _last: tuple[int, float] = (0, 0.0)
     _stepped_s: float = 0.0
-    _most_events: int = MOST_EVENTS
+    _max_events: int = MAX_EVENTS
     _start: Any = 0.0
     _busy: list[tuple[float, float]] = field(default_factory=list)
     _busy_until: float = 0.0
@@ -258,14 +258,14 @@ class Spans:
             return
         self._waiting.append((name, outer, begin, end))
         self._ended += 1
-        for _ in range(2 if len(self._waiting) > MOST_WAITING else 0):  # so old that reading does not wait
+        for _ in range(2 if len(self._waiting) > MAX_WAITING else 0):  # so old that reading does not wait
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, outer: str, begin: Any, end: Any) -> None:
         """Add the time between two marks to a phase, and record the span if events are recorded or if it is long."""
         time_s = self.stopwatch.seconds(begin, end)
         self.known_phases[name].time_s += time_s
-        long = time_s >= self.long_s and self.computations > 0 and len(self.long_spans) < MOST_LONG
+        long = time_s >= self.long_s and self.computations > 0 and len(self.long_spans) < MAX_LONG_SPANS
         if self.events is None and name not in self.on_device and not long:
             return
         at = self.stopwatch.seconds(self._start, begin)
@@ -285,7 +285,7 @@ class Spans:
 
     def _note(self, name: str, begin: float, end: float, lane: str = "compute") -> None:
         """Append an event to the timeline, unless the maximum number of events is reached."""
-        if self.events is not None and len(self.events) < self._most_events:
+        if self.events is not None and len(self.events) < self._max_events:
             self.events.append(SpanEvent(name, begin, end, lane))
 
     def _look_up(self, waiting: int = 0) -> None:
@@ -315,9 +315,9 @@ class Spans:
         """Return the rows in the table of steps; after the end, the last row is that of the complete computation."""
         return self._rows.kept
 
-    def record(self, max_events: int = MOST_EVENTS) -> float:
+    def record(self, max_events: int = MAX_EVENTS) -> float:
         """Start to record spans as events, at most `max_events`, and return the current time of the clock."""
-        self.events, self._most_events = [], max_events
+        self.events, self._max_events = [], max_events
         self.started, self._start = self.clock(), self.stopwatch.mark()
         return self.started
 

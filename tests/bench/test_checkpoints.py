@@ -45,7 +45,7 @@ def keep(folder: Path, number: int, P: int = 2, Q: int = 3, only: Any = None, **
             write_part(folder / SLOTS[number % 2], part, rng.standard_normal(part.shape))
 
 
-def found(folder: Path, ranks: int = 4) -> list[tuple[Checkpoint, list[str]]]:
+def newest_of(folder: Path, ranks: int = 4) -> list[tuple[Checkpoint, list[str]]]:
     """What each of several ranks finds."""
     return run_ranks(ranks, lambda comm: newest(folder, RECORD, comm))
 
@@ -69,7 +69,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a part is missing": (lambda slot: (slot / "0-2").unlink(), "0-2: No such file"),
     "the first part is missing": (lambda slot: (slot / "0-0").unlink(), "0-0 is missing"),
     "two parts change places": (
-        lambda slot: [(slot / one).rename(slot / to) for one, to in (("0-1", "x"), ("1-1", "0-1"), ("x", "1-1"))],
+        lambda slot: [(slot / source).rename(slot / to) for source, to in (("0-1", "x"), ("1-1", "0-1"), ("x", "1-1"))],
         "1-1: it contains the part of process 0,1",
     ),
     "a part of another step": (lambda slot: keep(slot.parent, 4, only=(1, 0), steps=5), "its steps is 5, but 4 in 0-0"),
@@ -130,11 +130,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_all_ranks_use_the_other_slot_and_say_why(tmp_path: Path, name: str) -> None:
     keep(tmp_path, 3)
     keep(tmp_path, 4)
-    assert [(one.first.number, wrong) for one, wrong in found(tmp_path)] == [(4, [])] * 4
+    assert [(resume.first.number, wrong) for resume, wrong in newest_of(tmp_path)] == [(4, [])] * 4
     damage, says = DAMAGES[name]
     damage(tmp_path / "a")
-    for one, wrong in found(tmp_path):
-        assert (one.first.number, one.slot.name) == (3, "b")
+    for resume, wrong in newest_of(tmp_path):
+        assert (resume.first.number, resume.slot.name) == (3, "b")
         (text,) = wrong
         assert says in text
 
@@ -145,16 +145,16 @@ def test_the_times_are_those_of_the_slowest_rank_and_the_notes_the_largest(tmp_p
         tmp_path, 5, only=(1, 0), elapsed_s=9.0, unix=60.0, notes={"blocks": [float("nan")] * STEPS, "singular": [3.0]}
     )
     for ranks in (1, 4, 9):
-        for one, _ in found(tmp_path, ranks):
-            assert (one.elapsed_s, one.unix) == (9.0, 60.0)
-            assert one.notes["singular"] == [3.0]
-            assert np.isnan(one.notes["blocks"]).all()
+        for resume, _ in newest_of(tmp_path, ranks):
+            assert (resume.elapsed_s, resume.unix) == (9.0, 60.0)
+            assert resume.notes["singular"] == [3.0]
+            assert np.isnan(resume.notes["blocks"]).all()
 
 
 def test_parts_of_a_larger_grid_that_was_used_before_do_no_harm(tmp_path: Path) -> None:
     for number, shape in ((1, (2, 3)), (2, (2, 3)), (3, (1, 2)), (4, (1, 2))):
         keep(tmp_path, number, *shape)
-        for one, wrong in found(tmp_path, 2):
+        for one, wrong in newest_of(tmp_path, 2):
             assert (one.first.number, one.first.P * one.first.Q, wrong) == (number, shape[0] * shape[1], [])
 
 
@@ -191,7 +191,7 @@ def test_two_damaged_slots_are_an_error_that_names_both(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"no intact checkpoint: .*a/1-1: its header .*b/0-1: its header .*to start again"
     ):
-        found(tmp_path, 1)
+        newest_of(tmp_path, 1)
 
 
 def test_every_option_that_names_a_path_is_marked() -> None:

@@ -29,21 +29,21 @@ def phases(benchmark: Any, config: Any, grid: tuple[int, int]) -> dict[str, Any]
 @on_grids
 def test_hpl_updates_solves_and_substitutes_with_the_right_hand_side_as_a_column(grid: tuple[int, int]) -> None:
     config = HplConfig(n=(N,), nb=(NB,), grid=(grid,), threads=1, warmup="none")
-    found = phases(hpl, config, grid)
-    assert found["gemm"]["flops"] == sum(2.0 * m * (m + 1) * jb for jb, m in STEPS)
+    phase = phases(hpl, config, grid)
+    assert phase["gemm"]["flops"] == sum(2.0 * m * (m + 1) * jb for jb, m in STEPS)
     # After the row swaps all process rows have the same rows of U, and each solves with them.
-    assert found["trsm"]["flops"] == grid[0] * sum(jb**2 * (m + 1.0) for jb, m in STEPS)
-    assert found["ptrsv"]["flops"] == pytest.approx(float(N) ** 2, rel=1e-15)
+    assert phase["trsm"]["flops"] == grid[0] * sum(jb**2 * (m + 1.0) for jb, m in STEPS)
+    assert phase["ptrsv"]["flops"] == pytest.approx(float(N) ** 2, rel=1e-15)
 
 
 @on_grids
 def test_hpl_mxp_updates_without_it_and_refines_with_whole_matrices(grid: tuple[int, int]) -> None:
     config = HplMxpConfig(n=(N,), nb=(NB,), grid=(grid,), threads=1, warmup="none", precision=("fp32",))
-    found = phases(hpl_mxp, config, grid)
+    phase = phases(hpl_mxp, config, grid)
     ranks = grid[0] * grid[1]
-    assert found["gemm"]["flops"] == sum(2.0 * m**2 * jb for jb, m in STEPS)
-    assert found["trsm"]["flops"] == sum(2.0 * jb**2 * m for jb, m in STEPS)
-    assert found["factor"]["flops"] == pytest.approx(sum(2 / 3 * jb**3 for jb, _ in STEPS), rel=1e-12)
+    assert phase["gemm"]["flops"] == sum(2.0 * m**2 * jb for jb, m in STEPS)
+    assert phase["trsm"]["flops"] == sum(2.0 * jb**2 * m for jb, m in STEPS)
+    assert phase["factor"]["flops"] == pytest.approx(sum(2 / 3 * jb**3 for jb, _ in STEPS), rel=1e-12)
     # Each call is one of L and U, or of A; the first residual is b, as x = 0.
-    assert found["ptrsv"]["flops"] == 2.0 * N**2 * found["ptrsv"]["calls"] / ranks
-    assert found["matvec"]["flops"] == 2.0 * N**2 * (found["matvec"]["calls"] / ranks - 1)
+    assert phase["ptrsv"]["flops"] == 2.0 * N**2 * phase["ptrsv"]["calls"] / ranks
+    assert phase["matvec"]["flops"] == 2.0 * N**2 * (phase["matvec"]["calls"] / ranks - 1)

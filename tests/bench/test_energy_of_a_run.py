@@ -151,14 +151,16 @@ def test_a_second_die_without_its_first_die_is_the_reason_for_no_energy(monkeypa
 # --- HPG-MxP ----------------------------------------------------------------------------------------------------
 
 
-def sparse_run(**asked: Any) -> Any:
+def sparse_run(**settings: Any) -> Any:
     config = HpgMxpConfig(
-        nx=16, ny=16, nz=16, rt=0.2, iterations=20, restart=10, warmup="none", threads=1, kernels="host", **asked
+        nx=16, ny=16, nz=16, rt=0.2, iterations=20, restart=10, warmup="none", threads=1, kernels="host", **settings
     )
-    known: list[Any] = []
-    result = hpg_mxp.run(config, Solo(), benchmark="hpg-mxp", on_sample=lambda so_far: known.append(so_far()))[0]
+    partial_results: list[Any] = []
+    result = hpg_mxp.run(
+        config, Solo(), benchmark="hpg-mxp", on_sample=lambda so_far: partial_results.append(so_far())
+    )[0]
     VALIDATOR.validate(json.loads(json.dumps(document([result]), allow_nan=False)))
-    return result, known
+    return result, partial_results
 
 
 def test_the_energies_of_mixed_and_double_solves_are_compared_per_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +184,14 @@ def test_the_energies_of_mixed_and_double_solves_are_compared_per_iteration(monk
 @pytest.mark.parametrize("solver", ["mixed", "double"])
 def test_a_standalone_solver_records_its_samples_and_its_energy(monkeypatch: pytest.MonkeyPatch, solver: str) -> None:
     monkeypatch.setattr(harness, "processors", lambda: [Grows(perf_counter)])
-    result, known = sparse_run(run_type=solver, repeat=2)
+    result, partial_results = sparse_run(run_type=solver, repeat=2)
     energy, figures = result.telemetry["energy"], result.result
     assert "double_energy" not in result.telemetry
     assert energy["seconds"] == pytest.approx(figures["time_s"])
     rate = figures["raw_rate_flops" if solver == "mixed" else "double_rate_flops"]
     assert energy["gflops_per_watt"] == pytest.approx(rate / energy["watts"] / 1e9)
-    assert len(known) == len(result.samples_s) >= 2
-    last = known[-1]
+    assert len(partial_results) == len(result.samples_s) >= 2
+    last = partial_results[-1]
     assert last.samples_s == result.samples_s
     finished = last.telemetry["aborted"]["finished"]
     assert (finished["solves"], finished["passed"]) == (len(result.samples_s), None)

@@ -40,10 +40,10 @@ def blocks(section: str) -> dict[str, str]:
     """The Python blocks of a section, by the file that is named before each, or by number."""
     text = re.split(r"^## ", GUIDE, flags=re.MULTILINE)
     (body,) = (part for part in text if part.startswith(f"{section}\n"))
-    found: dict[str, str] = {}
+    code_of: dict[str, str] = {}
     for named, code in re.findall(r"(?:^`([\w/.]+)`[^\n]*:\n\n)?^```python\n(.*?)^```", body, re.DOTALL | re.MULTILINE):
-        found[named or str(len(found))] = code
-    return found
+        code_of[named or str(len(code_of))] = code
+    return code_of
 
 
 @pytest.fixture(autouse=True)
@@ -196,9 +196,9 @@ def test_people_see_it_as_any_other_benchmark(triad: None, capsys: pytest.Captur
 def test_its_ranks_agree_and_a_wrong_sum_of_one_fails_on_all(triad: None, monkeypatch: pytest.MonkeyPatch) -> None:
     run, Config = import_module("triad.run").run, import_module("triad.config").TriadConfig
     config = Config(n=100, repeat=4, threads=1)
-    for found in run_ranks(3, lambda comm: run(config, comm)):
-        assert [one.status for one in found] == ["valid"]
-        assert found[0].problem == {"n": 100, "ranks": 3}
+    for results in run_ranks(3, lambda comm: run(config, comm)):
+        assert [one.status for one in results] == ["valid"]
+        assert results[0].problem == {"n": 100, "ranks": 3}
     exact = HostKernels.add_scaled
 
     def wrong(self: Any, y: Any, factor: float, x: Any) -> None:
@@ -206,7 +206,7 @@ def test_its_ranks_agree_and_a_wrong_sum_of_one_fails_on_all(triad: None, monkey
         y[-1] = 0.0
 
     monkeypatch.setattr(HostKernels, "add_scaled", wrong)
-    assert [found[0].status for found in run_ranks(3, lambda comm: run(config, comm))] == ["invalid"] * 3
+    assert [results[0].status for results in run_ranks(3, lambda comm: run(config, comm))] == ["invalid"] * 3
 
 
 def test_a_package_registers_a_verb(
@@ -255,10 +255,10 @@ def test_the_generator_is_solved_on_ranks_and_the_rules_do_not_name_it() -> None
     (code,) = blocks("A generator").values()
     exec(code, {})
     config = HplMxpConfig(n=(61,), nb=(8,), generator=("log-n",), threads=1, warmup="none")
-    for (found,) in run_ranks(4, lambda comm: run_hpl_mxp(config, comm)):
-        assert (found.status, found.problem["generator"]) == ("valid", "log-n")
-        assert [one["rule"] for one in found.rules["violations"]] == ["generator"]
-        assert found.rules["violations"][0]["text"].startswith("log-n: it is not in the rules")
+    for (result,) in run_ranks(4, lambda comm: run_hpl_mxp(config, comm)):
+        assert (result.status, result.problem["generator"]) == ("valid", "log-n")
+        assert [one["rule"] for one in result.rules["violations"]] == ["generator"]
+        assert result.rules["violations"][0]["text"].startswith("log-n: it is not in the rules")
 
 
 def test_the_broadcast_carries_panels_on_ranks() -> None:
@@ -275,13 +275,13 @@ def test_the_kernel_is_the_same_on_every_backend(backend: str) -> None:
     files = blocks("A kernel")
     paths = {"reference": "reference", "host": "host/lu", "torch": "torch/lu"}
     assert list(files) == [f"kernels/{path}/lu.py" for path in ("contract", *paths.values())]
-    made: dict[str, Any] = {"np": np, "Vector": Any}
-    exec(files["kernels/contract/lu.py"], made)
-    assert made["distance"].__doc__.startswith("max |x_i - y_i|")
-    exec(files[f"kernels/{paths[backend]}/lu.py"], made)
+    namespace: dict[str, Any] = {"np": np, "Vector": Any}
+    exec(files["kernels/contract/lu.py"], namespace)
+    assert namespace["distance"].__doc__.startswith("max |x_i - y_i|")
+    exec(files[f"kernels/{paths[backend]}/lu.py"], namespace)
     x, y = (np.random.default_rng(seed).random(101) for seed in (1, 2))
     mine = [pytest.importorskip("torch").from_numpy(v) for v in (x, y)] if backend == "torch" else [x, y]
-    assert made["distance"](None, *mine) == np.abs(x - y).max()
+    assert namespace["distance"](None, *mine) == np.abs(x - y).max()
 
 
 def with_additions(source: str, file: str, additions: list[tuple[str, ...]]) -> str:

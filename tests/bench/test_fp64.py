@@ -101,10 +101,10 @@ def test_few_bits_are_a_warning_and_the_check_fails(monkeypatch: pytest.MonkeyPa
 def test_native_products_in_an_emulated_run_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library emulates the test products of 128 rows, and none of the updates, which have at most 86."""
     result = run_with(below(100, by_residues(55)), monkeypatch)
-    found = result.result["fp64_emulation"]
-    assert found["products"] == found["native_products"] > 0
+    emulation = result.result["fp64_emulation"]
+    assert emulation["products"] == emulation["native_products"] > 0
     assert codes(result) == {"fp64-fallback"}
-    assert f"0 of {found['products']} checked products were emulated" in verdict(result)
+    assert f"0 of {emulation['products']} checked products were emulated" in verdict(result)
 
 
 def test_mxp_in_fp64_states_the_arithmetic_of_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_ranks_with_different_arithmetic_are_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "explicit", "error"),
+    ("actual", "wanted", "explicit", "error"),
     [
         (Arithmetic(0, 2), "native", True, None),
         (Arithmetic(2, 2, 55), "native", False, None),
@@ -173,13 +173,13 @@ def test_ranks_with_different_arithmetic_are_a_warning() -> None:
     ],
 )
 def test_an_arithmetic_that_was_not_requested_is_an_error(
-    found: Arithmetic, wanted: str, explicit: bool, error: type[Exception] | None
+    actual: Arithmetic, wanted: str, explicit: bool, error: type[Exception] | None
 ) -> None:
     if error is None:
-        check_request(found, wanted, explicit=explicit)
+        check_request(actual, wanted, explicit=explicit)
     else:
         with pytest.raises(error, match=f"--fp64 {wanted}"):
-            check_request(found, wanted, explicit=explicit)
+            check_request(actual, wanted, explicit=explicit)
 
 
 def test_native_switches_the_variable_off_only_if_it_was_given() -> None:
@@ -235,10 +235,10 @@ def test_mxpeak_emulates_on_every_backend(kernels: str, P: int, Q: int) -> None:
     assert result.status == "valid"
     assert result.validation["residual"] < 1.0
     assert result.result["fp64"] == result.result["limit"]["fp64"] == "emulated"
-    found = result.result["fp64_emulation"]
-    assert (found["scheme"], found["requested_by"]) == ("Ozaki II of mxpeak", "--fp64 emulated")
-    assert (found["bits"], found["ranks"], found["native_products"]) == (None, P * Q, 0)
-    assert found["products"] >= -(-n // NB) - 1
+    emulation = result.result["fp64_emulation"]
+    assert (emulation["scheme"], emulation["requested_by"]) == ("Ozaki II of mxpeak", "--fp64 emulated")
+    assert (emulation["bits"], emulation["ranks"], emulation["native_products"]) == (None, P * Q, 0)
+    assert emulation["products"] >= -(-n // NB) - 1
     assert "FP64 EMULATED (Ozaki II of mxpeak, bits chosen per product)" in verdict(result)
     assert not codes(result)
 

@@ -69,17 +69,17 @@ class OnRank:
         self.comm, self.kernels, self.order = comm, HostKernels(threads).sparse, order
         storage = "rows" if order in ("natural", "surface_last") else storage
         self.box = Box.of(comm.rank, shape, grid)
-        made = replace(form(storage), symmetric=symmetric)
+        rounded = replace(form(storage), symmetric=symmetric)
         stencil = weights(nonsymmetric=nonsymmetric)
-        self.made: StencilProblem = make_stencil(
-            self.kernels, comm, self.box.levels(4), [made], order, stencil, Spans()
+        self.problem: StencilProblem = make_stencil(
+            self.kernels, comm, self.box.levels(4), [rounded], order, stencil, Spans()
         )
-        self.top = self.made.hierarchies[0].top
+        self.top = self.problem.hierarchies[0].top
         self.cycle = partial(cycle, self.top)
 
     def system(self, preconditioned: bool = True) -> CgSystem:
         precondition = self.cycle if preconditioned else None
-        return CgSystem(self.kernels, self.comm, self.top.A, self.made.b, precondition, Spans())
+        return CgSystem(self.kernels, self.comm, self.top.A, self.problem.b, precondition, Spans())
 
     def symmetry(self) -> Symmetry:
         return symmetry_test(self.kernels, self.comm, self.top.A, self.cycle)
@@ -117,10 +117,10 @@ def test_the_natural_order_is_the_reference(
     def body(rank: OnRank) -> tuple[float, Spectral]:
         return solved(max_steps=50)(rank)[0].residual, rank.spectral()
 
-    found, spectral = on_ranks(body, cube(16), grid, order="natural")
+    actual, spectral = on_ranks(body, cube(16), grid, order="natural")
     # The last of the 50 steps are below the rounding of the first: from there on the order of sums is seen, in the
     # second digit.  At 104³ on one rank, where the residual is 4.99963e-08, all six digits are HPCG's.
-    assert found == pytest.approx(residual, rel=0.05)
+    assert actual == pytest.approx(residual, rel=0.05)
     assert spectral == Spectral(unpreconditioned, preconditioned)
 
 
@@ -148,7 +148,7 @@ def test_the_large_diagonal_is_that_of_the_finest_matrix_alone(storage: str) -> 
         level.A.multiply(x, after)
         added = 26.0 * (factors[new_to_old] - 1.0) * A.own(x)
         assert np.allclose(after - before, added, rtol=1e-12, atol=1e-8)  # 1e-8: 27 roundings of terms below 3e8
-        assert np.array_equal(b, rank.made.b * factors[new_to_old])
+        assert np.array_equal(b, rank.problem.b * factors[new_to_old])
 
     run_ranks(2, lambda comm: body(OnRank(comm, (8, 16, 8), (1, 1, 2), storage=storage)))
 
@@ -158,15 +158,15 @@ def test_the_large_diagonal_is_that_of_the_finest_matrix_alone(storage: str) -> 
 )
 def test_the_first_nine_rows_of_the_matrix_are_found_wherever_they_are(shape: Triple, grid: Triple) -> None:
     size = grid[0] * grid[1] * grid[2]
-    found = []
+    numbers = []
     for rank in range(size):
         box = Box.of(rank, shape, grid)
         for row, number in special_rows(box):
             local = row % box.nx, row // box.nx % box.ny, row // (box.nx * box.ny)
             x, y, z = (at + first for at, first in zip(local, box.origin))
             assert (z * box.gny + y) * box.gnx + x == number
-            found.append(number)
-    assert sorted(found) == list(range(9))
+            numbers.append(number)
+    assert sorted(numbers) == list(range(9))
 
 
 # --- symmetry ---------------------------------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def test_a_second_solve_with_the_same_system_is_the_first_one_again() -> None:
 
 
 def run(comm: Any = None, observers: Sequence[Any] = (), **config: Any) -> Result:
-    asked = {"nx": 16, "rt": 0.0, "threads": 1, "warmup": "none", "storage": "sell", **config}
-    return hpcg.run(HpcgConfig(**asked), comm or Solo(), observers=observers)[0]
+    settings = {"nx": 16, "rt": 0.0, "threads": 1, "warmup": "none", "storage": "sell", **config}
+    return hpcg.run(HpcgConfig(**settings), comm or Solo(), observers=observers)[0]
 
 
 @pytest.fixture(scope="module")
@@ -290,17 +290,17 @@ def test_the_rating_credits_fifty_iterations_a_set_and_a_tenth_of_the_set_up() -
 
 
 def test_what_the_sets_come_to_is_known_after_each() -> None:
-    known: list[Result] = []
-    asked = HpcgConfig(nx=16, rt=0.2, threads=1, warmup="none", storage="sell")
-    result = hpcg.run(asked, Solo(), benchmark="hpcg", on_sample=lambda by_then: known.append(by_then()))[0]
-    jsonschema.Draft202012Validator(SCHEMA).validate(document(known, several=True))
-    finished = [one.telemetry["aborted"]["finished"] for one in known]
+    partial_results: list[Result] = []
+    config = HpcgConfig(nx=16, rt=0.2, threads=1, warmup="none", storage="sell")
+    result = hpcg.run(config, Solo(), benchmark="hpcg", on_sample=lambda by_then: partial_results.append(by_then()))[0]
+    jsonschema.Draft202012Validator(SCHEMA).validate(document(partial_results, several=True))
+    finished = [one.telemetry["aborted"]["finished"] for one in partial_results]
     assert [one["solves"] for one in finished] == list(range(1, result.result["sets"] + 1))
-    assert (known[-1].status, known[-1].samples_s) == ("aborted", result.samples_s)
+    assert (partial_results[-1].status, partial_results[-1].samples_s) == ("aborted", result.samples_s)
     assert finished[-1]["rate_flops"] == result.result["rate_flops"]
     assert finished[-1]["passed"]
-    assert f"{len(finished)} solve" in verdict(known[-1])
-    assert "the validation passed" in verdict(known[-1])
+    assert f"{len(finished)} solve" in verdict(partial_results[-1])
+    assert "the validation passed" in verdict(partial_results[-1])
 
 
 def test_the_phases_share_the_time_and_multigrid_is_its_parts(plain: Result) -> None:
@@ -334,11 +334,11 @@ def test_the_natural_order_takes_the_references_iterations() -> None:
 
 
 def test_every_rank_has_the_same_result_of_a_run() -> None:
-    found = run_ranks(2, lambda comm: run(comm))
-    assert found[0] == found[1]
-    assert found[0].passed
-    assert found[0].problem["rows"] == 2 * 16**3
-    assert found[0].phases["halo"]["calls"] > 0
+    results = run_ranks(2, lambda comm: run(comm))
+    assert results[0] == results[1]
+    assert results[0].passed
+    assert results[0].problem["rows"] == 2 * 16**3
+    assert results[0].phases["halo"]["calls"] > 0
 
 
 def test_a_target_that_set_up_puts_out_of_reach_stops_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ def test_rt_is_obeyed() -> None:
 
 def test_repeat_is_the_least_number_of_sets_and_a_run_that_fails_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(rt=0.0, repeat=3).result["sets"] == 3
-    monkeypatch.setattr(hpcg, "MOST", 20)
+    monkeypatch.setattr(hpcg, "MAX_STEPS", 20)
     assert run(rt=0.0, repeat=3).result["sets"] == 1
 
 
@@ -382,7 +382,7 @@ def test_a_preconditioner_that_is_not_symmetric_fails(monkeypatch: pytest.Monkey
 
 
 def test_a_residual_that_is_not_reached_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hpcg, "MOST", 20)
+    monkeypatch.setattr(hpcg, "MAX_STEPS", 20)
     failed = run(rt=60.0)
     assert failed.status == "invalid"
     assert failed.result["sets"] == 1  # it is not measured any longer

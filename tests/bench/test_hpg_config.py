@@ -336,20 +336,20 @@ def test_explore_takes_boxes_that_the_rules_do_not():
 
 def test_memory_is_the_formula():
     box, rows = Box(16, 16, 16), 16**3
-    one = HierarchySize((8, 4), 8, basis=3)
-    parts = memory_need(box, [one])
+    hierarchy = HierarchySize((8, 4), 8, basis=3)
+    parts = memory_need(box, [hierarchy])
     assert parts["matrix"] == 27 * (rows * 12 + rows // 8 * 8)
     assert parts["vectors"] == 3 * 8 * (rows + rows // 8) + 5 * 8 * rows
     assert parts["halo"] == 0
     assert parts["basis"] == 3 * 8 * rows
     assert parts["setup"] == 12 * 27 * rows
     assert parts["total"] == parts["matrix"] + parts["vectors"] + parts["setup"]
-    assert memory_need(box, [replace(one, basis_bytes=2)])["basis"] == (3 * 2 + 8) * rows, "and one vector more"
-    apart = memory_need(box, [replace(one, points_apart=True)])
+    assert memory_need(box, [replace(hierarchy, basis_bytes=2)])["basis"] == (3 * 2 + 8) * rows, "and one vector more"
+    apart = memory_need(box, [replace(hierarchy, points_apart=True)])
     assert 27 * apart["matrix"] == 29 * parts["matrix"]
-    joined = memory_need(box, [replace(one, joined=True)])
+    joined = memory_need(box, [replace(hierarchy, joined=True)])
     assert joined["setup"] == (12 + 132) * 27 * rows, "in one piece"
-    large = memory_need(Box(256, 256, 256), [replace(one, joined=True)])
+    large = memory_need(Box(256, 256, 256), [replace(hierarchy, joined=True)])
     assert large["setup"] == (12 + 8 + 4) * 27 * 256**3
 
 
@@ -437,12 +437,12 @@ def test_nodes_with_more_ranks_hold_smaller_boxes():
 @pytest.mark.parametrize("smoother", ["coloured", "natural"])
 def test_the_reference_iterations_copy_points_whatever_order_the_sweeps_are_asked_for(smoother: str):
     """They take rows as they stand."""
-    asked = list[Any]()
+    requests = list[Any]()
 
     def box(kinds: Any) -> Box:
-        asked.extend(kinds)
+        requests.extend(kinds)
         return Box(16, 16, 16)
 
     config = HpcgConfig(nx=16, smoother=smoother, storage="packed", quick=True)
     Hpcg(cast(Any, SimpleNamespace(config=config, comm=Solo(), kernels=SimpleNamespace(sparse=None), box=box)))
-    assert [{one.points_apart for one in kind} for kind in asked] == [{True}, {smoother == "natural"}]
+    assert [{one.points_apart for one in kind} for kind in requests] == [{True}, {smoother == "natural"}]

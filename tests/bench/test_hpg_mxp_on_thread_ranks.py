@@ -62,7 +62,7 @@ SPLITS = [(1, 1, 1), (1, 2, 1), (1, 1, 4), (2, 2, 2)]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for the limit, which is not looked at here."""
-    monkeypatch.setattr(limits, "MOST_S", 0.0)
+    monkeypatch.setattr(limits, "MAX_S", 0.0)
 
 
 # --- the solver -------------------------------------------------------------------------------------------------
@@ -73,16 +73,16 @@ def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool) -> 
     """Double takes the oracle's steps, mixed nearly so, x is 1, all ranks agree; both's numbers of steps."""
     storage = "rows" if kind in ("natural", "surface_last") else "sell"
     forms = [replace(DOUBLE, storage=storage), mixed_form("bf16", storage=storage)]
-    everybody = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms, kind, nonsymmetric))
-    assert all(found == everybody[0] for found in everybody), "every rank gets the same numbers"
-    double, mixed = everybody[0]
+    solves_of = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms, kind, nonsymmetric))
+    assert all(outcome == solves_of[0] for outcome in solves_of), "every rank gets the same numbers"
+    double, mixed = solves_of[0]
     problem = oracle(shape, grid, kind, nonsymmetric)
     wanted = solve_oracle(problem, problem.levels[0].A, TOLERANCE)
     agree(double.solve.estimates, wanted.estimates)
     agree(double.solve.history, wanted.history)
-    for found in everybody[0]:
-        assert found.solve.outcome == Outcome.SOLVED
-        assert found.max_error <= error_bound(shape, found.solve.residual, nonsymmetric)
+    for outcome in solves_of[0]:
+        assert outcome.solve.outcome == Outcome.SOLVED
+        assert outcome.max_error <= error_bound(shape, outcome.solve.residual, nonsymmetric)
     assert abs(mixed.solve.cycles[0] - double.solve.cycles[0]) <= 1
     assert len(mixed.solve.cycles) == len(double.solve.cycles) + 1, "one more for what fp32 leaves"
     return double.solve.steps, mixed.solve.steps
@@ -131,23 +131,23 @@ def test_more_ranks_cost_some_steps_and_not_many() -> None:
 @pytest.mark.parametrize("grid", [(1, 1, 2), (2, 1, 1)])
 def test_reference_kernels_take_these_steps_too(grid: Triple) -> None:
     shape: Triple = tuple(8 * p for p in grid)  # type: ignore[assignment]
-    (found, *_) = run_ranks(
+    (solves, *_) = run_ranks(
         2, lambda comm: solved(comm, shape, grid, [DOUBLE], tolerance=1e-3, kernels=ReferenceSparse())
     )
     problem = oracle(shape, grid)
     wanted = solve_oracle(problem, problem.levels[0].A, 1e-3)
-    agree(found[0].solve.estimates, wanted.estimates)
-    agree(found[0].solve.history, wanted.history)
+    agree(solves[0].solve.estimates, wanted.estimates)
+    agree(solves[0].solve.history, wanted.history)
 
 
 @pytest.mark.parametrize(("culprit", "bad"), [(0, math.nan), (2, math.inf)])
 def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: int, bad: float) -> None:
     def body(comm: Communicator) -> tuple[Any, ...]:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 3))
-        made = make_stencil(kernels, comm, box.levels(LEVELS), [mixed_form("bf16")], "greedy", weights(), Spans())
+        problem = make_stencil(kernels, comm, box.levels(LEVELS), [mixed_form("bf16")], "greedy", weights(), Spans())
         if comm.rank == culprit:
-            made.b[17] = bad
-        system = system_of(kernels, comm, made, made.hierarchies[0], 30)
+            problem.b[17] = bad
+        system = system_of(kernels, comm, problem, problem.hierarchies[0], 30)
         done = gmres_ir(system, system.norm_of_b(), restart=30, max_steps=300, tolerance=TOLERANCE)
         return done.outcome, done.steps
 
@@ -160,15 +160,15 @@ def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
     def body(comm: Communicator) -> tuple[Any, Any]:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 2))
         forms = [mixed_form("bf16", storage="ell")]
-        made = make_stencil(kernels, comm, box.levels(LEVELS), forms, "greedy", weights(), Spans())
+        problem = make_stencil(kernels, comm, box.levels(LEVELS), forms, "greedy", weights(), Spans())
 
         def solve() -> Any:
-            made.hierarchies[0].clear()
-            system = system_of(kernels, comm, made, made.hierarchies[0], 30)
+            problem.hierarchies[0].clear()
+            system = system_of(kernels, comm, problem, problem.hierarchies[0], 30)
             return gmres_ir(system, system.norm_of_b(), restart=30, max_steps=300, tolerance=TOLERANCE)
 
         first = solve()
-        for level in made.levels(0):
+        for level in problem.levels(0):
             level.x[:] = math.nan
         return first, solve()
 
@@ -211,11 +211,11 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
     assert set(between) == {"compressed double", "fp32"}
     p, penalty = result.problem, {"compressed double": 1.0, "fp32": result.validation["penalty"]}
     box = Box(p["nx"], p["ny"], p["nz"], p["npx"], p["npy"], p["npz"])
-    for name, one in between.items():
-        flops = one["solves"] * hpg_mxp_flops(stencil_levels(box), [4])["total"]
-        assert one["rate_flops"] == pytest.approx(penalty[name] * flops / one["time_s"], rel=8 * U)
-        assert one["speedup"] == pytest.approx(figures["rate_flops"] / one["rate_flops"], rel=8 * U)
-        assert one["over_double"] == pytest.approx(one["rate_flops"] / figures["double_rate_flops"], rel=8 * U)
+    for name, solver in between.items():
+        flops = solver["solves"] * hpg_mxp_flops(stencil_levels(box), [4])["total"]
+        assert solver["rate_flops"] == pytest.approx(penalty[name] * flops / solver["time_s"], rel=8 * U)
+        assert solver["speedup"] == pytest.approx(figures["rate_flops"] / solver["rate_flops"], rel=8 * U)
+        assert solver["over_double"] == pytest.approx(solver["rate_flops"] / figures["double_rate_flops"], rel=8 * U)
     lines = verdict(result, verbose=True).splitlines()
     assert sum("times double with the same stored values" in line for line in lines) == 1
 
@@ -223,7 +223,7 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
 def test_what_stands_beside_the_speed_up_is_not_always_measured() -> None:
     others = ({"krylov_precision": name} for name in ("fp64", "bf16"))
     for values in ({"rt": 0.0}, {"quick": True}, {"precision": "fp64"}, *others):
-        asked = {
+        settings = {
             "rt": 0.01,
             "iterations": 2,
             "threshold": 1e-3,
@@ -232,7 +232,7 @@ def test_what_stands_beside_the_speed_up_is_not_always_measured() -> None:
             "nx": 16,
             **values,
         }
-        assert set(measured(1, **asked).result["between"]) == ({"fp32"} if "precision" in values else set())
+        assert set(measured(1, **settings).result["between"]) == ({"fp32"} if "precision" in values else set())
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -383,9 +383,9 @@ def test_an_iteration_is_one_step_and_300_are_300() -> None:
 def test_every_timed_solve_begins_with_zero_and_a_cycle_before_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Any] = []
 
-    def watched(*args: Any, **asked: Any) -> Any:
-        done = gmres_ir(*args, **asked)
-        if asked["tolerance"] == 0.0 and asked["restart"] == 6:  # not the first use of everything
+    def watched(*args: Any, **options: Any) -> Any:
+        done = gmres_ir(*args, **options)
+        if options["tolerance"] == 0.0 and options["restart"] == 6:  # not the first use of everything
             timed.append(done)
         return done
 
@@ -487,10 +487,10 @@ def test_the_fullscale_validation_is_on_all_ranks() -> None:
 
 def test_both_validations_are_those_of_separate_runs() -> None:
     """The standard one is of boxes on one rank, the other of all three ranks; the first determines the penalty."""
-    asked: dict[str, Any] = {"iterations": 2, "validation_ranks": 1}
-    both = measured(3, validation="both", **asked)
+    settings: dict[str, Any] = {"iterations": 2, "validation_ranks": 1}
+    both = measured(3, validation="both", **settings)
     check_result(both)
-    standard, fullscale = (measured(3, validation=kind, **asked).validation for kind in ("standard", "fullscale"))
+    standard, fullscale = (measured(3, validation=kind, **settings).validation for kind in ("standard", "fullscale"))
     assert {**both.validation, "fullscale": None} == standard
     assert {**both.validation["fullscale"], "fullscale": None} == fullscale
     assert (standard["ranks"], fullscale["ranks"]) == (1, 3)
@@ -524,8 +524,8 @@ def test_validation_ranks_of_a_node_are_all_ranks_here() -> None:
 
 def test_a_failed_fullscale_validation_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 12 iterations at most, one rank reaches 1e-3 and three ranks do not, at 1e-5 neither."""
-    monkeypatch.setattr(bench, "MOST", 5)
-    monkeypatch.setattr(bench, "MOST_IR", 1)
+    monkeypatch.setattr(bench, "MAX_STEPS", 5)
+    monkeypatch.setattr(bench, "MAX_FULLSCALE_STEPS", 1)
     result = measured(2, iterations=2, validation="both", validation_ranks=1, threshold=3e-3)
     assert result.validation["double_residual"] <= 3e-3
     assert result.validation["fullscale"]["passed"] is False
@@ -608,7 +608,7 @@ def test_without_an_optimization_a_run_takes_the_same_steps(
 
 
 def test_fullscale_asks_of_the_mixed_solver_what_double_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "MOST", 5)
+    monkeypatch.setattr(bench, "MAX_STEPS", 5)
     result = measured(iterations=2, validation="fullscale")
     check = result.validation
     assert result.passed
@@ -619,7 +619,7 @@ def test_fullscale_asks_of_the_mixed_solver_what_double_reached(monkeypatch: pyt
 
 
 def test_standard_fails_where_double_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "MOST", 5)
+    monkeypatch.setattr(bench, "MAX_STEPS", 5)
     check_failed(measured(2, iterations=2), Outcome.NOT_CONVERGED)
 
 
@@ -637,10 +637,10 @@ def with_values(monkeypatch: pytest.MonkeyPatch, change: Callable[[Communicator,
     make = SparseBench.make
 
     def changed(self: SparseBench, box: Box, forms: Any, stencil: Any, comm: Communicator) -> Any:
-        made = make(self, box, forms, stencil, comm)
+        problem = make(self, box, forms, stencil, comm)
         if comm is self.comm:
-            change(comm, made)
-        return made
+            change(comm, problem)
+        return problem
 
     monkeypatch.setattr(SparseBench, "make", changed)
 
@@ -678,13 +678,15 @@ def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: 
 
 def test_what_the_mixed_solves_come_to_is_known_after_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "time", Clock())
-    known: list[Result] = []
+    partial_results: list[Result] = []
     asked = HpgMxpConfig(nx=8, mode="explore", rt=0.75, iterations=7, storage="sell", threads=1)
-    result = bench.run(asked, Solo(), benchmark="hpg-mxp", on_sample=lambda by_then: known.append(by_then()))[0]
-    for one in known:
-        VALIDATOR.validate(json.loads(json.dumps(document([one]), allow_nan=False)))
-    finished = [one.telemetry["aborted"]["finished"] for one in known]
-    assert [one["solves"] for one in finished] == list(range(1, result.result["solves"] + 1)) == [1, 2, 3]
-    assert (known[-1].status, known[-1].samples_s) == ("aborted", result.samples_s)
+    result = bench.run(asked, Solo(), benchmark="hpg-mxp", on_sample=lambda by_then: partial_results.append(by_then()))[
+        0
+    ]
+    for partial in partial_results:
+        VALIDATOR.validate(json.loads(json.dumps(document([partial]), allow_nan=False)))
+    finished = [partial.telemetry["aborted"]["finished"] for partial in partial_results]
+    assert [partial["solves"] for partial in finished] == list(range(1, result.result["solves"] + 1)) == [1, 2, 3]
+    assert (partial_results[-1].status, partial_results[-1].samples_s) == ("aborted", result.samples_s)
     assert finished[-1]["rate_flops"] == result.result["rate_flops"]
     assert finished[-1]["passed"]

@@ -220,10 +220,10 @@ def test_every_rule_that_a_run_breaks_is_named(values: dict[str, Any], rules: li
 
 
 def test_a_rule_says_what_was_found_and_what_it_asks_for() -> None:
-    (one,) = foreseen(HpgMxpConfig(**GOOD), 60.0, "sell")
-    assert one.text == "--rt is 60 s, but the rules require 1800 s"
-    (one,) = foreseen(HpgMxpConfig(**{**GOOD, "threshold": 1e-6}), 1800.0, "sell")
-    assert one.text == "--threshold 1e-06 is above 1e-9"
+    (violation,) = foreseen(HpgMxpConfig(**GOOD), 60.0, "sell")
+    assert violation.text == "--rt is 60 s, but the rules require 1800 s"
+    (violation,) = foreseen(HpgMxpConfig(**{**GOOD, "threshold": 1e-6}), 1800.0, "sell")
+    assert violation.text == "--threshold 1e-06 is above 1e-9"
 
 
 @pytest.mark.parametrize(("used", "rules"), [(63, ["memory"]), (64, []), (200, [])])

@@ -107,11 +107,11 @@ def solve(
 
     results = run_ranks(shape[0] * shape[1], body)
     whole, LU, x = np.full((n, n), np.nan), np.full((n, n), np.nan), np.full(n, np.nan)
-    for A, before, mine, done, eta, proof, singular, condition, factor in results:
+    for A, before, x_local, done, eta, proof, singular, condition, factor in results:
         rows = [A.rows.to_global(il) for il in range(A.rows.local_size)]
         cols = [A.cols.to_global(jl) for jl in range(A.cols.local_size)]
         whole[np.ix_(rows, cols)], LU[np.ix_(rows, cols)] = before, A.local
-        x[cols] = mine
+        x[cols] = x_local
         first = results[0]
         assert done.by_step() == first[3].by_step() or np.isnan(done.residual), "all ranks must take the same branches"
         assert (eta, proof, singular, condition, factor) == first[4:] or np.isnan(eta)
@@ -122,14 +122,14 @@ def solve(
 @cache
 def dense(name: str, n: int, **more: Any) -> tuple[Any, Any]:
     """A and b entry by entry from their definition, in fp64."""
-    made = generator(name, n, **more)
-    A = np.array([[made.entries.value(i, j) for j in range(n)] for i in range(n)]).reshape(n, n)
-    if made.row_sum is not None:
+    system = generator(name, n, **more)
+    A = np.array([[system.entries.value(i, j) for j in range(n)] for i in range(n)]).reshape(n, n)
+    if system.row_sum is not None:
         np.fill_diagonal(A, 0.0)
-        np.fill_diagonal(A, made.row_sum * np.abs(A).sum(axis=1))
-    elif made.diagonal is not None:
-        np.fill_diagonal(A, made.diagonal)
-    return A, np.array([made.right_side.value(i, 0) for i in range(n)])
+        np.fill_diagonal(A, system.row_sum * np.abs(A).sum(axis=1))
+    elif system.diagonal is not None:
+        np.fill_diagonal(A, system.diagonal)
+    return A, np.array([system.right_side.value(i, 0) for i in range(n)])
 
 
 def factors(LU: Any) -> tuple[Any, Any]:
@@ -147,28 +147,28 @@ def test_every_grid_factors_and_solves_the_same_system(n: int, nb: int) -> None:
     check_solved(solve(n, nb, (2, 3), make=ReferenceKernels), A, b)
 
 
-def check_solved(found: Solved, A: Any, b: Any) -> None:
+def check_solved(solved: Solved, A: Any, b: Any) -> None:
     """A as generated, A = L U to fp32's rounding, and A x = b to fp64's."""
     n = len(b)
-    assert np.array_equal(found.A, A.astype(np.float32))
-    L, U = factors(found.LU)
+    assert np.array_equal(solved.A, A.astype(np.float32))
+    L, U = factors(solved.LU)
     # Each entry of A is the sum of at most n products, each rounded in FP32, and A itself was rounded once.
     assert np.abs(A - L @ U).max() <= (n + 2) * 2.0**-24 * (np.abs(L) @ np.abs(U)).max()
-    assert found.singular == 0
-    assert found.done.outcome == Outcome.SOLVED
-    assert found.eta <= 1.0
-    assert found.proof.passed
-    scale = np.abs(A).sum(axis=1).max() * np.abs(found.x).max() + np.abs(b).max()
-    assert np.abs(b - A @ found.x).max() <= 16 * n * 2.0**-53 * scale
+    assert solved.singular == 0
+    assert solved.done.outcome == Outcome.SOLVED
+    assert solved.eta <= 1.0
+    assert solved.proof.passed
+    scale = np.abs(A).sum(axis=1).max() * np.abs(solved.x).max() + np.abs(b).max()
+    assert np.abs(b - A @ solved.x).max() <= 16 * n * 2.0**-53 * scale
 
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_every_precision_refines_to_fp64_and_is_proven(low: str) -> None:
-    found = solve(211, 16, (2, 3), low)
-    assert found.done.outcome == Outcome.SOLVED
-    assert found.eta <= 1.0
-    assert found.proof.passed
-    L, U = factors(found.LU)
+    solved = solve(211, 16, (2, 3), low)
+    assert solved.done.outcome == Outcome.SOLVED
+    assert solved.eta <= 1.0
+    assert solved.proof.passed
+    L, U = factors(solved.LU)
     A, _ = dense("sqrt-n", 211)
     u = format_of(low).u + (212 * 2.0**-24 if low != "fp64" else 212 * 2.0**-53)
     assert np.abs(A - L @ U).max() <= 2.5 * u * (np.abs(L) @ np.abs(U)).max()  # two operands of relative error u each
@@ -183,13 +183,13 @@ def test_every_generator_makes_the_same_system_on_every_grid(name: str) -> None:
     A, b = dense(name, n)
     at = GENERATORS.index(name)
     for shape in (GRIDS[0], GRIDS[1 + at % 4]):  # one rank, and one of the others by turns
-        found = solve(n, nb, shape, name=name)
+        solved = solve(n, nb, shape, name=name)
         # Gaussian numbers come from logarithms and cosines that libraries round differently, in the last place.
-        assert np.abs(found.A - A.astype(np.float32)).max() <= 2.0**-23 * np.abs(A).max()
-        assert found.done.outcome == Outcome.SOLVED
-        assert found.proof.passed
-        scale = np.abs(A).sum(axis=1).max() * np.abs(found.x).max() + np.abs(b).max()
-        assert np.abs(b - A @ found.x).max() <= 16 * n * 2.0**-53 * scale
+        assert np.abs(solved.A - A.astype(np.float32)).max() <= 2.0**-23 * np.abs(A).max()
+        assert solved.done.outcome == Outcome.SOLVED
+        assert solved.proof.passed
+        scale = np.abs(A).sum(axis=1).max() * np.abs(solved.x).max() + np.abs(b).max()
+        assert np.abs(b - A @ solved.x).max() <= 16 * n * 2.0**-53 * scale
 
 
 @pytest.mark.parametrize(("name", "n"), [("fasi-higham", 97), ("icl", 97), ("sqrt-n", 97), ("sqrt-n", 23)])
@@ -201,7 +201,7 @@ def test_steps_without_the_factors_are_those_of_gmres_until_the_check_passes(nam
         assert found == (expected if expected <= most else None)
 
 
-def steps_without_factors(name: str, n: int, shape: tuple[int, int], most: int) -> int | None:
+def steps_without_factors(name: str, n: int, shape: tuple[int, int], limit: int) -> int | None:
     """What every rank finds."""
 
     def body(comm: Any) -> int | None:
@@ -213,7 +213,7 @@ def steps_without_factors(name: str, n: int, shape: tuple[int, int], most: int) 
         system.store(A)
         mxp = MxpSystem(system, A, 1.0, kernels, Spans())
         mxp.A_inf = mxp.equations.max_abs(system.row_sums())
-        return unpreconditioned_steps(system, mxp, most, 16.0)
+        return unpreconditioned_steps(system, mxp, limit, 16.0)
 
     (found,) = set(run_ranks(shape[0] * shape[1], body))
     return found
@@ -236,14 +236,14 @@ def test_what_only_orders_the_work_changes_nothing_beyond_rounding(options: dict
 @pytest.mark.parametrize("method", ["gmres", "classical"])
 @pytest.mark.parametrize("scaling", [False, True])
 def test_balancing_and_both_refinements_reach_the_same_solution(method: str, scaling: bool) -> None:
-    found = solve(127, 8, (2, 2), "fp16", method=method, scaling=scaling)
+    solved = solve(127, 8, (2, 2), "fp16", method=method, scaling=scaling)
     A, b = dense("sqrt-n", 127)
-    assert found.done.outcome == Outcome.SOLVED
-    assert found.proof.passed
+    assert solved.done.outcome == Outcome.SOLVED
+    assert solved.proof.passed
     # eta <= 1 bounds the relative error by n·u times the condition number
     assert (
-        np.abs(found.x - np.linalg.solve(A, b)).max()
-        <= 127 * 2.0**-53 * np.linalg.cond(A, np.inf) * np.abs(found.x).max()
+        np.abs(solved.x - np.linalg.solve(A, b)).max()
+        <= 127 * 2.0**-53 * np.linalg.cond(A, np.inf) * np.abs(solved.x).max()
     )
 
 
@@ -254,20 +254,22 @@ def test_a_short_restart_only_costs_steps() -> None:
 
 
 def test_the_history_ends_with_the_error_that_the_check_finds() -> None:
-    found = solve(127, 16, (2, 2), "bf16")
-    assert len(found.done.by_step()) == found.done.steps + 1
-    assert found.done.by_step()[-1] == found.done.residual == found.eta
-    assert found.done.by_step()[0] > 1e6 * found.eta
+    solved = solve(127, 16, (2, 2), "bf16")
+    assert len(solved.done.by_step()) == solved.done.steps + 1
+    assert solved.done.by_step()[-1] == solved.done.residual == solved.eta
+    assert solved.done.by_step()[0] > 1e6 * solved.eta
 
 
 def test_the_difficulty_is_what_dense_linear_algebra_says() -> None:
-    found = solve(211, 16, (2, 3), difficulty=True)
+    solved = solve(211, 16, (2, 3), difficulty=True)
     A, _ = dense("sqrt-n", 211)
     true = np.linalg.cond(A, np.inf)
-    assert found.condition is not None
-    assert 0.3 * true <= found.condition <= 1.001 * true  # Hager's estimator is a lower bound, mostly within a factor 3
-    assert found.factor is not None
-    assert abs(found.factor - 3**-0.5 / 0.625) < 0.1  # the circular law: radius sqrt(n/3) around 0.625·sqrt(n)
+    assert solved.condition is not None
+    assert (
+        0.3 * true <= solved.condition <= 1.001 * true
+    )  # Hager's estimator is a lower bound, mostly within a factor 3
+    assert solved.factor is not None
+    assert abs(solved.factor - 3**-0.5 / 0.625) < 0.1  # the circular law: radius sqrt(n/3) around 0.625·sqrt(n)
     dominant = solve(211, 16, (1, 1), name="dominant-n", difficulty=True)
     assert dominant.factor is not None
     assert dominant.factor < 0.1
@@ -336,8 +338,8 @@ def test_the_proof_allows_what_rounding_explains_and_no_more() -> None:
     n, nb, u_32, u_64 = 61, 8, 2.0**-24, 2.0**-53
     formats = {"fp16": (2.0**-11, 2.0**-24), "bf16": (2.0**-8, 2.0**-133), "fp32": (0.0, 0.0)}
     for (low, (u, q)), name in product(formats.items(), ("sqrt-n", "fasi-higham")):
-        found = solve(n, nb, (2, 2), low, name)
-        L, U = np.tril(found.LU, -1), np.triu(found.LU)
+        solved = solve(n, nb, (2, 2), low, name)
+        L, U = np.tril(solved.LU, -1), np.triu(solved.LU)
         t = (U**2).sum(axis=1)
         if name == "fasi-higham":  # equal entries err alike
             s, roundings = (abs(L) @ np.sqrt(t)) ** 2, (nb**2 + (n / nb) ** 2) / 3
@@ -348,9 +350,9 @@ def test_the_proof_allows_what_rounding_explains_and_no_more() -> None:
         for k in range(PROBES):
             v = np.zeros(n)
             ReferenceKernels().signs(v, BlockCyclic(n, nb, 0, 1), 77 + k)
-            bounds.append(SIGMAS * np.sqrt(variance.sum()) / np.linalg.norm(found.A @ v))
-        nearest = min(bounds, key=lambda bound: abs(bound - found.proof.bound))  # of the probe with the largest error
-        assert found.proof.bound == pytest.approx(nearest, rel=1e-5), (low, name)  # A here is rounded to fp32
+            bounds.append(SIGMAS * np.sqrt(variance.sum()) / np.linalg.norm(solved.A @ v))
+        nearest = min(bounds, key=lambda bound: abs(bound - solved.proof.bound))  # of the probe with the largest error
+        assert solved.proof.bound == pytest.approx(nearest, rel=1e-5), (low, name)  # A here is rounded to fp32
 
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
@@ -396,12 +398,12 @@ def test_the_proof_is_not_fooled_by_factors_that_fit_other_vectors() -> None:
     def forge(A: Any, kernels: Any) -> None:
         n = A.rows.n
         matrix, _ = dense("fasi-higham", n)
-        known = []
+        drawn = []
         for k in range(3):
             v = kernels.xp.zeros(n)
             kernels.signs(v, A.cols, 12345 + k)
-            known.append(v)
-        V = np.array(known).T
+            drawn.append(v)
+        V = np.array(drawn).T
         L, U = np.eye(n), np.triu(matrix)
         W = U @ V
         for i in range(3, n):

@@ -35,14 +35,14 @@ def solved(shape: tuple[int, int] = (1, 1), n: int = 97, nb: int = 8, **settings
 @pytest.mark.parametrize("pivoting", ["butterfly", "partial"])
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16", "fp16"])
 def test_every_grid_solves_and_proves_the_same_factors(pivoting: str, precision: str) -> None:
-    found = [solved(shape, pivoting=pivoting, precision=(precision,)) for shape in GRIDS]
-    for result in found:
+    results = [solved(shape, pivoting=pivoting, precision=(precision,)) for shape in GRIDS]
+    for result in results:
         VALIDATOR.validate(document([result]))
         assert result.status == "valid"
         assert result.validation["lu_proof"]["passed"]
-        assert abs(result.validation["iterations"] - found[0].validation["iterations"]) <= 1
+        assert abs(result.validation["iterations"] - results[0].validation["iterations"]) <= 1
         # the factors differ by the rounding of fp32 sums, which the growth shows in its largest entry
-        assert result.problem["growth"] == pytest.approx(found[0].problem["growth"], rel=97 * 2.0**-24)
+        assert result.problem["growth"] == pytest.approx(results[0].problem["growth"], rel=97 * 2.0**-24)
         assert result.rules["admissible"]
 
 
@@ -83,10 +83,10 @@ def test_the_kernels_of_devices_solve_the_same_system(ranks: int, pivoting: str)
     }
     config = HplMxpConfig(n=(97,), nb=(8,), P=(ranks,), Q=(1,), **wanted)
     results: list[list[Result]] = run_ranks(ranks, lambda comm: hpl_mxp.run(config, comm, origins={}))
-    found, host = results[0][0], solved((ranks, 1), pivoting=pivoting, precision=("bf16",))
-    assert found.status == "valid"
-    assert found.problem["growth"] == pytest.approx(host.problem["growth"], rel=97 * 2.0**-24)
-    assert abs(found.validation["iterations"] - host.validation["iterations"]) <= 1
+    result, host = results[0][0], solved((ranks, 1), pivoting=pivoting, precision=("bf16",))
+    assert result.status == "valid"
+    assert result.problem["growth"] == pytest.approx(host.problem["growth"], rel=97 * 2.0**-24)
+    assert abs(result.validation["iterations"] - host.validation["iterations"]) <= 1
 
 
 def test_a_missing_proof_is_found_after_a_wrong_transformation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,31 +101,31 @@ def test_a_missing_proof_is_found_after_a_wrong_transformation(monkeypatch: pyte
 
 @pytest.mark.parametrize("pivoting", ["butterfly", "partial"])
 def test_the_report_states_the_pivoting_its_time_and_the_rules(pivoting: str) -> None:
-    found = solved((1, 2), pivoting=pivoting)
-    assert found.problem["pivoting"] == pivoting
-    assert found.problem["butterfly_depth"] == (2 if pivoting == "butterfly" else None)
+    result = solved((1, 2), pivoting=pivoting)
+    assert result.problem["pivoting"] == pivoting
+    assert result.problem["butterfly_depth"] == (2 if pivoting == "butterfly" else None)
     names = ("butterfly",) if pivoting == "butterfly" else ("rfact", "laswp")
-    assert found.result["pivoting_time_s"] == sum(found.phases[name]["max_s"] for name in names) > 0.0
-    assert found.result["pivoting_time_s"] < found.result["lu_time_s"], "it is part of the timed factorization"
-    (remark,) = found.rules["remarks"]
+    assert result.result["pivoting_time_s"] == sum(result.phases[name]["max_s"] for name in names) > 0.0
+    assert result.result["pivoting_time_s"] < result.result["lu_time_s"], "it is part of the timed factorization"
+    (remark,) = result.rules["remarks"]
     assert remark["covered"] == (pivoting == "partial")
     method = {"butterfly": "random butterflies of depth 2", "partial": "partial pivoting"}[pivoting]
     own = io.StringIO()
-    MxpText(own, {}, datetime.now(UTC)).case(found)
-    page, algorithm = html_report(document([found])), submission(found, [], "HPL-MxP.out")["algorithm"]
-    for text in (verdict(found), own.getvalue(), algorithm):
+    MxpText(own, {}, datetime.now(UTC)).case(result)
+    page, algorithm = html_report(document([result])), submission(result, [], "HPL-MxP.out")["algorithm"]
+    for text in (verdict(result), own.getvalue(), algorithm):
         assert method in text
-    for text in (verdict(found), own.getvalue(), page):
+    for text in (verdict(result), own.getvalue(), page):
         assert remark["text"] in text
     assert ("without pivoting" in algorithm) == (pivoting == "butterfly")
 
 
 def test_without_pivoting_nothing_is_added() -> None:
-    found = solved()
-    assert (found.problem["pivoting"], found.problem["butterfly_depth"]) == ("none", None)
-    assert found.result["pivoting_time_s"] == 0.0
-    assert "remarks" not in found.rules
-    assert "without pivoting" in submission(found, [], "HPL-MxP.out")["algorithm"]
+    result = solved()
+    assert (result.problem["pivoting"], result.problem["butterfly_depth"]) == ("none", None)
+    assert result.result["pivoting_time_s"] == 0.0
+    assert "remarks" not in result.rules
+    assert "without pivoting" in submission(result, [], "HPL-MxP.out")["algorithm"]
 
 
 def test_a_small_diagonal_is_stable_only_with_row_swaps() -> None:
@@ -158,10 +158,10 @@ def test_impossible_settings_are_refused_with_advice(settings: dict[str, Any], t
 
 
 def test_checksums_watch_the_transformed_matrix() -> None:
-    found = solved((2, 2), 211, 8, pivoting="butterfly", abft=True)
-    assert found.status == "valid"
-    assert found.telemetry["abft"]["checks"] > 0
-    assert found.telemetry["abft"]["found"] == 0
+    result = solved((2, 2), 211, 8, pivoting="butterfly", abft=True)
+    assert result.status == "valid"
+    assert result.telemetry["abft"]["checks"] > 0
+    assert result.telemetry["abft"]["found"] == 0
 
 
 def test_the_solution_is_that_of_the_untransformed_system() -> None:

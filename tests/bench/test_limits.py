@@ -45,31 +45,31 @@ def dgemm(before: float, after: float | None, **reached: float) -> Limit:
 
 def test_a_burst_at_the_beginning_is_not_the_limit():
     times = iter([0.1] * 4 + [0.2] * 100)  # 0.4 seconds at twice the speed that is sustained
-    found = reading(lambda: next(times), 10.0, lambda rate: 2.0, limits.LEAST_S)
+    found = reading(lambda: next(times), 10.0, lambda rate: 2.0, limits.MIN_S)
     assert (found.rate, found.burst) == (10.0 / 0.2, 10.0 / 0.1)
     assert found.took_s == pytest.approx(1.0)
 
 
 def test_a_hiccup_does_not_move_a_reading():
     times = iter([0.05] * 12 + [0.2] + [0.05] * 100)
-    assert reading(lambda: next(times), 1.0, lambda rate: 2.0, limits.LEAST_S).rate == pytest.approx(20.0)
+    assert reading(lambda: next(times), 1.0, lambda rate: 2.0, limits.MIN_S).rate == pytest.approx(20.0)
 
 
 def test_the_first_samples_count_only_if_there_are_no_others():
     times = iter([5.0, 1.0, 1.0])
-    assert reading(lambda: next(times), 6.0, lambda rate: 0.0, limits.LEAST_S).rate == 6.0
+    assert reading(lambda: next(times), 6.0, lambda rate: 0.0, limits.MIN_S).rate == 6.0
 
 
 def test_a_reading_lasts_a_few_percent_of_its_run_within_bounds():
     assert length(0.001, 1.0) == pytest.approx(0.01)  # of a run that is over before a burst would be
     assert length(1.0, 1.0) == 1.0
-    assert length(1.0, limits.READ_LEAST_S) == limits.READ_LEAST_S
+    assert length(1.0, limits.READ_MIN_S) == limits.READ_MIN_S
     assert length(100.0, 1.0) == pytest.approx(3.0)
-    assert length(3600.0, 1.0) == limits.MOST_S
+    assert length(3600.0, 1.0) == limits.MAX_S
 
 
 def test_the_length_of_a_reading_follows_the_rate_that_it_finds():
-    found = reading(lambda: 0.1, 50.0, lambda rate: 25e3 / rate, limits.LEAST_S)  # 500 per second: a run of 50 seconds
+    found = reading(lambda: 0.1, 50.0, lambda rate: 25e3 / rate, limits.MIN_S)  # 500 per second: a run of 50 seconds
     assert found.took_s == pytest.approx(1.5)
 
 
@@ -103,21 +103,21 @@ def test_a_reading_serves_the_next_cases_of_a_series_while_it_is_fresh(clock: Si
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Replace the readings of GEMM by ones that last a second, and list what is asked for."""
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def measured(self: Any, grid: Any, probed: Any, run_s: Any) -> Reading:
-        asked.append(probed)
+        requests.append(probed)
         return Reading(1e12, 2e12, 1.0, limits.time.monotonic())
 
     monkeypatch.setattr("mxpeak.bench.lu.LuBench._gemm_reading", measured)
-    return asked
+    return requests
 
 
 def test_a_sweep_does_not_measure_the_limit_for_every_case(monkeypatch: pytest.MonkeyPatch):
-    asked = counted(monkeypatch)
+    requests = counted(monkeypatch)
     results = hpl.run(HplConfig(n=(32, 33, 34, 35), nb=(8,), bcast=("1ringM", "long"), threads=1), Solo())
     assert len(results) == 8
-    assert len(asked) == 2, "before the first case and after the last"
+    assert len(requests) == 2, "before the first case and after the last"
     found = [one.result["limit"] for one in results]
     assert [one["before"] for one in found] == [1e12] * 8
     assert [one["after"] for one in found] == [None] * 7 + [1e12]
@@ -175,7 +175,7 @@ def test_caches_are_those_of_all_nodes(monkeypatch: pytest.MonkeyPatch):
     large = {"nodes": 1, "l3_bytes": 2**30}
     assert uncached_bytes(large, 1e12, 2, on_gpu=False) == 2 * 2 * 2**30 // 2
     assert uncached_bytes(large, 2**31, 2, on_gpu=False) == 2**31 // 4 // 2, "a quarter of the memory at most"
-    assert uncached_bytes({"nodes": 1}, 1e12, 1, on_gpu=False) == limits.LEAST_BYTES
+    assert uncached_bytes({"nodes": 1}, 1e12, 1, on_gpu=False) == limits.MIN_BYTES
 
 
 # --- runs -------------------------------------------------------------------------------------------------------
@@ -189,23 +189,23 @@ def runs(ranks: int, **values: Any) -> Iterator[Result]:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_run_has_both_readings_and_no_share_above_one(ranks: int):
-    for found in runs(ranks):
-        limit = found.result["limit"]
+    for result in runs(ranks):
+        limit = result.result["limit"]
         assert limit["rate"] == limit["rate_flops"] >= max(limit["before"], limit["after"], limit["reached"]["rate"])
         assert limit["burst"] >= max(limit["before"], limit["after"])
-        assert found.result["fraction_of_limit"] == found.result["rate_flops"] / limit["rate"] <= 1.0
-        VALIDATOR.validate(json.loads(json.dumps(document([found]))))
+        assert result.result["fraction_of_limit"] == result.result["rate_flops"] / limit["rate"] <= 1.0
+        VALIDATOR.validate(json.loads(json.dumps(document([result]))))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_gemm_phase_of_a_run_is_part_of_its_limit(monkeypatch: pytest.MonkeyPatch, ranks: int):
     monkeypatch.setattr("mxpeak.bench.lu.LuBench._gemm_reading", lambda *asked: Reading(1.0, 1.0, 1.0, 0.0))
-    for found in runs(ranks, repeat=3):
-        gemm, limit = found.phases["gemm"], found.result["limit"]
+    for result in runs(ranks, repeat=3):
+        gemm, limit = result.phases["gemm"], result.result["limit"]
         assert limit["rate"] >= gemm["flops"] / gemm["max_s"]
-        assert limit["rate"] >= found.result["rate_flops"]
+        assert limit["rate"] >= result.result["rate_flops"]
         assert limit["reached"]["name"] in ("gemm", "run")
-        assert "drift" in [one.code for one in found.warnings]
+        assert "drift" in [one.code for one in result.warnings]
 
 
 def test_without_a_warm_up_there_is_no_limit():
@@ -251,7 +251,7 @@ def test_a_solver_in_memory_is_compared_with_memory(
     monkeypatch: pytest.MonkeyPatch, l3: int, values: int, held: int, reads: str
 ):
     monkeypatch.setattr(limits, "core_groups", lambda **asked: [[0]])
-    monkeypatch.setattr(limits, "LEAST_BYTES", 0)
+    monkeypatch.setattr(limits, "MIN_BYTES", 0)
     monkeypatch.setattr(sparse, "ROW", 10)
     kernels = HostKernels(1)
     bench = SimpleNamespace(

@@ -117,12 +117,12 @@ def test_sweeps_go_row_by_row_also_while_the_halo_travels_and_the_pattern_is_not
     def body(comm: Communicator) -> tuple[int, Array]:
         kernels, block = KERNELS["host"](), distribute(comm, A if comm.rank == 0 else None)
         kind = "natural" if storage == "rows" else "levels"
-        made = make_general(kernels, comm, block, [Form(("fp64",), "fp64", storage)], kind, Spans())
+        problem = make_general(kernels, comm, block, [Form(("fp64",), "fp64", storage)], kind, Spans())
         order = kernels.order(localized(kernels, comm, block)[0], kind)
-        matrix, swept = made.hierarchies[0].outer, np.empty(block.n)
+        matrix, swept = problem.hierarchies[0].outer, np.empty(block.n)
         whole = matrix.halo_vector()
         matrix.own(whole)[:] = x[block.first : block.first + block.n][order.new_to_old]
-        matrix.relax(made.b, whole)
+        matrix.relax(problem.b, whole)
         swept[order.new_to_old] = matrix.own(whole)
         return block.first, swept
 

@@ -38,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time for the limit, which is not looked at here."""
-    monkeypatch.setattr(limits, "MOST_S", 0.0)
+    monkeypatch.setattr(limits, "MAX_S", 0.0)
 
 
 def measured(path: str, ranks: int = 1, **values: Any) -> Result:

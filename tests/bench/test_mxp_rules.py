@@ -104,11 +104,11 @@ def test_the_default_system_takes_many_times_what_the_rules_allow_and_at_any_siz
 
 @pytest.mark.parametrize("name", ["sqrt-n", "gaussian", "ddd"])
 def test_the_diagonal_that_is_judged_is_the_one_that_is_generated(name: str):
-    made, wanted = generator(name, 4000), case(generator=name)
-    if made.row_sum is not None:
-        assert made.row_sum == pytest.approx(diagonal_scale(wanted), rel=1e-3)  # 1/sqrt(n) or 1/sqrt(n-1)
+    system, wanted = generator(name, 4000), case(generator=name)
+    if system.row_sum is not None:
+        assert system.row_sum == pytest.approx(diagonal_scale(wanted), rel=1e-3)  # 1/sqrt(n) or 1/sqrt(n-1)
     else:
-        assert made.diagonal == pytest.approx(diagonal_scale(wanted) * math.sqrt(4000))
+        assert system.diagonal == pytest.approx(diagonal_scale(wanted) * math.sqrt(4000))
 
 
 def test_a_larger_matrix_of_the_same_kind_is_easier_because_the_check_is_scaled_by_n():
@@ -237,15 +237,15 @@ def test_the_generators_of_the_rules_are_admissible_and_the_others_name_them(nam
 
 
 def test_a_system_that_needs_no_lu_says_how_few_steps_and_which_scale_needs_one():
-    (one,) = foreseen(case(n=1000, diagonal_scale=1.0))
-    assert one.rule == "lu-needed"
-    assert one.text == (
+    (violation,) = foreseen(case(n=1000, diagonal_scale=1.0))
+    assert violation.rule == "lu-needed"
+    assert violation.text == (
         "at N = 1000 GMRES without the factors reduces the residual by rho = 0.577 per step and converges in "
         "about 43; mxpeak requires a system that needs more than 50; with the default --diagonal-scale, 0.625, "
         "it takes about 177"
     )
-    assert "lu-needed" in [one.rule for one in foreseen(case(generator="icl"))]
-    assert "lu-needed" in [one.rule for one in foreseen(case(generator="dominant-n"))]
+    assert "lu-needed" in [violation.rule for violation in foreseen(case(generator="icl"))]
+    assert "lu-needed" in [violation.rule for violation in foreseen(case(generator="dominant-n"))]
 
 
 def test_an_lu_that_grew_too_far_is_not_stable_without_pivoting():
@@ -257,10 +257,10 @@ def test_an_lu_that_grew_too_far_is_not_stable_without_pivoting():
 
 def test_fasi_higham_needs_no_lu_and_its_run_says_after_how_many_steps():
     wanted = case(generator="fasi-higham")
-    (one,) = foreseen(wanted)
-    assert one.rule == "lu-needed"
-    assert "GMRES without the factors passes the check in 12 to 23 steps" in one.text
-    assert one.text.endswith("use --generator sqrt-n, ddd or gaussian")
+    (violation,) = foreseen(wanted)
+    assert violation.rule == "lu-needed"
+    assert "GMRES without the factors passes the check in 12 to 23 steps" in violation.text
+    assert violation.text.endswith("use --generator sqrt-n, ddd or gaussian")
     good: dict[str, Any] = {"iterations": 3, "residual": 0.5, "passed": True, "proof_passed": True}
     (found,) = violations(wanted, **good, unpreconditioned_steps=13)
     assert found.rule == "lu-needed"

@@ -43,12 +43,12 @@ def test_every_rank_stops_before_anything_runs_where_a_node_grid_lies_on_two_nod
 
     def body(comm: Any) -> list[str]:
         go_there(comm)
-        said = []
+        errors = []
         for start in (bench.run, bench.dry_run):
             with pytest.raises(UsageError) as refused:
                 start(config, comm)
-            said.append(str(refused.value))
-        return said
+            errors.append(str(refused.value))
+        return errors
 
     for said in run_ranks(4, body):
         assert all("ranks 0 to 1 are on 2 nodes: a has 0, b has 1; start 2 ranks per node" in text for text in said)
@@ -73,12 +73,12 @@ def test_a_node_with_several_node_grids_is_a_warning(
 
 def on_nodes(names: str, monkeypatch: pytest.MonkeyPatch, body: Callable[[Any], Any]) -> list[Any]:
     """The results of thread ranks on nodes that the letters name."""
-    mine = local()
+    own = local()
     for module in (harness, nodes):
-        monkeypatch.setattr(module, "node_name", lambda: mine.name)
+        monkeypatch.setattr(module, "node_name", lambda: own.name)
 
     def there(comm: Any) -> Any:
-        mine.name = names[comm.rank]
+        own.name = names[comm.rank]
         return body(comm)
 
     return run_ranks(len(names), there)

@@ -51,7 +51,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_an_error_between_two_cases_is_none_of_the_one_that_has_ended(monkeypatch: pytest.MonkeyPatch):
     """The second matrix cannot be made."""
-    generate, told = bench.generate, []
+    generate, cases = bench.generate, []
 
     def failing(A: Any, case: Any, *rest: Any) -> None:
         if case.n == N + 1:
@@ -61,8 +61,8 @@ def test_an_error_between_two_cases_is_none_of_the_one_that_has_ended(monkeypatc
     monkeypatch.setattr(bench, "generate", failing)
     config = NormsConfig(n=(N, N + 1), nb=(NB,), threads=1)
     with pytest.raises(ResourceError, match="the second"):
-        bench.run(config, Solo(), on_case=lambda case, result: told.append((case.n, result.status)))
-    assert set(told) == {(N, "valid")}
+        bench.run(config, Solo(), on_case=lambda case, result: cases.append((case.n, result.status)))
+    assert set(cases) == {(N, "valid")}
 
 
 # --- what is measured is right ----------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def test_the_matrix_is_the_same_on_every_grid_and_in_every_layout(dtype: str):
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dtype: str):
     structures = ("general", "hermitian", "triangular", "band")
-    found = [
+    results_of = [
         measured(
             P * Q,
             grid=((P, Q),),
@@ -160,10 +160,10 @@ def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dty
         )
         for k, (P, Q) in enumerate(GRIDS)
     ]
-    for results in found:
+    for results in results_of:
         assert all(r.passed for r in results)
         for k, r in enumerate(results):
-            first = found[0][k % len(structures)]
+            first = results_of[0][k % len(structures)]
             assert r.problem["structure"] == first.problem["structure"]
             for kind in KINDS:  # sums of up to N·N terms, each rounded
                 assert value(r, kind) == pytest.approx(value(first, kind), rel=N * N * U)
@@ -172,7 +172,7 @@ def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dty
 
 def test_a_deterministic_norm_has_the_same_bits_on_every_grid_in_every_layout_with_any_number_of_threads():
     structures = ("general", "symmetric")
-    found = [
+    results_of = [
         measured(
             P * Q,
             grid=((P, Q),),
@@ -188,7 +188,7 @@ def test_a_deterministic_norm_has_the_same_bits_on_every_grid_in_every_layout_wi
         for kind in ("one", "inf", "fro"):
             bits = {
                 value(r, kind).hex()
-                for results in found
+                for results in results_of
                 for r in results
                 if (r.problem["structure"], r.problem["kind"]) == (name, kind)
             }
@@ -206,10 +206,10 @@ def test_several_threads_measure_what_one_does():
     for name, layouts in {"general": ("C", "tiles"), "hermitian": ("F", "tiles")}.items():
         asked: dict[str, Any] = {"n": (420,), "nb": (64,), "structure": (name,), "kind": ("all",), "layout": layouts}
         # 1.4 MB: enough for threads
-        for one, many in zip(measured(**asked), measured(**asked, threads=3), strict=True):
+        for single, many in zip(measured(**asked), measured(**asked, threads=3), strict=True):
             assert many.passed
             for kind in KINDS:
-                assert value(many, kind) == pytest.approx(value(one, kind), rel=420 * 420 * U)
+                assert value(many, kind) == pytest.approx(value(single, kind), rel=420 * 420 * U)
 
 
 def test_every_run_is_kept_and_the_best_counts():
@@ -221,31 +221,33 @@ def test_every_run_is_kept_and_the_best_counts():
 def test_a_norm_is_repeated_until_it_has_been_timed_long_enough(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(bench, "NORM_S", 1e-2)
     (found,) = measured(kind=("one",))
-    assert sum(found.samples_s) >= 1e-2 or len(found.samples_s) == bench.MOST_RUNS
+    assert sum(found.samples_s) >= 1e-2 or len(found.samples_s) == bench.MAX_RUNS
 
 
 def test_without_a_warmup_no_limit_is_measured():
-    (found,) = measured(kind=("one",), warmup="none")
-    assert found.passed
-    assert (found.result["limit"], found.result["fraction_of_limit"]) == (None, None)
-    assert "limit" not in found.phases
+    (result,) = measured(kind=("one",), warmup="none")
+    assert result.passed
+    assert (result.result["limit"], result.result["fraction_of_limit"]) == (None, None)
+    assert "limit" not in result.phases
 
 
-@pytest.mark.parametrize(("cache", "name", "most"), [(2**30, "read bandwidth in cache", 2), (100, "read bandwidth", 1)])
+@pytest.mark.parametrize(
+    ("cache", "name", "limit"), [(2**30, "read bandwidth in cache", 2), (100, "read bandwidth", 1)]
+)
 def test_the_fastest_norm_of_the_same_memory_is_part_of_the_limit(
-    monkeypatch: pytest.MonkeyPatch, cache: int, name: str, most: int
+    monkeypatch: pytest.MonkeyPatch, cache: int, name: str, limit: int
 ):
     """In memory all norms read at one rate; in a cache only those of the same matrix do."""
     slow = limits.Reading(rate=1.0, burst=2.0, took_s=1.0, ended_s=0.0)
     monkeypatch.setattr(bench.NormBench, "_bandwidth", lambda *asked: slow)
     monkeypatch.setattr("mxpeak.runtime.facts.host_facts", lambda **asked: {"l3_bytes": cache})
     results = measured(n=(N, 2 * N), kind=("max", "one"))
-    found = [one.result for one in results]
-    assert {one["limit"]["name"] for one in found} == {name}
-    assert all(0.0 < one["fraction_of_limit"] <= 1.0 for one in found)
-    assert all(one["limit"]["before"] == one["limit"]["after"] == 1.0 for one in found)
-    assert all(one["limit"]["burst"] == 2.0 < one["limit"]["rate"] == one["limit"]["reached"]["rate"] for one in found)
-    groups = [found[:2], found[2:]] if most == 2 else [found]
+    rates = [one.result for one in results]
+    assert {one["limit"]["name"] for one in rates} == {name}
+    assert all(0.0 < one["fraction_of_limit"] <= 1.0 for one in rates)
+    assert all(one["limit"]["before"] == one["limit"]["after"] == 1.0 for one in rates)
+    assert all(one["limit"]["burst"] == 2.0 < one["limit"]["rate"] == one["limit"]["reached"]["rate"] for one in rates)
+    groups = [rates[:2], rates[2:]] if limit == 2 else [rates]
     for group in groups:
         assert group[-1]["limit"]["rate"] == max(one["rate_bytes"] for one in group)
     assert [w.code for one in results for w in one.warnings] == ["drift"] * 4
@@ -253,19 +255,19 @@ def test_the_fastest_norm_of_the_same_memory_is_part_of_the_limit(
 
 def test_the_limit_reads_as_many_bytes_as_the_structure_has(monkeypatch: pytest.MonkeyPatch):
     """A triangle may stay in a cache that does not hold the whole matrix."""
-    asked: list[float] = []
+    amounts: list[float] = []
 
     def noted(timed: Any, amount: float, run_s: Any, least_s: float) -> limits.Reading:
-        asked.append(amount)
+        amounts.append(amount)
         return limits.reading(timed, amount, run_s, least_s)
 
     monkeypatch.setattr(bench, "reading", noted)
     for layout in LAYOUTS:
-        asked.clear()
-        (found,) = measured(kind=("one",), m=(200,), n=(200,), nb=(64,), structure=("triangular",), layout=(layout,))
-        assert found.passed
-        assert found.problem["bytes"] == 200 * 201 // 2 * 8
-        assert asked == pytest.approx([found.problem["bytes"]] * 2, rel=0.05), layout
+        amounts.clear()
+        (result,) = measured(kind=("one",), m=(200,), n=(200,), nb=(64,), structure=("triangular",), layout=(layout,))
+        assert result.passed
+        assert result.problem["bytes"] == 200 * 201 // 2 * 8
+        assert amounts == pytest.approx([result.problem["bytes"]] * 2, rel=0.05), layout
 
 
 def test_ranks_without_a_block_are_said():
@@ -334,10 +336,13 @@ def test_a_kernel_that_computes_wrongly_fails_the_check_and_exits_with_three(
         check_that_it_fails(asked, kind, capsys)
 
 
-def check_that_it_fails(asked: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def check_that_it_fails(selection: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A run of which a kind of norm is wrong."""
-    assert cli.main(["run", "norms", "-N", "100", "--kind", asked, "--json", f"{asked}.json", "--threads", "1"]) == 3
-    result = json.loads(Path(f"{asked}.json").read_text())
+    assert (
+        cli.main(["run", "norms", "-N", "100", "--kind", selection, "--json", f"{selection}.json", "--threads", "1"])
+        == 3
+    )
+    result = json.loads(Path(f"{selection}.json").read_text())
     VALIDATOR.validate(result)
     assert result["status"] == "invalid"
     assert not result["validation"]["passed"]

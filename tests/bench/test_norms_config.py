@@ -18,7 +18,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.structure import structure
 from mxpeak.options import options, resolve
 from mxpeak.solvers.norms import PARTIAL
-from tests.support.notes import told
+from tests.support.notes import note_case
 
 OPTIONS = {"uplo": "upper", "diag": "unit", "kl": 3, "ku": 3}
 
@@ -70,7 +70,7 @@ IMPOSSIBLE = [
 
 def test_an_impossible_value_is_named_with_its_flag_and_the_choices():
     for name, text, says in IMPOSSIBLE:
-        with told(name=name, text=text), pytest.raises(UsageError) as caught:
+        with note_case(name=name, text=text), pytest.raises(UsageError) as caught:
             parsed(name, text)
         assert says in str(caught.value)
 

@@ -36,7 +36,7 @@ from tests.support.norm_ranks import (
     size_of,
 )
 from tests.support.norm_tiles import TYPES, random_values
-from tests.support.notes import told
+from tests.support.notes import note_case
 from tests.support.roundoff import U
 
 GRIDS = [(1, 3), (2, 2), (2, 3), (3, 5)]
@@ -62,7 +62,7 @@ def matrix(rng: Any, dtype: str, name: str, **options: Any) -> Any:
 def check_calls(ranks: int, calls: Sequence[Call], body: Callable[[Any], list[Found]]) -> None:
     """All calls over virtual ranks: `body` gives what each of them finds on its rank."""
     for call, found in zip(calls, zip(*run_ranks(ranks, body)), strict=True):
-        with told(structure=call.structure, options=call.options, dtype=call.A.dtype, how=call.how):
+        with note_case(structure=call.structure, options=call.options, dtype=call.A.dtype, how=call.how):
             check(found, call.A, call.structure, **call.options)
 
 
@@ -92,16 +92,16 @@ def test_the_algorithm_is_right_whatever_kernels_compute(rng: Any, shape: tuple[
     calls = [Call(matrix(rng, "complex128", name, **cases(name)[-1]), name, cases(name)[-1]) for name in STRUCTURES]
 
     def body(comm: Any) -> list[list[dict[str, float]]]:
-        found, grid = [], make_grid(ProcessGrid(*shape), comm)
+        values, grid = [], make_grid(ProcessGrid(*shape), comm)
         for c in calls:
             M, S = distributed(grid, c.A, 3, 2), structure(c.structure, *c.A.shape, **c.options)
-            found.append([norms(M, S, KINDS, ReferenceNorms()) for norms in (four_stages.norms, reproducible_norms)])
-        return found
+            values.append([norms(M, S, KINDS, ReferenceNorms()) for norms in (four_stages.norms, reproducible_norms)])
+        return values
 
     for call, on_ranks in zip(calls, zip(*run_ranks(math.prod(shape), body))):
         exact = exact_norms(expanded(call.A, call.structure, **call.options))
-        for found, kind in product((both for rank in on_ranks for both in rank), KINDS):
-            agree(found[kind], exact[kind], kind, call.A)
+        for values, kind in product((both for rank in on_ranks for both in rank), KINDS):
+            agree(values[kind], exact[kind], kind, call.A)
 
 
 def test_each_norm_alone_is_that_of_all_four_together(rng: Any) -> None:
@@ -152,13 +152,13 @@ def test_scalapacks_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[int
 
     def body(comm: Any) -> list[Found]:
         p, q = ProcessGrid(P, Q, order).coords(comm.rank)
-        found = []
+        values = []
         for c in calls:
             local = scalapack_array(scalapack_part(c.A, c.how, shape, p, q), c.how[8], comm.rank % 2 == 0)
             M = mx.from_scalapack(local, c.how, grid=shape, comm=comm, order=order)
             assert M.shape == c.A.shape
-            found.append(all_norms(M, structure=c.structure, **c.options))
-        return found
+            values.append(all_norms(M, structure=c.structure, **c.options))
+        return values
 
     check_calls(P * Q, calls, body)
 
@@ -174,18 +174,18 @@ def test_tiles_may_lie_on_any_rank(rng: Any, size: int) -> None:
             calls.append(Call(A, name, options, owners))
 
     def body(comm: Any) -> list[Found]:
-        found = []
+        values = []
         for c in calls:
             m, n = c.A.shape
             heights, widths = (5, 1, 0, m - 6), (2, n - 6, 4)
-            mine = {
+            tiles = {
                 at: laid(tile, comm.rank + at[0])
                 for at, tile in blocks(c.A, heights, widths).items()
                 if c.how[at] == comm.rank
             }
-            M = mx.from_tiles(mine, heights, widths, comm=comm)
-            found.append(all_norms(M, structure=c.structure, **c.options))
-        return found
+            M = mx.from_tiles(tiles, heights, widths, comm=comm)
+            values.append(all_norms(M, structure=c.structure, **c.options))
+        return values
 
     check_calls(size, calls, body)
 
@@ -212,10 +212,10 @@ def test_ranks_with_large_and_with_small_numbers_agree_on_fro(name: str) -> None
 
     def body(comm: Any) -> None:
         for entries, exact in fro.items():
-            mine = {}
+            tiles = {}
             if comm.rank < len(entries):
-                mine[comm.rank, 0] = np.full((1, 1), scales[entries[comm.rank]], name)
-            M = mx.from_tiles(mine, [1] * len(entries), [1], comm=comm)
+                tiles[comm.rank, 0] = np.full((1, 1), scales[entries[comm.rank]], name)
+            M = mx.from_tiles(tiles, [1] * len(entries), [1], comm=comm)
             for deterministic in (False, True):
                 found = mx.norm(M, "fro", deterministic=deterministic, threads=1)
                 assert found == pytest.approx(exact, rel=8 * U)  # square, sum and root of three numbers
@@ -239,11 +239,11 @@ def test_nan_on_one_rank_reaches_all_and_wins_over_inf_on_another() -> None:
             says: Callable[[float], bool] = math.isnan if nan_at else math.isinf if inf_at else math.isfinite
             M = distributed(grid, B, 2, 2)
             for structure_, deterministic in product(("general", "hessenberg"), (False, True)):
-                found = mx.norms(M, structure=structure_, deterministic=deterministic, threads=1)
+                values = mx.norms(M, structure=structure_, deterministic=deterministic, threads=1)
                 hidden = structure_ == "hessenberg"
-                assert hidden or all(map(says, found)), (nan_at, inf_at, found)
+                assert hidden or all(map(says, values)), (nan_at, inf_at, values)
                 upper = [at for at in (nan_at, inf_at) if at is not None and at[1] >= at[0] - 1]
-                assert bool(upper) == (not all(map(math.isfinite, found)))
+                assert bool(upper) == (not all(map(math.isfinite, values)))
 
     run_ranks(6, body)
 
@@ -265,16 +265,16 @@ def test_a_mistake_on_one_rank_is_raised_on_all() -> None:
             local = np.ones((1, 1)) if comm.rank == 0 else np.ones((2, 4))
             return mx.from_scalapack(local, [1, 0, 6, 4, 2, 4, 0, 0, 2], grid=(3, 1), comm=comm)
 
-        said = []
+        errors = []
         for make in (tiles, words, scalapack):
             with pytest.raises(UsageError) as error:
                 make()
-            said.append(str(error.value))
-        return said
+            errors.append(str(error.value))
+        return errors
 
-    for culprit, said in zip((1, 2, 0), zip(*run_ranks(3, body))):
-        for rank, text in enumerate(said):
-            assert text == said[0], rank
+    for culprit, errors in zip((1, 2, 0), zip(*run_ranks(3, body))):
+        for rank, text in enumerate(errors):
+            assert text == errors[0], rank
             assert text.startswith(f"rank {culprit}: "), text
 
 
@@ -294,7 +294,7 @@ def test_a_rank_whose_call_differs_stops_all() -> None:
         M = mx.from_tiles({(comm.rank, 0): np.ones((2, 3))}, [2] * comm.size, [3], comm=comm)
         for differ in differences:
             call: dict[str, Any] = {"kind": "inf", "threads": 1} | (differ if comm.rank == 1 else {})
-            with told(**differ), pytest.raises(UsageError):
+            with note_case(**differ), pytest.raises(UsageError):
                 mx.norm(M, **call)
             assert mx.norm(M, "one", threads=1) == 6.0, "and they can go on"
 

@@ -120,8 +120,8 @@ def test_the_error_of_a_transposed_norm_is_scaled_by_the_terms_that_it_adds():
 def test_a_wrong_norm_of_one_column_fails_the_check(monkeypatch: pytest.MonkeyPatch):
     original = HostNorms.folded_sums
 
-    def spoiled(self: HostNorms, *asked: Any) -> Any:
-        by_row, by_column = original(self, *asked)
+    def spoiled(self: HostNorms, *arguments: Any) -> Any:
+        by_row, by_column = original(self, *arguments)
         by_column[:, 5:6] *= 1.0 + 1e-10
         return by_row, by_column
 
@@ -260,8 +260,8 @@ def test_a_norm_that_loses_nan_fails_and_exits_with_three(
 ):
     original = HostNorms.norm_pass
 
-    def without_nan(self: HostNorms, *asked: Any) -> NormParts:
-        parts = original(self, *asked)
+    def without_nan(self: HostNorms, *arguments: Any) -> NormParts:
+        parts = original(self, *arguments)
         return NormParts(
             0.0 if math.isnan(parts.top) else parts.top,
             *(np.nan_to_num(x, posinf=math.inf) for x in (parts.squares, parts.by_row, parts.by_column)),
@@ -308,10 +308,12 @@ def test_positions_include_entries_that_are_read_and_entries_that_are_not():
 
 
 def test_torch_kernels_compute_and_check_the_same():
-    asked: dict[str, Any] = {"scope": ("matrix", "columns"), "trans": ("t",), "kind": ("one",), "extended": True}
-    asked |= {"dtype": ("float32",), "structure": ("symmetric",)}
+    settings: dict[str, Any] = {"scope": ("matrix", "columns"), "trans": ("t",), "kind": ("one",), "extended": True}
+    settings |= {"dtype": ("float32",), "structure": ("symmetric",)}
     tiles: dict[str, Any] = {"layout": ("tiles",), "tiles": ((3, 2),)}
-    for host, torch in zip(measured(**asked), measured(**asked, **tiles, kernels="torch", device="cpu"), strict=True):
+    for host, torch in zip(
+        measured(**settings), measured(**settings, **tiles, kernels="torch", device="cpu"), strict=True
+    ):
         assert torch.passed
         assert torch.software["kernels"] == "torch"
         assert torch.result["value"] == pytest.approx(host.result["value"], rel=N * N * U)

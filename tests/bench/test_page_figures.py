@@ -61,10 +61,10 @@ def test_bars_are_few_and_lose_no_time(bars: int) -> None:
         "phases": {"gemm": {"time_s": [0.5] * count + [0.0]}},
     }
     figure = steps_figure("hpl", many, bars)
-    found = re.findall(r"step (\d+) to (\d+): gemm 0\.5 s", figure)
-    assert len(found) <= bars
-    assert [int(a) for a, _ in found] == [0, *(int(b) for _, b in found[:-1])]
-    assert int(found[-1][1]) == count
+    ranges = re.findall(r"step (\d+) to (\d+): gemm 0\.5 s", figure)
+    assert len(ranges) <= bars
+    assert [int(a) for a, _ in ranges] == [0, *(int(b) for _, b in ranges[:-1])]
+    assert int(ranges[-1][1]) == count
 
 
 def test_a_run_of_one_step_is_not_drawn() -> None:

@@ -42,7 +42,7 @@ def test_the_order_of_a_server_takes_seconds_and_is_a_multiple_of_usual_blocks()
         assert 2 / 3 * n**3 <= quick.HOST_S * cores * speed * quick.CORE_RATE
     orders = [order(Machine(cores=cores), 512 * GIB) for cores in range(1, 129)]
     assert orders == sorted(orders)
-    assert orders[-1] == quick.HOST_MOST
+    assert orders[-1] == quick.HOST_MAX_N
 
 
 @pytest.mark.parametrize("machine", [Machine(cores=2), Machine(on_gpu=True), Machine(on_gpu=True, slow_fp64=True)])
@@ -61,7 +61,7 @@ def test_a_small_memory_is_filled_by_a_quarter_at_most() -> None:
 def test_gpus_are_filled_by_their_memory_and_less_where_fp64_is_slow() -> None:
     fast, slow = (order(Machine(on_gpu=True, slow_fp64=slow), 80 * GIB, nb=1024) for slow in (False, True))
     assert (fast, slow) == (49152, 21504)
-    assert order(Machine(on_gpu=True), 640 * GIB, nb=1024) == quick.GPU_MOST
+    assert order(Machine(on_gpu=True), 640 * GIB, nb=1024) == quick.GPU_MAX_N
     assert order(Machine(reference=True, cores=64), 64 * GIB) == quick.REFERENCE_N
 
 
@@ -90,10 +90,10 @@ def test_a_machine_that_measures_other_rates_has_the_same_order_and_its_dry_run_
     monkeypatch.setattr(lu.LuBench, "_gemm_reading", lambda *_: Reading(10.0 ** next(rates), 1.0, 1.0, 0.0))
     module, config = CONFIGS[name]
     config = replace(config, nb=(4,))
-    found = [result.problem["n"] for _ in range(3) for result in module.run(config, Solo())]
-    assert len(found) == 3
-    assert set(found) == {48 if name == "hpl" else 60}
-    assert f"N {found[0]} " in module.dry_run(config, Solo(), {}).text
-    assert f"N {found[0]} " not in module.dry_run(config, DryRunCommunicator(8), {}).text, (
+    orders = [result.problem["n"] for _ in range(3) for result in module.run(config, Solo())]
+    assert len(orders) == 3
+    assert set(orders) == {48 if name == "hpl" else 60}
+    assert f"N {orders[0]} " in module.dry_run(config, Solo(), {}).text
+    assert f"N {orders[0]} " not in module.dry_run(config, DryRunCommunicator(8), {}).text, (
         "more cores have another class"
     )

@@ -213,13 +213,13 @@ def test_a_notebook_shows_a_result_as_a_table():
 
 
 def test_a_file_is_a_list_of_results_and_that_of_one_case_has_its_keys_at_the_top_too():
-    one = Result(benchmark="hpl", status="valid", warnings=[Caution("a", "b")])
-    for results, several in (([one], False), ([one], True), ([one, one], False), ([], False)):
+    record = Result(benchmark="hpl", status="valid", warnings=[Caution("a", "b")])
+    for results, several in (([record], False), ([record], True), ([record, record], False), ([], False)):
         body = document(results, several=several)
         assert body["schema"] == "mxpeak.results/1"
         assert body["results"] == [r.as_dict() for r in results]
         assert ("benchmark" in body) == (len(results) == 1 and not several)
-    assert document([one])["status"] == "valid"
+    assert document([record])["status"] == "valid"
 
 
 @pytest.mark.parametrize(

@@ -66,14 +66,14 @@ def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPa
         if not compile_ahead.is_rehearsing():
             launch(kernel, grid, *args, **constants)
 
-    def both(comm: Any, what: str, use: Callable[[], None], *told: Any) -> None:
+    def both(comm: Any, what: str, use: Callable[[], None], *arguments: Any) -> None:
         with compile_ahead.rehearsal():
             use()
         use()
         raise Ready
 
     # HPCG's own tests solve each system once, and stop after a few steps, which a rehearsal does not: it takes all
-    for setting, value in {"CALLS": 1, "MOST": 5, "TOLERANCE": 0.1}.items():
+    for setting, value in {"CALLS": 1, "MAX_STEPS": 5, "TOLERANCE": 0.1}.items():
         monkeypatch.setattr(check, setting, value)
     for module in (sparse, hpcg):  # levels of 64 rows, 8 and 1
         monkeypatch.setattr(module, "TINY", 4)

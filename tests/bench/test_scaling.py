@@ -51,19 +51,19 @@ def result(ranks: int, rate: float, status: str = "valid", **more: Any) -> Resul
 
 
 @pytest.mark.parametrize(
-    ("asked", "most", "found"),
+    ("requested", "ranks", "counts"),
     [(None, 2, (1, 2)), (None, 6, (1, 2, 4, 6)), (None, 8, (1, 2, 4, 8)), ((4, 1, 2), 2, (1, 2, 4))],
 )
-def test_counts_rise_and_by_default_double(asked: Any, most: int, found: Any) -> None:
-    assert scaling.counts(asked, most, "") == found
+def test_counts_rise_and_by_default_double(requested: Any, ranks: int, counts: Any) -> None:
+    assert scaling.counts(requested, ranks, "") == counts
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"), [((1, 2, 2), "contains 2 twice"), ((4,), "4 has one"), (None, "1 has one (so)")]
+    ("values", "says"), [((1, 2, 2), "contains 2 twice"), ((4,), "4 has one"), (None, "1 has one (so)")]
 )
-def test_counts_that_make_no_series_are_refused(asked: Any, says: str) -> None:
+def test_counts_that_make_no_series_are_refused(values: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
-        scaling.counts(asked, 1, "so")
+        scaling.counts(values, 1, "so")
     assert says in str(error.value)
 
 
@@ -147,10 +147,10 @@ def test_an_open_order_leaves_room_for_all_ranks(mem: str, share: str) -> None:
 @pytest.mark.parametrize("quick", [False, True])
 def test_a_strong_series_of_boxes_keeps_the_global_box(counts: tuple[int, ...], quick: bool) -> None:
     config = HpcgConfig(study="strong", device="cpu", quick=quick, mode="explore")
-    found = scaling.boxes(config, counts)
-    wholes = {scaling._whole(shape, ranks) for ranks, shape in found.items()}
+    shapes = scaling.boxes(config, counts)
+    wholes = {scaling._whole(shape, ranks) for ranks, shape in shapes.items()}
     assert len(wholes) == 1
-    assert all(n % 8 == 0 for shape in found.values() for n in shape)
+    assert all(n % 8 == 0 for shape in shapes.values() for n in shape)
 
 
 def test_a_weak_series_of_boxes_keeps_a_ranks_box() -> None:
@@ -160,7 +160,7 @@ def test_a_weak_series_of_boxes_keeps_a_ranks_box() -> None:
 # --- what comes out ---------------------------------------------------------------------------------------------
 
 
-def made(runs: list[tuple[int, Result | None]], kind: str = "weak") -> dict[str, Any]:
+def study_of(runs: list[tuple[int, Result | None]], kind: str = "weak") -> dict[str, Any]:
     return scaling.study(HplConfig(study=kind), 1, runs, lambda valid: expected.curve(valid, 1))
 
 
@@ -169,7 +169,7 @@ def test_efficiency_is_the_rate_a_rank_beside_that_of_the_fewest(monkeypatch: py
     crowded = [Caution("oversubscribed", "4 ranks share fewer cores", "")]
     runs = [(2, result(2, 4e9)), (4, result(4, 6e9)), (8, result(8, 9e9, "invalid")), (16, None)]
     runs.append((32, result(32, 16e9, warnings=crowded)))
-    study = made(runs)
+    study = study_of(runs)
     assert [point["efficiency"] for point in study["points"]] == [1.0, 0.75, None, None, 0.25]
     assert [point["expected_rate"] for point in study["points"]] == [4e9, 8e9, None, None, 64e9]
     assert [point["status"] for point in study["points"]] == ["valid", "valid", "invalid", "none", "valid"]
@@ -197,7 +197,7 @@ def test_a_series_of_hpg_mxp_has_the_ratios_of_both_validations() -> None:
         return found
 
     runs = [(2, checked(2, (30, 31), (30, 31))), (4, checked(4, (30, 31), (42, 40)))]
-    study = made(runs)
+    study = study_of(runs)
     VALIDATOR.validate(document([one for _, one in runs if one], several=True) | {"study": study})
     last = study["points"][1]["validations"]
     assert [(each["type"], each["ratio"]) for each in last] == [("standard", 30 / 31), ("fullscale", 42 / 40)]
@@ -210,7 +210,7 @@ def test_a_series_of_hpg_mxp_has_the_ratios_of_both_validations() -> None:
 
 
 def test_a_series_without_a_beginning_has_no_efficiency() -> None:
-    study = made([(1, None), (2, result(2, 1e9))], "strong")
+    study = study_of([(1, None), (2, result(2, 1e9))], "strong")
     assert [point["efficiency"] for point in study["points"]] == [None, None]
     assert study["expected"]["source"] == "none"
 
@@ -249,17 +249,17 @@ def test_groups_run_one_after_the_other_and_the_others_wait() -> None:
     run = run_of(HplConfig, resolve(HplConfig, flags, {}, {}))
     about: Any = {"benchmark": BENCHMARKS["hpl"], "output": OutputConfig(quiet=True), "from_dat": False, "begun": None}
     request = RunRequest(config=run.config, origins=run.origins, **about)
-    found: list[Result] = []
+    results: list[Result] = []
 
     def body(comm: Any) -> list[int]:
         session, sizes = Session(), []
         session.comm = comm
-        for one, group in turns(parts(request, session), session, lambda: found[0].problem):
-            (ended,) = hpl.run(one.config, group, origins=one.origins)
+        for part, group in turns(parts(request, session), session, lambda: results[0].problem):
+            (ended,) = hpl.run(part.config, group, origins=part.origins)
             sizes.append(group.size)
             if comm.rank == 0:
-                found.append(ended)
+                results.append(ended)
         return sizes
 
     assert run_ranks(3, body) == [[1, 2], [2], []]
-    assert [(one.problem["n"], one.problem["Q"], one.status) for one in found] == [(64, 1, "valid"), (96, 2, "valid")]
+    assert [(one.problem["n"], one.problem["Q"], one.status) for one in results] == [(64, 1, "valid"), (96, 2, "valid")]

@@ -51,10 +51,10 @@ def test_one_slow_rank_is_named_wherever_it_is_and_whatever_the_unit(ranks: int)
         rates = [[unit * (100.0 + 0.1 * r), unit * 100.0, unit * 100.2] for r in range(ranks)]
         rates[rank] = [share * rate for rate in rates[rank]]
         verdict = decide(ranks_of(rates), TOLERANCE)
-        assert [found.rank for found in verdict.slow] == verdict.outliers == [rank]
-        (found,) = verdict.slow
-        assert (found.measure, found.rounds) == ("lu", 3)
-        assert found.share == pytest.approx(share, rel=0.02)
+        assert [outlier.rank for outlier in verdict.slow] == verdict.outliers == [rank]
+        (outlier,) = verdict.slow
+        assert (outlier.measure, outlier.rounds) == ("lu", 3)
+        assert outlier.share == pytest.approx(share, rel=0.02)
         assert slow(rates, tolerance=0.6) == []
 
 
@@ -82,10 +82,10 @@ def test_two_slow_ranks_of_four_are_not_alike_but_undecided() -> None:
     for chosen in combinations(range(4), 2):
         verdict = decide(ranks_of([[76.0 if rank in chosen else 100.0] * 5 for rank in range(4)]), TOLERANCE)
         assert (verdict.status, verdict.slow) == ("undecided", [])
-        (found,) = verdict.undecided
-        assert isinstance(found, UndecidedRates)
-        assert (found.reason, found.ranks) == ("spread", (0, 1, 2, 3))
-        assert found.spread == pytest.approx(SIGMA * 12 / 88)
+        (undecided,) = verdict.undecided
+        assert isinstance(undecided, UndecidedRates)
+        assert (undecided.reason, undecided.ranks) == ("spread", (0, 1, 2, 3))
+        assert undecided.spread == pytest.approx(SIGMA * 12 / 88)
 
 
 @pytest.mark.parametrize("ranks", range(ENOUGH, 12))
@@ -139,20 +139,25 @@ def test_a_wide_spread_widens_what_is_allowed() -> None:
 
 
 def test_the_arithmetic_of_the_documentation() -> None:
-    found = spread([[97.0], [99.0], [100.0], [101.0], [70.0]], TOLERANCE)
-    assert (found.best, found.median, found.worst, found.against) == (101.0, 99.0, 70.0, "median")
-    assert found.sigma == pytest.approx(1.4826 * 2.0)
-    assert found.least == pytest.approx(99.0 - 3 * 1.4826 * 2.0)
+    distribution = spread([[97.0], [99.0], [100.0], [101.0], [70.0]], TOLERANCE)
+    assert (distribution.best, distribution.median, distribution.worst, distribution.against) == (
+        101.0,
+        99.0,
+        70.0,
+        "median",
+    )
+    assert distribution.sigma == pytest.approx(1.4826 * 2.0)
+    assert distribution.least == pytest.approx(99.0 - 3 * 1.4826 * 2.0)
 
 
 def test_of_few_ranks_the_spread_is_that_of_the_rounds_and_shrinks_with_their_number() -> None:
     for ranks in (2, 3):
         noisy = [[80.0, 100.0, 120.0]] * ranks
-        found = spread(noisy, TOLERANCE)
-        assert found.against == "best"
-        assert found.sigma == pytest.approx(math.sqrt(math.pi / 3) * SIGMA * 20.0)
-        assert found.least == pytest.approx(100.0 - FACTOR * (found.sigma or 0.0))
-        assert spread([row * 4 for row in noisy], TOLERANCE).sigma == pytest.approx((found.sigma or 0.0) / 2)
+        distribution = spread(noisy, TOLERANCE)
+        assert distribution.against == "best"
+        assert distribution.sigma == pytest.approx(math.sqrt(math.pi / 3) * SIGMA * 20.0)
+        assert distribution.least == pytest.approx(100.0 - FACTOR * (distribution.sigma or 0.0))
+        assert spread([row * 4 for row in noisy], TOLERANCE).sigma == pytest.approx((distribution.sigma or 0.0) / 2)
     assert slow([[99.0, 100.0, 101.0], [20.0, 50.0, 90.0]]) == [1], "its own unrest is no excuse"
     rates = [[80.0, 100.0, 120.0], [60.0, 75.0, 90.0]]
     assert slow(rates) == [], "three rounds that differ by a fifth do not tell a quarter from chance"
@@ -190,10 +195,10 @@ def test_the_majority_of_bits_is_right_and_without_one_nobody_is_wrong(ranks: in
         if right:
             assert verdict.undecided == []
             expected = [(rank, "lu", "differ") for rank in range(ranks) if bits[rank] != right[0]]
-            assert [(found.rank, found.result, found.reason) for found in verdict.wrong] == expected
+            assert [(finding.rank, finding.result, finding.reason) for finding in verdict.wrong] == expected
         else:
             assert verdict.wrong == []
-            assert [found.reason for found in verdict.undecided] == ["no majority"]
+            assert [finding.reason for finding in verdict.undecided] == ["no majority"]
             assert verdict.status == "undecided"
 
 

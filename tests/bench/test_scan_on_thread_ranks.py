@@ -77,14 +77,14 @@ def wrong(body: dict[str, Any]) -> list[tuple[int, str, str]]:
 def test_sound_ranks_compute_the_same_bits_in_every_round() -> None:
     body = scan(3, sound)
     assert body["wrong"] == open_bits(body) == []
-    bits = [one["bits"] for one in body["ranks"]]
+    bits = [rank["bits"] for rank in body["ranks"]]
     assert bits[0] == bits[1] == bits[2]
     assert all(len(found) == 1 for found in bits[0].values())
-    for one in body["ranks"]:
-        assert {name: len(rates) for name, rates in one["rates"].items()} == dict.fromkeys(
+    for rank in body["ranks"]:
+        assert {name: len(rates) for name, rates in rank["rates"].items()} == dict.fromkeys(
             ("lu", "gemm", "read"), ROUNDS
         )
-        assert min(rate for rates in one["rates"].values() for rate in rates) > 0
+        assert min(rate for rates in rank["rates"].values() for rate in rates) > 0
     json.dumps(body, allow_nan=False)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.report.scan_text import MOST_SHOWN, scan_text, verdict
+from mxpeak.report.scan_text import MAX_SHOWN, scan_text, verdict
 from mxpeak.verbs.scan.command import excluded
 from tests.support.scans import HOT, scan_body
 
@@ -113,13 +113,13 @@ def test_of_many_ranks_only_those_that_stand_out_have_lines() -> None:
     assert "ranks 0-999" in text
     assert "exclude  node[002,062,124]\n" in text
     assert len(BODIES["many"]["ranks"]) == 1000
-    assert "cores 0-3" not in scan_text(scan_body(MOST_SHOWN + 1))
+    assert "cores 0-3" not in scan_text(scan_body(MAX_SHOWN + 1))
 
 
 def test_of_many_that_stand_out_the_first_have_lines_and_all_their_hosts_are_listed() -> None:
     text = scan_text(scan_body(100, slow=dict.fromkeys(range(40), 0.5)))
-    assert text.count("SLOW  rank") == MOST_SHOWN
-    assert f"and {40 - MOST_SHOWN} more; use --json FILE for all of them" in text
+    assert text.count("SLOW  rank") == MAX_SHOWN
+    assert f"and {40 - MAX_SHOWN} more; use --json FILE for all of them" in text
     assert "exclude  node[000-039]\n" in text
 
 

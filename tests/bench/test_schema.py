@@ -256,11 +256,11 @@ def test_an_own_test_that_failed_is_named_everywhere_and_leaves_the_result_admis
 
 
 def test_how_ddd_was_derived_is_stated_where_its_result_is():
-    said = "ddd is a_ii = 0.0198 * sum of |a_ij|, j != i: mxpeak's definition of departure from diagonal dominance"
+    text = "ddd is a_ii = 0.0198 * sum of |a_ij|, j != i: mxpeak's definition of departure from diagonal dominance"
     ddd = mxp_result(problem={**mxp_result().problem, "generator": "ddd", "diagonal_scale": 0.01976})
-    assert said in verdict(ddd)
-    assert said in html_report(document([ddd])).replace("&#x27;", "'")
-    assert said not in verdict(mxp_result())
+    assert text in verdict(ddd)
+    assert text in html_report(document([ddd])).replace("&#x27;", "'")
+    assert text not in verdict(mxp_result())
 
 
 def test_an_emulated_rate_is_labelled_in_the_same_line_and_explained_under_it():

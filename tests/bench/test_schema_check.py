@@ -50,18 +50,18 @@ def test_results_of_runs_match(one: Any) -> None:
 
 
 def test_results_of_older_versions_and_other_machines_are_read() -> None:
-    found = 0
+    count = 0
     for path in sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json")):
         body = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(body, dict) and str(body.get("schema", "")).startswith("mxpeak.result"):
-            found += len(results_in(path))
-    assert found > 10
+            count += len(results_in(path))
+    assert count > 10
 
 
 @pytest.mark.parametrize("benchmark", [str(one["benchmark"]) for one in RECORDED["results"]])
 def test_mutated_results_match_exactly_when_jsonschema_says_so(benchmark: str) -> None:
     (one,) = (one for one in RECORDED["results"] if one["benchmark"] == benchmark)
-    text, found = json.dumps(one), [0, 0]
+    text, counts = json.dumps(one), [0, 0]
     for seed in range(150):
         try:
             body = read_json(mutated_json(text, random.Random(f"schema {benchmark} {seed}")))
@@ -70,8 +70,8 @@ def test_mutated_results_match_exactly_when_jsonschema_says_so(benchmark: str) -
         for complete, schema in ((True, RESULT), (False, LENIENT)):
             wrong = mismatch(body, "result", complete=complete)
             assert (wrong == "") == schema.is_valid(body), f"seed {seed}: {wrong}"
-            found[wrong == ""] += 1
-    assert min(found) > 20, "both kinds are there"
+            counts[wrong == ""] += 1
+    assert min(counts) > 20, "both kinds are there"
 
 
 def test_the_definitions_of_a_series_are_checked_too() -> None:

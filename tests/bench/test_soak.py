@@ -30,11 +30,11 @@ def soaked(benchmark: str, ranks: int, **settings: Any) -> Result:
 @pytest.mark.parametrize(("benchmark", "ranks"), [("hpl", 1), ("hpl", 2), ("hpl-mxp", 2)])
 def test_runs_of_a_case_give_the_same_bits(benchmark: str, ranks: int) -> None:
     result = soaked(benchmark, ranks)
-    known = result.telemetry["soak"]
+    soak = result.telemetry["soak"]
     assert result.status == "valid"
-    assert known["differ"] == []
-    assert known["runs"] == len(result.samples_s) >= 2
-    assert f"soak: {known['runs']} runs in" in verdict(result)
+    assert soak["differ"] == []
+    assert soak["runs"] == len(result.samples_s) >= 2
+    assert f"soak: {soak['runs']} runs in" in verdict(result)
     assert "all bitwise identical" in verdict(result)
 
 

@@ -59,11 +59,11 @@ def test_the_largest_pivot_is_that_of_gaussian_elimination_with_row_interchanges
         S[[k, at]] = S[[at, k]]
         S[k + 1 :, k + 1 :] -= np.outer(S[k + 1 :, k] / S[k, k], S[k, k + 1 :])
         pivots.append(abs(S[k, k]))
-    found = largest_pivot(A)
+    pivot = largest_pivot(A)
     # two orders of the same sums: n roundings of numbers that grow by less than n
-    assert found["largest"] == pytest.approx(max(pivots), rel=n * n * U * 100)
-    assert found["position"] == (int(np.argmax(pivots)) + 1) / n
-    assert found["late_over_sqrt_n"] == pytest.approx(np.median(pivots[n * 9 // 10 :]) / n**0.5)
+    assert pivot["largest"] == pytest.approx(max(pivots), rel=n * n * U * 100)
+    assert pivot["position"] == (int(np.argmax(pivots)) + 1) / n
+    assert pivot["late_over_sqrt_n"] == pytest.approx(np.median(pivots[n * 9 // 10 :]) / n**0.5)
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 150])
@@ -217,11 +217,11 @@ def test_fact_measures_panels_by_height_and_threads(here, capsys):
 
 def test_hpg_mxp_adds_one_optimization_per_step_until_the_full_code(here, capsys, monkeypatch):
     """The runs are on thread ranks with the reference kernels, boxes of 8 points a side and one iteration."""
-    asked: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     tiny = {"kernels": "reference", "iterations": 1, "threshold": 0.5, "warmup": "none"}
 
     def run(**settings: Any) -> Result:
-        asked.append(settings)
+        calls.append(settings)
         wanted = {name: value for name, value in settings.items() if name in STEP}
         return measured(settings["ranks"], **tiny, **wanted)
 
@@ -229,7 +229,7 @@ def test_hpg_mxp_adds_one_optimization_per_step_until_the_full_code(here, capsys
     argv = ["hpg-mxp", "--nx", "16", "--rt", "2", "--ranks", "2,1", "--device", "cpu", "--json", "s.json", "--out", "o"]
     assert cli.main(["study", *argv]) == 0
     part = json.loads(Path("s.json").read_text())["hpg-mxp"]
-    assert {(one["nx"], one["rt"], one["device"]) for one in asked} == {(16, 2.0, "cpu")}
+    assert {(one["nx"], one["rt"], one["device"]) for one in calls} == {(16, 2.0, "cpu")}
     names = ["reference", "zero guess", "fused restriction", "exact 16-bit values"]
     by_ranks = {ranks: [case for case in part["cases"] if case["ranks"] == ranks] for ranks in (1, 2)}
     assert [case["step"] for case in by_ranks[1]] == names
@@ -241,7 +241,7 @@ def test_hpg_mxp_adds_one_optimization_per_step_until_the_full_code(here, capsys
         for case in cases:
             assert case["over_reference"] == case["rate_flops"] / cases[0]["rate_flops"]
             assert sum(case["seconds_per_solve"]["double"][name] for name in HPG_MXP_MOTIFS) > 0.0
-    last = {name: value for name, value in asked[-1].items() if name in STEP}
+    last = {name: value for name, value in calls[-1].items() if name in STEP}
     config = HpgMxpConfig(kernels="host", **{name: value for name, value in last.items() if name != "smoother"})
     assert config == HpgMxpConfig(kernels="host", storage=plain_storage(config)), "the full code is the default"
     assert order_of(config, "rows") == order_of(replace(config, smoother=last["smoother"]), "rows")

@@ -54,22 +54,22 @@ def on(ranks: int, plan: StudyPlan) -> dict[str, Any]:
 @pytest.mark.parametrize("ranks", [4, 6])
 def test_pivots_norms_and_gmres_are_those_of_one_process(ranks: int) -> None:
     plan = StudyPlan(("pivots", "norms", "gmres"), orders=(1, 37, 83), seeds=2, scales=(0.7, 2.0))
-    found, alone = on(ranks, plan), study.run(plan)
-    for mine, other in zip(found["pivots"]["cases"], alone["pivots"]["cases"], strict=True):
-        n = mine["n"]
+    together, alone = on(ranks, plan), study.run(plan)
+    for case, other in zip(together["pivots"]["cases"], alone["pivots"]["cases"], strict=True):
+        n = case["n"]
         # n roundings of numbers that grow by less than n, as in the test of the largest pivot
-        assert mine == pytest.approx(other, rel=n * n * U * 100)
-    for mine, other in zip(found["norms"]["cases"], alone["norms"]["cases"], strict=True):
-        assert (mine["n"], mine["seed"], mine["pivoting"]) == (other["n"], other["seed"], other["pivoting"])
-        if mine["pivoting"]:
-            assert mine["passed"]
-        if mine["n"] > 1:  # residuals are rounding errors, of the same size but not the same
-            assert 0.01 < mine["norm_2"] / other["norm_2"] < 100.0
-        assert mine["norm_inf"] <= mine["norm_2"] * (1 + 1e-15) <= mine["norm_1"] * (1 + 1e-14)
-    for mine, other in zip(found["gmres"]["cases"], alone["gmres"]["cases"], strict=True):
-        assert mine["diagonal_scale"] == other["diagonal_scale"]
-        assert mine["steps"] == other["steps"]
-        assert mine["predicted_steps"] == other["predicted_steps"]
+        assert case == pytest.approx(other, rel=n * n * U * 100)
+    for case, other in zip(together["norms"]["cases"], alone["norms"]["cases"], strict=True):
+        assert (case["n"], case["seed"], case["pivoting"]) == (other["n"], other["seed"], other["pivoting"])
+        if case["pivoting"]:
+            assert case["passed"]
+        if case["n"] > 1:  # residuals are rounding errors, of the same size but not the same
+            assert 0.01 < case["norm_2"] / other["norm_2"] < 100.0
+        assert case["norm_inf"] <= case["norm_2"] * (1 + 1e-15) <= case["norm_1"] * (1 + 1e-14)
+    for case, other in zip(together["gmres"]["cases"], alone["gmres"]["cases"], strict=True):
+        assert case["diagonal_scale"] == other["diagonal_scale"]
+        assert case["steps"] == other["steps"]
+        assert case["predicted_steps"] == other["predicted_steps"]
 
 
 def test_norms_without_pivoting_show_the_growth() -> None:
@@ -106,12 +106,14 @@ def test_pivoting_is_compared_for_all_generators(
         (name, kind) for kind in PIVOTING for name in ("sqrt-n", "hpl")
     ]
     assert {case["precision"] for case in cases} == {"bf16"}
-    found = {(case["generator"], case["pivoting"]): case for case in cases}
-    assert all(found["sqrt-n", kind]["iterations"] <= 6 and found["sqrt-n", kind]["growth"] < 3 for kind in PIVOTING)
-    assert found["hpl", "partial"]["growth"] < found["hpl", "none"]["growth"]
-    assert all(found["hpl", "partial"][key] for key in ("iterations", "proven", "condition"))
+    case_of = {(case["generator"], case["pivoting"]): case for case in cases}
+    assert all(
+        case_of["sqrt-n", kind]["iterations"] <= 6 and case_of["sqrt-n", kind]["growth"] < 3 for kind in PIVOTING
+    )
+    assert case_of["hpl", "partial"]["growth"] < case_of["hpl", "none"]["growth"]
+    assert all(case_of["hpl", "partial"][key] for key in ("iterations", "proven", "condition"))
     summary = {(each["generator"], each["pivoting"]): each for each in body["pivoting"]["summary"]["by_generator"]}
-    assert summary["sqrt-n", "none"]["growth"]["median"] == found["sqrt-n", "none"]["growth"]
+    assert summary["sqrt-n", "none"]["growth"]["median"] == case_of["sqrt-n", "none"]["growth"]
     assert summary["sqrt-n", "none"]["unsolved"] == summary["sqrt-n", "none"]["not_finite"] == 0
     page = Path("out/study.html").read_text()
     assert page.count("<svg") == 7

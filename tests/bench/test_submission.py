@@ -40,7 +40,7 @@ SOLVES: list[tuple[dict[str, Any], str]] = [
 
 def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any) -> Result:
     violations = [] if admissible else [{"rule": "mode", "text": "--mode explore is for exploration"}]
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "benchmark": "hpl-mxp",
         "status": "valid",
         "run": {"id": "abc"},
@@ -61,7 +61,7 @@ def result_of(rate: float = 142.4e9, *, admissible: bool = True, **sections: Any
         "software": SOFTWARE,
         "launch": {"ranks": 6},
     }
-    return Result(**{**made, **sections})
+    return Result(**{**values, **sections})
 
 
 def test_the_fields_are_those_of_the_form_under_its_own_names():
@@ -201,10 +201,10 @@ def test_the_algorithm_is_explained_as_the_rules_ask():
         "the update in fp16, accumulated in fp32: 35.0 s, 157 GFLOP/s.  The factors precondition GMRES from the left "
         "in fp64, steps: 2, to a scaled backward error of 0.500."
     )
-    for solves, said in SOLVES:
+    for solves, method in SOLVES:
         done = result_of(result={"rate_flops": 1e9, "panel_solves": solves})
         assert (
-            f"diagonal blocks factored in fp32, panels solved by {said}, L and U"
+            f"diagonal blocks factored in fp32, panels solved by {method}, L and U"
             in submission(done, [], "x")["algorithm"]
         )
     emulated = result_of(result={"rate_flops": 1e9, "emulated": True})

@@ -28,7 +28,7 @@ from mxpeak.records import Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.run_plots import device_figure
 from mxpeak.report.trace import GAP_S, chrome_trace
-from mxpeak.spans import MOST_ROWS, Spans
+from mxpeak.spans import MAX_ROWS, Spans
 from mxpeak.watch import step_table
 from tests.support.result_file import VALIDATOR
 
@@ -60,7 +60,7 @@ class Ticks:
         return self.now
 
 
-@pytest.mark.parametrize("steps", [0, 1, MOST_ROWS - 1, MOST_ROWS, 5 * MOST_ROWS + 3])
+@pytest.mark.parametrize("steps", [0, 1, MAX_ROWS - 1, MAX_ROWS, 5 * MAX_ROWS + 3])
 def test_rows_are_few_and_lose_no_time(steps: int) -> None:
     spans = Spans(clock=Ticks())
     spans.start("many", float(steps))
@@ -70,8 +70,8 @@ def test_rows_are_few_and_lose_no_time(steps: int) -> None:
     spans.add("after", 3.0)
     spans.finish()
     rows = spans.rows
-    assert 1 <= len(rows) <= MOST_ROWS
-    assert len(rows) > min(steps, MOST_ROWS // 2 - 1)
+    assert 1 <= len(rows) <= MAX_ROWS
+    assert len(rows) > min(steps, MAX_ROWS // 2 - 1)
     assert [row.index for row in rows] == sorted(row.index for row in rows)
     assert rows[-1].index == steps
     assert rows[-1].phases.get("work", 0.0) == 2.0 * steps
@@ -175,21 +175,21 @@ def test_a_device_has_times_of_copies_and_of_computation(monkeypatch: pytest.Mon
         panel_on_host = panel.factor_on_host
         monkeypatch.setattr(TorchLu, "panel_library", lambda kernels, ranks: None)
         monkeypatch.setattr(panel, "factor_on_host", factored)
-    found = on_ranks(1, hpl, hpl_config(kernels="torch"))
-    assert found.passed
-    assert 0.0 < found.phases["device"]["time_s"] <= found.result["time_s"]
-    moved = [found.phases[name]["time_s"] for name in ("laswp", "moves")]
+    result = on_ranks(1, hpl, hpl_config(kernels="torch"))
+    assert result.passed
+    assert 0.0 < result.phases["device"]["time_s"] <= result.result["time_s"]
+    moved = [result.phases[name]["time_s"] for name in ("laswp", "moves")]
     assert moved[0] >= moved[1] > 0.0
-    assert ("transfer" in found.phases) != library
-    columns = found.telemetry["steps"]["phases"]
-    assert len(columns["device"]["time_s"]) == len(found.telemetry["steps"]["index"])
-    assert sum(columns["device"]["time_s"]) == pytest.approx(found.phases["device"]["time_s"], abs=1e-5)
-    figure = device_figure(found.telemetry["steps"], 100)
+    assert ("transfer" in result.phases) != library
+    columns = result.telemetry["steps"]["phases"]
+    assert len(columns["device"]["time_s"]) == len(result.telemetry["steps"]["index"])
+    assert sum(columns["device"]["time_s"]) == pytest.approx(result.phases["device"]["time_s"], abs=1e-5)
+    figure = device_figure(result.telemetry["steps"], 100)
     assert "Device, host and messages by step" in figure
     if not library:
-        assert found.phases["transfer"]["time_s"] == pytest.approx(steps * back_s, abs=0.05)
+        assert result.phases["transfer"]["time_s"] == pytest.approx(steps * back_s, abs=0.05)
         assert "copies between host and device" in figure
-    VALIDATOR.validate(document([found]))
+    VALIDATOR.validate(document([result]))
 
 
 def test_the_device_of_hpl_mxp_has_a_time_too() -> None:
@@ -282,7 +282,7 @@ def test_without_trace_no_span_is_kept() -> None:
 
 
 def test_a_timeline_that_is_full_says_that_it_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "MOST_EVENTS", 40)
+    monkeypatch.setattr(timeline, "MAX_EVENTS", 40)
     result = on_ranks(2, hpl, hpl_config(grid=((1, 2),), trace="unused"))
     assert len(result.telemetry["trace"]) == 40
     (caution,) = [caution for caution in result.warnings if caution.code == "trace"]
@@ -299,9 +299,12 @@ def test_norms_have_a_timeline_of_what_is_taken() -> None:
 def test_cases_stand_one_after_the_other_in_the_file() -> None:
     one = {"name": "gemm", "rank": 1, "lane": "compute", "begin_s": 0.25, "time_s": 0.5}
     trace = json.loads(chrome_trace([("first", [one]), ("second", [one, {**one, "rank": 0}])]))
-    found = trace["traceEvents"]
-    assert [e["args"]["name"] for e in found if e["ph"] == "M"] == ["rank 0", "rank 1", "compute", "compute"]
-    assert [(e["name"], e["ts"]) for e in found if e["ph"] == "i"] == [("first", 0.0), ("second", 1e6 * (0.75 + GAP_S))]
-    spans = [(e["pid"], e["tid"], e["ts"], e["dur"]) for e in found if e["ph"] == "X"]
+    events = trace["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["rank 0", "rank 1", "compute", "compute"]
+    assert [(e["name"], e["ts"]) for e in events if e["ph"] == "i"] == [
+        ("first", 0.0),
+        ("second", 1e6 * (0.75 + GAP_S)),
+    ]
+    spans = [(e["pid"], e["tid"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     second = pytest.approx(1e6 * (1.0 + GAP_S))
     assert spans == [(1, 0, 2.5e5, 5e5), (1, 0, second, 5e5), (0, 0, second, 5e5)]

@@ -51,17 +51,17 @@ def test_gmres_ir_takes_the_hosts_steps(grid: Triple, storage: str) -> None:
         kernels, ranks = on_tensors(comm)
         return solved(ranks, shape, grid, forms, kernels=kernels)  # type: ignore[arg-type]
 
-    found = run_ranks(math.prod(grid), tensors)
+    solves = run_ranks(math.prod(grid), tensors)
     wanted = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms))  # type: ignore[arg-type]
-    assert all(one == found[0] for one in found), "every rank gets the same numbers"
-    for one, other in zip(found[0], wanted[0]):
+    assert all(one == solves[0] for one in solves), "every rank gets the same numbers"
+    for one, other in zip(solves[0], wanted[0]):
         assert (one.values, one.vectors) == (other.values, other.vectors)
         assert one.solve.outcome == Outcome.SOLVED
         assert abs(one.solve.steps - other.solve.steps) <= 1
         assert one.max_error <= error_bound(shape, one.solve.residual, False)  # type: ignore[arg-type]
-    agree(found[0][0].solve.estimates, wanted[0][0].solve.estimates)
+    agree(solves[0][0].solve.estimates, wanted[0][0].solve.estimates)
     u = PRECISIONS["fp32"].u
-    for one, other in zip(found[0][1:], wanted[0][1:]):
+    for one, other in zip(solves[0][1:], wanted[0][1:]):
         same = zip(one.solve.estimates[:5], other.solve.estimates[:5])  # later ones have come near what fp32 leaves
         assert all(abs(a - b) <= 100 * u * other.solve.estimates[0] for a, b in same)
         assert one.solve.residual <= TOLERANCE
@@ -76,13 +76,13 @@ def test_gmres_ir_stores_the_basis_in_16_bits_as_the_host_does(basis: str) -> No
         kernels, ranks = on_tensors(comm)
         return solved(ranks, shape, grid, forms, kernels=kernels)
 
-    (found,), _ = run_ranks(2, tensors)
+    (outcome,), _ = run_ranks(2, tensors)
     (wanted,), _ = run_ranks(2, lambda comm: solved(comm, shape, grid, forms))
-    assert found.solve.outcome == wanted.solve.outcome == Outcome.SOLVED
-    assert abs(found.solve.steps - wanted.solve.steps) <= 1
-    assert found.max_error <= error_bound(shape, found.solve.residual, False)
+    assert outcome.solve.outcome == wanted.solve.outcome == Outcome.SOLVED
+    assert abs(outcome.solve.steps - wanted.solve.steps) <= 1
+    assert outcome.max_error <= error_bound(shape, outcome.solve.residual, False)
     u, first = PRECISIONS[basis].u, wanted.solve.estimates[0]
-    for one, other in zip(found.solve.estimates[:5], wanted.solve.estimates[:5]):
+    for one, other in zip(outcome.solve.estimates[:5], wanted.solve.estimates[:5]):
         assert abs(one - other) <= 4 * u * first, "numbers that fp32 sums in another order may be rounded differently"
 
 

@@ -47,7 +47,7 @@ from mxpeak.verbs.tune.page import page
 from mxpeak.verbs.tune.plan import TunePlan
 from mxpeak.verbs.tune.probe import _usual, probes
 from mxpeak.verbs.tune.run import Tuner
-from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, most_runs
+from mxpeak.verbs.tune.successive_halving import MIN_PAIRS, max_runs
 
 ONE, TWO = RankLayout(1, 2), RankLayout(2, 1)
 
@@ -55,25 +55,25 @@ ONE, TWO = RankLayout(1, 2), RankLayout(2, 1)
 class Invented:
     """Ranks whose trials have the rate that `rate_of` says; they end after so many tasks, or stop as if interrupted."""
 
-    def __init__(self, rate_of: Callable[[dict[str, Any]], float], most: int = 10_000, stops: bool = False):
-        self.rate_of, self.left, self.stops = rate_of, most, stops
+    def __init__(self, rate_of: Callable[[dict[str, Any]], float], limit: int = 10_000, stops: bool = False):
+        self.rate_of, self.remaining, self.stops = rate_of, limit, stops
         self.done: list[dict[str, Any]] = []
 
     def do(self, job: TuneJob) -> None:
         beside = {"ranks": job.ranks, "threads": job.threads, "device": job.device}
         for task in job.tasks:
-            if self.left == 0:
+            if self.remaining == 0:
                 if self.stops:
                     raise Stopped(130)
                 return
-            self.left -= 1
+            self.remaining -= 1
             if task["do"] == "probes":
                 record = {"kind": "complete", **beside}
             else:
                 rate = self.rate_of({**task, **beside})
-                told = {name: value for name, value in task.items() if name != "do"}
+                values = {name: value for name, value in task.items() if name != "do"}
                 beside_rate = {"passed": rate > 0, "precision": "fp64", "iterations": None}
-                record = {"kind": "trial", **beside, **told, "rate_flops": rate, **beside_rate}
+                record = {"kind": "trial", **beside, **values, "rate_flops": rate, **beside_rate}
             append(Path(job.journal), [record])
             self.done.append(record)
 
@@ -108,7 +108,7 @@ def test_the_fastest_settings_win_are_checked_and_stored(store: Store) -> None:
     assert winner.verdict == "faster"
     assert winner.size == {"n": 2048}
     check = body["check"]["hpl"]
-    assert len(check["defaults"]["rates_flops"]) == len(check["tuned"]["rates_flops"]) >= LEAST_PAIRS
+    assert len(check["defaults"]["rates_flops"]) == len(check["tuned"]["rates_flops"]) >= MIN_PAIRS
     assert check["gain"] == pytest.approx(
         by_block({"settings": {"nb": "128"}, "ranks": 1}) / by_block({"settings": {}, "ranks": 1}) - 1
     )
@@ -183,7 +183,7 @@ def test_a_search_that_was_stopped_anywhere_goes_on_to_the_same_winner(tmp_path:
     tuned(whole, group)
     for done in range(0, len(group.done), 3):
         store = Store(tmp_path / str(done), {})
-        first = Invented(by_block, most=done, stops=True)
+        first = Invented(by_block, limit=done, stops=True)
         with pytest.raises(Stopped):
             tuned(store, first)
         second = Invented(by_block)
@@ -252,7 +252,7 @@ def test_a_budget_that_ends_in_the_check_stores_a_clear_winner(store: Store) -> 
     assert len(check["defaults"]["rates_flops"]) >= 2
     assert check["gain"] == pytest.approx(1.5, rel=0.05)
     left = body["remaining"]["hpl"]
-    assert left["runs_left"] == winner.runs_left == 2 * (LEAST_PAIRS - 1)
+    assert left["runs_left"] == winner.runs_left == 2 * (MIN_PAIRS - 1)
     assert f"the other {left['runs_left']} need about" in body["notes"][-1]
     later = tuned(store, Invented(two_layouts()), layouts=(ONE, TWO))  # continues and decides with all pairs
     assert later["check"]["hpl"]["complete"] is True
@@ -260,10 +260,10 @@ def test_a_budget_that_ends_in_the_check_stores_a_clear_winner(store: Store) -> 
 
 
 def test_a_budget_that_ends_in_the_search_stores_nothing_without_a_second_run(store: Store) -> None:
-    body = tuned(store, Invented(by_block, most=4))
+    body = tuned(store, Invented(by_block, limit=4))
     assert store.book()[0].winners == {}
     left = body["remaining"]["hpl"]
-    assert left["runs_done"] + left["runs_left"] >= most_runs(4) + 2 * LEAST_PAIRS
+    assert left["runs_done"] + left["runs_left"] >= max_runs(4) + 2 * MIN_PAIRS
     assert f"the budget ended after {left['runs_done']} of " in body["notes"][-1]
     assert body["notes"][-1].endswith("repeat the command to continue")
 
@@ -285,7 +285,7 @@ def test_a_search_that_a_budget_cut_short_is_checked_and_continued_by_the_next_c
     body = tuned(store, CutShort(by_block))
     (winner,) = store.book()[0].winners.values()
     assert winner.verdict == "faster"
-    assert len(body["check"]["hpl"]["tuned"]["rates_flops"]) >= LEAST_PAIRS
+    assert len(body["check"]["hpl"]["tuned"]["rates_flops"]) >= MIN_PAIRS
     left = body["remaining"]["hpl"]["runs_left"]
     assert winner.runs_left == left > 0
     assert f"the other {left} need about" in body["notes"][-1]
@@ -443,8 +443,8 @@ def test_libraries_are_for_lu_benchmarks_and_each_layout(store: Store) -> None:
 
 
 def test_libraries_are_tried_although_the_list_is_limited() -> None:
-    found = [Candidate(ONE, {}), *(Candidate(ONE, {"nb": str(k)}) for k in range(1, 9)), Candidate(TWO, {})]
-    chosen = ordered(found, lambda one: 1.0, 3, ["openblas", "blis"])
+    candidates = [Candidate(ONE, {}), *(Candidate(ONE, {"nb": str(k)}) for k in range(1, 9)), Candidate(TWO, {})]
+    chosen = ordered(candidates, lambda one: 1.0, 3, ["openblas", "blis"])
     assert [(each.layout, dict(each.settings)) for each in chosen] == [
         (ONE, {}), (TWO, {}), (ONE, {"blas": "openblas"}), (ONE, {"blas": "blis"}), (TWO, {"blas": "openblas"}),
         (TWO, {"blas": "blis"}), (ONE, {"nb": "1"}),
@@ -458,13 +458,13 @@ def test_libraries_are_tried_although_the_list_is_limited() -> None:
 
 
 def test_the_defaults_come_first_and_say_nothing() -> None:
-    for found in (
+    for candidates in (
         lu_candidates("hpl", TWO, 2048, 192, on_gpu=False),
         sparse_candidates("hpcg", TWO, "official", 104, on_gpu=False, boxes=True),
     ):
-        assert found[0].settings == {}
-        assert all(one.settings for one in found[1:])
-        assert len({one.key for one in found}) == len(found)
+        assert candidates[0].settings == {}
+        assert all(one.settings for one in candidates[1:])
+        assert len({one.key for one in candidates}) == len(candidates)
 
 
 def test_official_settings_compete_with_official_ones() -> None:
@@ -510,10 +510,10 @@ def test_a_block_is_not_tried_where_ranks_would_have_too_few_of_them() -> None:
 
 
 def test_the_model_orders_and_the_defaults_of_each_layout_stay() -> None:
-    found = [Candidate(ONE, {}), *(Candidate(ONE, {"nb": str(k)}) for k in range(1, 9)), Candidate(TWO, {})]
-    chosen = ordered(found, lambda one: -float(one.settings["nb"]), 4)
+    candidates = [Candidate(ONE, {}), *(Candidate(ONE, {"nb": str(k)}) for k in range(1, 9)), Candidate(TWO, {})]
+    chosen = ordered(candidates, lambda one: -float(one.settings["nb"]), 4)
     assert [dict(one.settings) for one in chosen] == [{}, {}, {"nb": "8"}, {"nb": "7"}]
-    assert [dict(one.settings) for one in ordered(found, lambda one: None, 3)] == [{}, {}, {"nb": "1"}]
+    assert [dict(one.settings) for one in ordered(candidates, lambda one: None, 3)] == [{}, {}, {"nb": "1"}]
 
 
 def test_the_default_block_of_a_gpu_stays_the_first_candidate() -> None:
@@ -564,10 +564,10 @@ class Here:
     """One rank, this process."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.notes: list[str] = []
 
     def do(self, job: TuneJob) -> None:
-        perform(job, Solo(), self.said.append)
+        perform(job, Solo(), self.notes.append)
 
 
 def test_ranks_of_unequal_nodes_repeat_what_they_do_together_equally_often() -> None:
@@ -607,7 +607,7 @@ def test_kernels_and_a_benchmark_are_really_measured(
     assert [one.benchmark for one in body["winners"]] == [name]
     assert body["check"][name]["verdict"] in ("faster", "equal", "slower")
     assert find_machine(str(store.table_file(1, 1))).fact, "the machine is there for simulate"
-    assert all(len(text) > 10 for text in group.said)
+    assert all(len(text) > 10 for text in group.notes)
     whole = {"config": {"benchmarks": [name]}, "store": "", "machine": {"tables": {}}, **body}
     shown = page(whole)
     low = next(iter({r["precision"] for r in body["curves"] if r["name"] == "ld"} - {"fp64", "fp32"}), "fp32")
@@ -636,14 +636,14 @@ def test_what_ranks_solve_together_in_a_probe_is_the_matrix_of_one_of_them(P: in
         near_one(HostKernels(1), A.local, A.rows, A.cols)
         return A.local, *([lines.to_global(i) for i in range(lines.local_size)] for lines in (A.rows, A.cols))
 
-    found = np.full((n, n), np.nan)
+    actual = np.full((n, n), np.nan)
     for local, rows, cols in run_ranks(P * Q, part):
-        found[np.ix_(rows, cols)] = local
+        actual[np.ix_(rows, cols)] = local
     whole = BlockCyclic(n, 64, 0, 1)
     expected = near_one(HostKernels(1), HostKernels(1).matrix(n, n, "fp32"), whole, whole)
-    assert found.tolist() == expected.tolist()
-    assert (np.diag(found) == 1.0).all()
-    assert np.abs(found - np.eye(n)).sum(axis=1).max() < 0.5
+    assert actual.tolist() == expected.tolist()
+    assert (np.diag(actual) == 1.0).all()
+    assert np.abs(actual - np.eye(n)).sum(axis=1).max() < 0.5
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -695,12 +695,12 @@ def test_the_time_to_load_kernels_does_not_count(store: Store, monkeypatch: pyte
         ranks=1, threads=1, device="cpu", kernels="host", tasks=[{"do": "probes"}], journal=str(store.journal_file),
         until_unix=1010.0,
     )  # fmt: skip
-    said: list[str] = []
-    perform(job, Solo(), said.append)
+    notes: list[str] = []
+    perform(job, Solo(), notes.append)
     assert [r["kind"] for r in store.journal()[0]] == ["loaded", *["kernel"] * 5]
-    assert "kernels loaded in 100 s" in said[0]
+    assert "kernels loaded in 100 s" in notes[0]
     store.clear()
-    perform(dataclasses.replace(job, until_unix=clock[0] - 1.0), Solo(), said.append)  # too late to measure
+    perform(dataclasses.replace(job, until_unix=clock[0] - 1.0), Solo(), notes.append)  # too late to measure
     assert [r["kind"] for r in store.journal()[0]] == ["loaded"]
 
 

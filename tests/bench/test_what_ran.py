@@ -51,14 +51,14 @@ def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
     origins = {"alignment": "HPL.dat", "bcast": "flag", "depth": "flag"}
     expected = {1: {*of_file, "swap", "swap_threshold", "bcast", "split"}, 2: {*of_file, "swap", "swap_threshold"}}
     for ranks, unused in expected.items():
-        found = on_ranks(ranks, hpl, HplConfig(depth=(3,), bcast=("lib",), split=0.0, **SMALL), **origins)
-        assert set(found.problem["not_used"]) == unused | {"split"}
-        assert found.problem["variant"].startswith("WR1")
-        page = html_report(document([found]))
+        result = on_ranks(ranks, hpl, HplConfig(depth=(3,), bcast=("lib",), split=0.0, **SMALL), **origins)
+        assert set(result.problem["not_used"]) == unused | {"split"}
+        assert result.problem["variant"].startswith("WR1")
+        page = html_report(document([result]))
         assert ">8 (not used)<" in page
         unused_in_file = "settings of HPL.dat without effect on this run: ALIGN"
         assert unused_in_file in page
-        assert f"\n  {unused_in_file}\n" in verdict(found)
+        assert f"\n  {unused_in_file}\n" in verdict(result)
         assert (">lib (not used)<" in page) == (ranks == 1)
         assert f"<p>{DEPTH}</p>" in page
     rows = on_ranks(2, hpl, HplConfig(P=(2,), split=0.5, **SMALL))
@@ -84,10 +84,10 @@ def test_a_split_that_splits_nothing_is_told_of_unless_it_is_a_devices_default()
 def test_a_matrix_is_balanced_where_that_is_asked() -> None:
     """Its largest entry is about 1 then, and x solves the system as it was."""
     for scaling, balanced in (("none", False), ("auto", True)):
-        found = on_ranks(2, hpl_mxp, HplMxpConfig(scaling=scaling, diagonal_scale=(64.0,), mode="explore", **SMALL))
-        assert ("balance" in found.phases) == balanced
-        assert (found.telemetry["growth"]["largest"] <= 2.0) == balanced, "the diagonal holds 512"
-        assert found.validation["passed"]
+        result = on_ranks(2, hpl_mxp, HplMxpConfig(scaling=scaling, diagonal_scale=(64.0,), mode="explore", **SMALL))
+        assert ("balance" in result.phases) == balanced
+        assert (result.telemetry["growth"]["largest"] <= 2.0) == balanced, "the diagonal holds 512"
+        assert result.validation["passed"]
 
 
 def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +96,10 @@ def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monke
         pytest.importorskip("torch", reason="PyTorch is not installed")
     from mxpeak.kernels.torch.lu.lu import TorchLu
 
-    made = TorchLu.__init__
+    constructor = TorchLu.__init__
 
     def inverting(self: Any, *given: Any) -> None:
-        made(self, *given)
+        constructor(self, *given)
         self.trsm = "inverse"
 
     monkeypatch.setattr(TorchLu, "__init__", inverting)
@@ -107,17 +107,17 @@ def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monke
         monkeypatch.setattr(f"mxpeak.kernels.torch.lu.solves.{name}", size)
     low = "panels solved by products with bf16 operands and fp32 inverses of diagonal blocks"
     wide = "panels solved by products and inverses of diagonal blocks in fp32"
-    for asked, operands, said in (("low", "bf16", low), ("fp32", "fp32", wide)):
+    for asked, operands, phrase in (("low", "bf16", low), ("fp32", "fp32", wide)):
         config = HplMxpConfig(kernels="torch", device="cpu", precision=("bf16",), panel_solves=asked, **SMALL)
         for ranks in (1, 2):
-            found = on_ranks(ranks, hpl_mxp, config)
-            assert found.validation["passed"]
-            assert found.result["panel_solves"] == {"operands": operands, "method": "blocked-inverse", "share": 1.0}
+            result = on_ranks(ranks, hpl_mxp, config)
+            assert result.validation["passed"]
+            assert result.result["panel_solves"] == {"operands": operands, "method": "blocked-inverse", "share": 1.0}
         own = io.StringIO()
-        MxpText(own, {}, datetime.now(UTC)).case(found)
-        page, form = html_report(document([found])), submission(found, [], "HPL-MxP.out")["algorithm"]
-        for text in (verdict(found), own.getvalue(), page, form):
-            assert said in text
+        MxpText(own, {}, datetime.now(UTC)).case(result)
+        page, form = html_report(document([result])), submission(result, [], "HPL-MxP.out")["algorithm"]
+        for text in (verdict(result), own.getvalue(), page, form):
+            assert phrase in text
 
 
 def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
@@ -155,13 +155,13 @@ def test_hpl_records_how_it_solves_for_u(trsm: str, method: str, text: str, monk
 
 
 def test_one_low_solve_is_enough_for_the_record_to_be_low() -> None:
-    mine, theirs = PanelSolves(), PanelSolves()
-    assert panel_solve_facts([mine, theirs]) is None
-    mine[PanelSolve("fp32", "library")] += 300
+    own, theirs = PanelSolves(), PanelSolves()
+    assert panel_solve_facts([own, theirs]) is None
+    own[PanelSolve("fp32", "library")] += 300
     theirs[PanelSolve("bf16", "blocked-inverse")] += 100
-    assert panel_solve_facts([mine, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
+    assert panel_solve_facts([own, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
     theirs[PanelSolve("fp8", "blocked-inverse")] += 0
-    assert panel_solve_facts([mine, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
+    assert panel_solve_facts([own, theirs]) == {"operands": "bf16", "method": "blocked-inverse", "share": 0.25}
 
 
 def test_panels_of_a_device_are_the_librarys_with_one_process_row_only() -> None:

@@ -204,7 +204,7 @@ def test_the_exit_code_says_how_it_went(bench: Bench, outcome: Any, flags: list[
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "status", "said"),
+    ("flags", "code", "status", "message"),
     [
         (["--min-gflops", "9"], 4, "slow", "2.00 GFLOP/s is below --min-gflops 9"),
         (["--min-share", "80%"], 4, "slow", "50.0 % of the limit is below --min-share 80%"),
@@ -212,7 +212,7 @@ def test_the_exit_code_says_how_it_went(bench: Bench, outcome: Any, flags: list[
     ],
 )
 def test_a_floor_that_is_missed_is_in_status_headline_and_json(
-    bench: Bench, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, status: str, said: str
+    bench: Bench, capsys: pytest.CaptureFixture[str], flags: list[str], code: int, status: str, message: str
 ):
     def half(case: Any) -> Any:
         result = hpl_result(case)
@@ -223,10 +223,10 @@ def test_a_floor_that_is_missed_is_in_status_headline_and_json(
     assert cli.main(["run", "hpl", "-N", "100", *flags]) == code
     out, err = capsys.readouterr()
     assert out.startswith("TOO SLOW  hpl" if code else "PASSED  hpl")
-    assert said in err
+    assert message in err
     body = json.loads((only_folder() / "result.json").read_text())
     assert body["results"][0]["status"] == status
-    assert [w["code"] for w in body["results"][0]["warnings"] if w["text"] == said] == ["slow"] * bool(code)
+    assert [w["code"] for w in body["results"][0]["warnings"] if w["text"] == message] == ["slow"] * bool(code)
 
 
 @pytest.mark.parametrize("words", [["hpl", "-N", "100,200"], ["all"]])

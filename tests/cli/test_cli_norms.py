@@ -26,7 +26,7 @@ from mxpeak.report.text import verdict
 from mxpeak.spans import Spans
 from tests.support.cli import only_folder
 from tests.support.norm_runs import bare
-from tests.support.notes import told
+from tests.support.notes import note_case
 from tests.support.result_file import VALIDATOR
 
 
@@ -120,7 +120,7 @@ MISTAKES = [
 
 def test_a_mistake_is_named_before_anything_runs_and_exits_with_two(capsys: pytest.CaptureFixture[str]):
     for argv, says in MISTAKES:
-        with told(argv=argv):
+        with note_case(argv=argv):
             assert cli.main(["run", "norms", *argv]) == 2
             out, err = capsys.readouterr()
             assert out == ""
@@ -177,11 +177,11 @@ def test_quick_is_a_quarter_of_a_gigabyte_of_the_widest_type(capsys: pytest.Capt
 
 
 def test_a_floor_in_gflops_is_for_the_other_benchmarks_of_run_all():
-    made = requests(cli.parsed(["run", "all", "--min-gflops", "5"]), {})
-    floors = {one.benchmark.name: one.config.min_gflops for one in made}
+    runs = requests(cli.parsed(["run", "all", "--min-gflops", "5"]), {})
+    floors = {one.benchmark.name: one.config.min_gflops for one in runs}
     assert floors.pop("norms") is None
     assert set(floors.values()) == {5.0}
-    assert made[-1].origins["min_gflops"] == "default"
+    assert runs[-1].origins["min_gflops"] == "default"
 
 
 def test_an_input_file_of_hpl_that_a_variable_names_is_not_for_norms():
@@ -317,5 +317,5 @@ def test_a_promised_key_of_norms_must_be_there():
         for name in way:
             section = section[name]
         del section[last]
-        with told(path=path), pytest.raises(jsonschema.ValidationError):
+        with note_case(path=path), pytest.raises(jsonschema.ValidationError):
             VALIDATOR.validate(body)

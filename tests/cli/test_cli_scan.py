@@ -90,7 +90,7 @@ def test_the_exit_code_tells_whether_all_are_alike(
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         (["--rounds", "0"], "--rounds: 0 is out of range; use an integer from 1 to "),
         (["-N", "0"], "-N/--n: 0 is out of range"),
@@ -105,22 +105,22 @@ def test_the_exit_code_tells_whether_all_are_alike(
     ],
 )
 def test_mistakes_are_named_before_anything_runs(
-    typed: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    typed: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["scan", "--ranks", "1", *typed]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_settings_come_from_flags_variables_and_files(tmp_path: Path) -> None:
     file = tmp_path / "my.toml"
     file.write_text("nb = 64\nrounds = 2\n[scan]\nrounds = 7\nwrite-exclude = 'x'\n[hpl]\nnb = 1\n")
     environ = {"MXPEAK_WARMUP": "none", "MXPEAK_NB": "96"}
-    found = scan_settings(parsed(["scan", "--config", str(file), "--tolerance", "3%"]), environ)
-    assert (found.config.rounds, found.config.nb, found.config.warmup) == (7, 96, "none")
-    assert found.config.tolerance == pytest.approx(0.03)
-    assert found.output.write_exclude == "x"
-    assert found.origins["nb"] == "variable"
+    settings = scan_settings(parsed(["scan", "--config", str(file), "--tolerance", "3%"]), environ)
+    assert (settings.config.rounds, settings.config.nb, settings.config.warmup) == (7, 96, "none")
+    assert settings.config.tolerance == pytest.approx(0.03)
+    assert settings.output.write_exclude == "x"
+    assert settings.origins["nb"] == "variable"
     with pytest.raises(UsageError, match="the variable MXPEAK_ROUND is unknown; did you mean MXPEAK_ROUNDS"):
         scan_settings(parsed(["scan"]), {"MXPEAK_ROUND": "1"})
 
@@ -128,10 +128,10 @@ def test_settings_come_from_flags_variables_and_files(tmp_path: Path) -> None:
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of local ranks that a scan starts; none is."""
-    found: list[int] = []
-    monkeypatch.setattr(launch, "respawn", lambda ranks, argv, comm: found.append(ranks) or 0)
+    counts: list[int] = []
+    monkeypatch.setattr(launch, "respawn", lambda ranks, argv, comm: counts.append(ranks) or 0)
     monkeypatch.setattr(placement, "core_groups", lambda: [[0, 1, 2, 3], [4, 5, 6, 7]])
-    return found
+    return counts
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ TINY = ["--nx", "8", "--mode", "explore", "--rt", "0", "--iterations", "5", "--s
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty folder, no settings from outside, and no time for the limit."""
     nothing_from_outside(monkeypatch, tmp_path)
-    monkeypatch.setattr(limits, "MOST_S", 0.0)
+    monkeypatch.setattr(limits, "MAX_S", 0.0)
 
 
 def run(*argv: str) -> int:
@@ -313,12 +313,12 @@ def test_a_box_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pyt
 
 def test_what_stands_beside_the_figure_has_to_fit_too(capsys: pytest.CaptureFixture[str]):
     """With --mode explore that is rows, whose column numbers take more than packed's."""
-    asked = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")
-    assert run(*asked, "--dry-run") == 0
+    flags = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")
+    assert run(*flags, "--dry-run") == 0
     lines = re.findall(r"^(\w+): local .* total ([\d.]+) MiB", capsys.readouterr().out, re.MULTILINE)
     needs = {name: float(size) for name, size in lines}
     assert needs["packed"] < 0.9 * needs["rows"]
-    assert run(*asked, "--mem", f"{(needs['packed'] + needs['rows']) / 2}MiB") == 5
+    assert run(*flags, "--mem", f"{(needs['packed'] + needs['rows']) / 2}MiB") == 5
 
 
 def test_a_size_left_open_is_what_memory_holds_and_says_so(capsys: pytest.CaptureFixture[str]):

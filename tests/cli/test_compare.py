@@ -375,7 +375,7 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (
             ["compare", "last", "previous"],
@@ -387,11 +387,11 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
         (["baseline", "set", "bad"], "contains no valid result"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_told_with_what_to_type(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("notes").write_text("a = b\n")
     Path("bad").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [run(1, status="aborted")]}))
     assert main(argv) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "said"),
+    ("odd", "message"),
     [
         ({"machine": "mine"}, 'machine is "mine", not an object'),
         ({"result": {"rate_flops": "fast"}}, 'result.rate_flops is "fast", not a number or null'),
@@ -424,17 +424,17 @@ def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
     ],
 )
 def test_a_result_that_does_not_match_the_schema_is_refused_and_skipped_by_name(
-    odd: Any, said: str, capsys: pytest.CaptureFixture[str]
+    odd: Any, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write("good", run(100))
     write("odd", run(100) | odd)
     for argv in (["compare", "good", "odd"], ["report", "odd"], ["baseline", "set", "odd"]):
         assert main(argv) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert main(["history"]) == 0
     out, err = capsys.readouterr()
     assert out.count("N=1000") == 1, "one odd file hides no other"
-    assert err == f"warning: mxpeak-out/odd/result.json is skipped: {said}\n"
+    assert err == f"warning: mxpeak-out/odd/result.json is skipped: {message}\n"
 
 
 def test_history_reads_no_more_files_than_it_shows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,10 +64,10 @@ def test_cases_are_compared_by_their_medians_and_one_that_failed_once_has_failed
 def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--rounds", "2", "sh fake run 4", "sh fake run 2", "--json", "file.json"]) == 4
     assert Path("order").read_text().split() == ["4", "2", "2", "4", "4", "2"]
-    told = capsys.readouterr()
-    assert "hpl N=100  18.0 GFLOP/s  9.00 GFLOP/s  -50.0 %" in told.out
-    assert "before: sh fake run 4\n" in told.out
-    assert told.err.splitlines()[:3] == [
+    output = capsys.readouterr()
+    assert "hpl N=100  18.0 GFLOP/s  9.00 GFLOP/s  -50.0 %" in output.out
+    assert "before: sh fake run 4\n" in output.out
+    assert output.err.splitlines()[:3] == [
         "not counted: A  4.00 GFLOP/s",
         "not counted: B  4.00 GFLOP/s",
         "round 1 of 2: B  6.00 GFLOP/s",
@@ -80,7 +80,7 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("last", "A: --rounds needs commands that run a benchmark, but 'last' does not"),
         ("mxpeak run 'hpl", "No closing quotation"),
@@ -90,9 +90,11 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
         ("sh -c 'echo so it is >&2; exit 3' run", "ended with exit code 3 and without a result:\nso it is"),
     ],
 )
-def test_a_command_that_leaves_no_result_is_told(command: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_that_leaves_no_result_is_told(
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compare", "--rounds", "2", command, "sh fake run 1"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path("mxpeak-out").exists()
 
 

@@ -78,7 +78,7 @@ def test_the_devices_of_a_node_are_in_the_file_of_the_run(monkeypatch: pytest.Mo
         (energy / "energy_uj").write_text("4000000\n")
         until(lambda: f"energy_joules_total{labels('package-0')} 3.0" in path.read_text())
         until(lambda: f"power_watts{labels('package-0')} 0.0" in path.read_text())
-        found = metrics(path.read_text())
+        values = metrics(path.read_text())
         text = path.read_text()
     gpu, cores = labels(NVIDIA), labels("cores")
     expected = {
@@ -97,11 +97,11 @@ def test_the_devices_of_a_node_are_in_the_file_of_the_run(monkeypatch: pytest.Mo
         f"ecc_errors_total{labels('cores', kind='uncorrected')}": 1.0,
         f"info{labels('package-0', kind='cpu', source='RAPL')}": 1.0,
     }
-    assert {name: found[f"mxpeak_device_{name}"] for name in expected} == expected
-    assert found[f"mxpeak_device_energy_joules_total{gpu}"] % 7.0 == 0.0
-    assert f"mxpeak_device_ecc_errors_total{labels(NVIDIA, kind='uncorrected')}" not in found, "NVML does not know it"
+    assert {name: values[f"mxpeak_device_{name}"] for name in expected} == expected
+    assert values[f"mxpeak_device_energy_joules_total{gpu}"] % 7.0 == 0.0
+    assert f"mxpeak_device_ecc_errors_total{labels(NVIDIA, kind='uncorrected')}" not in values, "NVML does not know it"
     assert "# no memory errors (NVML: Not Supported) of 0000:1b:00.0\n" in text
-    assert found["mxpeak_update_time_seconds"] == 1.0, "readings are no progress: a stalled run must be noticed"
+    assert values["mxpeak_update_time_seconds"] == 1.0, "readings are no progress: a stalled run must be noticed"
     run.ended(0)
     assert "mxpeak_device_" not in path.read_text()
     assert [thread.name for thread in threading.enumerate() if thread.name == "sensors"] == []
@@ -141,12 +141,12 @@ def test_other_nodes_have_their_own_file_without_a_state_of_the_run(
     own = tmp_path / "mxpeak.node8.prom"
     with watched(tmp_path / "mxpeak.prom", NodeDevices("node8", [0], ["0000:c1:00.0"], amd=True), None):
         until(own.exists)
-        found = metrics(own.read_text())
+        values = metrics(own.read_text())
     node, gpu = (labels(name).replace("node7", "node8") for name in ("node", "0000:c1:00.0"))
-    assert found[f"mxpeak_device_power_watts{node}"] == 600.0
-    assert found[f"mxpeak_device_power_watts{gpu}"] == 731.0
-    assert not {name for name in found if name.startswith(("mxpeak_running", "mxpeak_update"))}
-    assert set(metrics(own.read_text())) == {name for name in found if name.startswith("mxpeak_run_info")}
+    assert values[f"mxpeak_device_power_watts{node}"] == 600.0
+    assert values[f"mxpeak_device_power_watts{gpu}"] == 731.0
+    assert not {name for name in values if name.startswith(("mxpeak_running", "mxpeak_update"))}
+    assert set(metrics(own.read_text())) == {name for name in values if name.startswith("mxpeak_run_info")}
     assert not (tmp_path / "mxpeak.prom").exists()
 
 

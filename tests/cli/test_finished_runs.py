@@ -79,16 +79,16 @@ def test_figures_that_json_cannot_hold_lose_no_result(bench: Bench) -> None:
 
     bench.outcome = outcome
     assert cli.main(["run", "hpl", "-N", "1000"]) == 0
-    (one,) = results_in(only_folder() / "result.json")
-    added = one["result"]["added"]
+    (entry,) = results_in(only_folder() / "result.json")
+    added = entry["result"]["added"]
     assert {name: added[name] for name in ("n", "rate", "many", "yes")} == {
         "n": 3,
         "rate": 0.5,
         "many": [0, 1],
         "yes": True,
     }
-    assert one["result"]["unknown"] == "unknown"
-    said = [w["text"] for w in one["warnings"] if w["code"] == "not-json"]
+    assert entry["result"]["unknown"] == "unknown"
+    said = [w["text"] for w in entry["warnings"] if w["code"] == "not-json"]
     assert said == [
         "result.added.7 is of type set; written as text",
         "result.unknown is of type Unknown; written as text",

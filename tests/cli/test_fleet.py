@@ -159,7 +159,7 @@ def other_device(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "message"),
     [
         (other_device(scan_body(4)), "not comparable: node000 has 1 rank of Invented 9000 with 4 threads in a.json"),
         (scan_body(4, host="x{}"), "have no node in common; use scans of the same nodes"),
@@ -171,11 +171,11 @@ def other_device(body: dict[str, Any]) -> dict[str, Any]:
         ({"schema": "mxpeak.scan/1"}, "it has no status"),
     ],
 )
-def test_scans_that_are_not_comparable(after: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scans_that_are_not_comparable(after: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     written("a.json", scan_body(4))
     written("b.json", after)
     assert main(["compare", "a.json", "b.json"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_two_nodes_with_one_name_differ_in_their_boot(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +217,7 @@ def test_a_baseline_excludes_defective_nodes(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (scan_body(3), "3 of 3 ranks are on healthy nodes, and at least 4 are necessary; use scans of more nodes"),
         (scan_body(5, wrong={0: "bbb", 1: "ccc"}), "3 of 5 ranks are on healthy nodes"),
@@ -225,10 +225,10 @@ def test_a_baseline_excludes_defective_nodes(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_a_baseline_of_too_few_nodes_is_an_error(
-    body: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+    body: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["baseline", "from", written("scan.json", body)]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_baseline_decides_even_for_one_rank() -> None:
@@ -249,7 +249,7 @@ def test_a_baseline_decides_even_for_one_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "mxpeak cannot read --against fleet.json: No such file or directory"),
         ("{}", "its schema is not mxpeak.scan-baseline/1"),
@@ -266,12 +266,12 @@ def test_a_baseline_decides_even_for_one_rank() -> None:
     ],
 )
 def test_a_baseline_that_does_not_apply_is_an_error(
-    text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+    text: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
         Path("fleet.json").write_text(text)
     assert main([*SMALL, "--against", "fleet.json"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_thousand_nodes_take_less_than_five_seconds() -> None:
@@ -291,10 +291,10 @@ def test_a_thousand_nodes_take_less_than_five_seconds() -> None:
 
 def test_each_finding_has_a_severity() -> None:
     body = scan_body(8, slow={1: 0.8}, wrong={2: "bbb"}, readings=HOT)
-    found = {action["host"]: action["severity"] for action in body["actions"]}
-    assert found["node001"] == "drain"
-    assert found["node002"] == "replace"
-    assert {severity for host, severity in found.items() if host not in ("node001", "node002")} == {"monitor"}
+    severities = {action["host"]: action["severity"] for action in body["actions"]}
+    assert severities["node001"] == "drain"
+    assert severities["node002"] == "replace"
+    assert {severity for host, severity in severities.items() if host not in ("node001", "node002")} == {"monitor"}
     assert [action["severity"] for action in body["actions"]][:3] == ["replace", "drain", "monitor"]
 
 

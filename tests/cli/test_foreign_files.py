@@ -101,7 +101,7 @@ def refusal(read: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (b'{"schema": "\xff"}', "0xff"),
         (b'{"schema": NaN}', "NaN is not a JSON number"),
@@ -116,11 +116,11 @@ def refusal(read: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
     ],
 )
 def test_what_is_no_json_of_a_result_is_refused_with_the_reason(
-    data: bytes, said: str, capsys: pytest.CaptureFixture[str]
+    data: bytes, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("odd.json").write_bytes(data)
     assert main(["report", "odd.json"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_byte_order_mark_does_no_harm() -> None:
@@ -145,19 +145,19 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with open("large", "wb") as file:
-        file.truncate(foreign.MOST_BYTES + 1)
+        file.truncate(foreign.MAX_BYTES + 1)
     assert main(["report", "large"]) == 2
-    assert f"{foreign.MOST_BYTES + 1} bytes, but mxpeak reads at most {foreign.MOST_BYTES}" in capsys.readouterr().err
-    monkeypatch.setattr("mxpeak.records.MOST_CONTAINERS", 3)
+    assert f"{foreign.MAX_BYTES + 1} bytes, but mxpeak reads at most {foreign.MAX_BYTES}" in capsys.readouterr().err
+    monkeypatch.setattr("mxpeak.records.MAX_CONTAINERS", 3)
     with pytest.raises(ValueError, match="more than 3 arrays and objects"):
         read_json("[[],[],[]]")
-    monkeypatch.setattr("mxpeak.records.MOST_ITEMS", 3)
+    monkeypatch.setattr("mxpeak.records.MAX_ITEMS", 3)
     with pytest.raises(ValueError, match="more than 3 items"):
         read_json("[1,2,3,4,5]")
 
 
 def test_a_file_that_grows_beyond_its_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "MOST_BYTES", 10)
+    monkeypatch.setattr(foreign, "MAX_BYTES", 10)
     with pytest.raises(OSError, match="more than 10 bytes"):
         foreign.read_bytes("/proc/self/status")  # which says that it has none
 
@@ -188,14 +188,14 @@ def test_the_whole_files_of_the_mutations_are_accepted(name: str, tmp_path: Path
 
 def test_settings_of_a_result_name_no_file_to_write() -> None:
     body = json.loads(RECORDED)
-    (hpl,) = (one for one in body["results"] if one["benchmark"] == "hpl")
+    (hpl,) = (request for request in body["results"] if request["benchmark"] == "hpl")
     outputs = {"prometheus": "p", "json": "j", "events": "e", "out": "o", "trace": "t", "checkpoint": "c"}
     hpl["config"] |= {name: {"value": value, "origin": "flag"} for name, value in outputs.items()}
     Path("result.json").write_text(json.dumps({**body, "results": [hpl]}))
-    (one,) = requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
-    output = one.output
+    (request,) = requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
+    output = request.output
     assert (output.prometheus, output.json, output.events, output.out) == (None, None, None, None)
-    assert (one.config.trace, one.config.checkpoint) == (None, None)
+    assert (request.config.trace, request.config.checkpoint) == (None, None)
 
 
 def test_a_result_without_a_benchmark_or_settings_repeats_no_run() -> None:

@@ -45,7 +45,7 @@ def step(done: float, elapsed_s: float, total: float = 100.0) -> Step:
 @pytest.mark.parametrize(("done", "seconds"), [(0, 0), (25, 5), (50, 10), (75, 20), (100, 30)])
 def test_a_forecast_is_when_a_recorded_run_had_done_as_much(done: float, seconds: float) -> None:
     assert RECORDED.seconds(done) == pytest.approx(seconds)
-    assert RECORDED.left(done) == pytest.approx(30 - seconds)
+    assert RECORDED.remaining_s(done) == pytest.approx(30 - seconds)
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def ended(bench: Any, config: Any, ranks: int, after: int) -> list[list[Result]]
 @pytest.mark.parametrize("after", [1, 4])
 def test_hpl_is_ended_on_every_grid_and_leaves_what_is_known(grid: Any, options: Any, after: int) -> None:
     config = HplConfig(n=(97,), nb=(8,), grid=(grid,), warmup="none", threads=1, device="cpu", target=1.0, **options)
-    everybody = ended(hpl, config, grid[0] * grid[1], after)
-    for results in everybody:
+    results_of = ended(hpl, config, grid[0] * grid[1], after)
+    for results in results_of:
         (result,) = results
         assert result.status == "aborted"
-    body = json.loads(json.dumps(everybody[0][0].as_dict()))
+    body = json.loads(json.dumps(results_of[0][0].as_dict()))
     VALIDATOR.validate(body)
     assert body["result"]["rate_flops"] is None
     assert body["validation"]["passed"] is None
@@ -225,7 +225,7 @@ def test_solves_that_were_finished_are_samples_of_a_run_that_was_not() -> None:
 @pytest.mark.parametrize("error", [ResourceError("no room for the copy of A"), ValueError("a bug")])
 def test_an_error_is_the_reason_of_what_is_known(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the first of two solves, which was finished."""
-    told: list[Result] = []
+    partial_results: list[Result] = []
     residuals = iter([hpl.residual_norms])
 
     def failing(*args: Any) -> Any:
@@ -236,26 +236,26 @@ def test_an_error_is_the_reason_of_what_is_known(error: Exception, monkeypatch: 
     monkeypatch.setattr(hpl, "residual_norms", failing)
     config = HplConfig(n=(97,), nb=(8,), repeat=2, warmup="none", threads=1, device="cpu")
     with pytest.raises(type(error), match=str(error)):
-        hpl.run(config, Solo(), benchmark="hpl", on_case=lambda case, result: told.append(result))
-    (result,) = told
+        hpl.run(config, Solo(), benchmark="hpl", on_case=lambda case, result: partial_results.append(result))
+    (result,) = partial_results
     assert (result.status, result.telemetry["aborted"]["reason"]) == ("aborted", str(error))
     assert len(result.samples_s) == 1
 
 
 def test_an_error_before_anything_has_ended_leaves_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal does: it was somebody's wish to end the run there."""
-    told: list[Result] = []
+    partial_results: list[Result] = []
 
     def ended_by(error: BaseException) -> list[str]:
         def failing(*args: Any) -> Any:
             raise error
 
-        told.clear()
+        partial_results.clear()
         monkeypatch.setattr(hpl, "residual_norms", failing)
         config = HplConfig(n=(97,), nb=(8,), warmup="none", threads=1, device="cpu")
         with pytest.raises(type(error)):
-            hpl.run(config, Solo(), benchmark="hpl", on_case=lambda case, result: told.append(result))
-        return [result.status for result in told]
+            hpl.run(config, Solo(), benchmark="hpl", on_case=lambda case, result: partial_results.append(result))
+        return [result.status for result in partial_results]
 
     assert ended_by(ResourceError("no room for the copy of A")) == []
     assert ended_by(KeyboardInterrupt()) == ["aborted"]

@@ -14,14 +14,14 @@ from mxpeak.options import options
 
 def every_parser() -> dict[str, argparse.ArgumentParser]:
     """Return all parsers by the words that call them."""
-    found, left = {}, {"mxpeak": parser()}
-    while left:
-        words, one = left.popitem()
-        found[words] = one
+    parsers, pending = {}, {"mxpeak": parser()}
+    while pending:
+        words, one = pending.popitem()
+        parsers[words] = one
         for action in one._actions:
             if isinstance(action, argparse._SubParsersAction):
-                left |= {f"{words} {name}": below for name, below in action.choices.items()}
-    return found
+                pending |= {f"{words} {name}": below for name, below in action.choices.items()}
+    return parsers
 
 
 @pytest.mark.parametrize("words", every_parser())
@@ -33,10 +33,10 @@ def test_the_short_help_fits_on_one_screen(words: str) -> None:
 
 @pytest.mark.parametrize("words", every_parser())
 def test_the_help_of_a_flag_has_at_most_twelve_words(words: str) -> None:
-    one = every_parser()[words]
-    for action in one._actions:
+    command = every_parser()[words]
+    for action in command._actions:
         if action.option_strings and action.help not in (None, argparse.SUPPRESS):
-            text = one._get_formatter()._expand_help(action).split(" (default")[0]
+            text = command._get_formatter()._expand_help(action).split(" (default")[0]
             purpose = text.split(":")[0]
             assert len(purpose.split()) <= 12, action.option_strings
 

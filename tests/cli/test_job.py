@@ -104,11 +104,11 @@ def test_cores_are_shared_and_idle_cores_are_noted(capsys: pytest.CaptureFixture
 def test_variables_are_replaced_in_the_job_and_nothing_else_is(word: str, quoted: str) -> None:
     assert shell_word(word) == quoted
     environ = {"X": "7", "SLURM_JOB_ID": "42", "PATH": "/usr/bin:/bin"}
-    said = subprocess.run(["bash", "-c", f"printf %s {quoted}"], env=environ, capture_output=True, text=True)
+    printed = subprocess.run(["bash", "-c", f"printf %s {quoted}"], env=environ, capture_output=True, text=True)
     expected = word
     for name, value in environ.items():
         expected = re.sub(rf"\$(\{{{name}\}}|{name}\b)", value, expected)
-    assert said.stdout == expected
+    assert printed.stdout == expected
 
 
 def test_a_rank_with_several_gpus_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,14 +116,14 @@ def test_a_rank_with_several_gpus_is_counted_once(capsys: pytest.CaptureFixture[
     text = job(capsys, "slurm", "norms", "--gpus-per-node", "8", *devices)
     assert "#SBATCH --ntasks-per-node=2\n#SBATCH --gpus-per-node=8\n" in text
     assert "selects 4." in text
-    for argv, said in (
+    for argv, message in (
         (["--gpus-per-node", "8", "--ranks-per-node", "8", *devices], "8*4 = 32 GPUs, but --gpus-per-node is 8"),
         (["--gpus-per-node", "6", *devices], "1*4 = 4 GPUs, but --gpus-per-node is 6; use another --devices-per-rank"),
         (devices, "use --gpus-per-node 4"),
         (["--gpus-per-node", "8", "--", "-N", "100", "--devices-per-rank", "4"], "use --layout tiles"),
     ):
         assert main(["job", "norms", "--for", "slurm", *argv]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_sigterm_reaches_the_ranks_of_each_launcher(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +175,7 @@ def test_mistakes_are_found_before_a_queue(argv: list[str], said: str, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "argv", "said"),
+    ("scheduler", "argv", "message"),
     [
         ("pbs", [], "use --cpus-per-node C"),
         ("pbs", ["--qos", "a"], "--qos does not apply to pbs; use --partition QUEUE"),
@@ -189,10 +189,10 @@ def test_mistakes_are_found_before_a_queue(argv: list[str], said: str, capsys: p
     ],
 )
 def test_a_scheduler_refuses_the_flags_of_others(
-    scheduler: str, argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    scheduler: str, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["job", "hpl", "--for", scheduler, *argv]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def strict(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:

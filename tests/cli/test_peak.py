@@ -26,10 +26,10 @@ def test_peak_measures_products_memory_and_their_balance(quick: None, capsys: py
     assert main(["peak", "--threads", "1", "--json", "-"]) == 0
     body: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert body["schema"] == "mxpeak.peak/1"
-    names = [one["name"] for one in body["rates"]]
+    names = [rate["name"] for rate in body["rates"]]
     assert names[:2] == ["DGEMM", "SGEMM"]
     assert names[-2:] == ["memory read", "memory triad"]
-    rates = {one["name"]: one.get("rate_flops", one.get("rate_bytes")) for one in body["rates"]}
+    rates = {rate["name"]: rate.get("rate_flops", rate.get("rate_bytes")) for rate in body["rates"]}
     assert body["balance"]["flops_per_byte"] == rates["DGEMM"] / rates["memory read"]
     assert {"machine", "software", "launch"} <= set(body)
 

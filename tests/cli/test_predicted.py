@@ -28,7 +28,7 @@ def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return found
 
 
-def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
     assert main(list(arguments)) == code
     said = capsys.readouterr()
     assert said.out == ""
@@ -60,14 +60,14 @@ def test_a_simulation_as_text_fits_eighty_columns_and_says_where_the_time_goes(
 )
 def test_a_simulation_as_json(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     body = json_of(capsys, "simulate", *arguments)
-    found = body["prediction"]
+    prediction = body["prediction"]
     assert body["schema"] == "mxpeak.simulate/1"
-    assert 0 < found["low"] < found["rate_flops"] < found["high"]
-    assert found["time_s"] > 0
-    assert 0 <= found["exposed"] < 1
+    assert 0 < prediction["low"] < prediction["rate_flops"] < prediction["high"]
+    assert prediction["time_s"] > 0
+    assert 0 <= prediction["exposed"] < 1
     assert body["config"]["ranks"] in (4, 8, 16)
     assert body["machine"]["sources"]["memory_rate"]
-    assert sum(body["phases"].values()) == pytest.approx(found["time_s"])
+    assert sum(body["phases"].values()) == pytest.approx(prediction["time_s"])
 
 
 def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,14 +146,14 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_mistake_is_told_with_what_to_type(
     capsys: pytest.CaptureFixture[str], code: int, arguments: list[str], words: list[str]
 ) -> None:
-    said = told(capsys, code, *arguments)
+    said = error_of(capsys, code, *arguments)
     for word in words:
         assert word in said
 
 
 def test_a_bad_machine_file_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text('[mine]\nbased_on = "frontier"\n[mine.network]\nnic_rate = "fast"\n')
-    assert "[mine] network.nic_rate: 'fast' is not valid" in told(
+    assert "[mine] network.nic_rate: 'fast' is not valid" in error_of(
         capsys, 2, "simulate", "hpl", "--machine", "mine.toml"
     )
 
@@ -202,17 +202,17 @@ def test_the_block_size_is_the_fastest_in_a_simulation(machine: str, capsys: pyt
 
 def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
     body = json_of(capsys, "plan", "hpl", "--ranks", "7", "-N", "1000", "--nb", "64")
-    assert [one["code"] for one in body["warnings"]] == ["prime-ranks", "ragged"]
+    assert [warning["code"] for warning in body["warnings"]] == ["prime-ranks", "ragged"]
     for benchmark in ("hpl", "hpcg"):
         for verb in ("plan", "simulate"):
             asked = ("--machine", "frontier", "--ranks", "12", "--ranks-per-node", "5")
             body = json_of(capsys, verb, benchmark, *asked)
-            assert [one["hint"] for one in body["warnings"]] == ["use 10 or 15 ranks"]
+            assert [warning["hint"] for warning in body["warnings"]] == ["use 10 or 15 ranks"]
     body = json_of(capsys, "plan", "hpl", "--grid", "4x4", "--node-grid", "2x2")
     assert body["config"]["node_grid"] == [2, 2], "nodes as it says"
     body = json_of(capsys, "plan", "hpl", "--grid", "8x1", "-N", "4096", "--nb", "64")
-    assert [one["code"] for one in body["warnings"]] == ["tall-grid", "leading-dimension"]
-    assert all(one["hint"] for one in body["warnings"])
+    assert [warning["code"] for warning in body["warnings"]] == ["tall-grid", "leading-dimension"]
+    assert all(warning["hint"] for warning in body["warnings"])
 
 
 def ran(folder: str, benchmark: str, rate: float, **problem: Any) -> None:
@@ -252,19 +252,19 @@ def test_a_dat_holds_the_plan_and_is_never_overwritten(
     where = ["plan", benchmark, "--machine", "crusher", "--nodes", "1", "--write-dat", "mine.dat"]
     config = json_of(capsys, *where)["config"]
     text = Path("mine.dat").read_text()
-    found = read(text, "mine.dat")
-    assert (found["n"], found["nb"], found["P"], found["Q"]) == (
+    settings = read(text, "mine.dat")
+    assert (settings["n"], settings["nb"], settings["P"], settings["Q"]) == (
         (config["n"],),
         (config["nb"],),
         (config["P"],),
         (config["Q"],),
     )
-    assert found["bcast"] == (config["bcast"],)
-    assert found["order"] == config["order"]
-    assert "mine.dat already exists" in told(capsys, 2, *where)
+    assert settings["bcast"] == (config["bcast"],)
+    assert settings["order"] == config["order"]
+    assert "mine.dat already exists" in error_of(capsys, 2, *where)
     assert Path("mine.dat").read_text() == text
-    assert "mine.dat already exists" in told(capsys, 2, *where[:-1], "new.dat", "--json", "mine.dat")
-    assert "new.dat is one of the run's own" in told(capsys, 2, *where[:-1], "new.dat", "--json", "new.dat")
+    assert "mine.dat already exists" in error_of(capsys, 2, *where[:-1], "new.dat", "--json", "mine.dat")
+    assert "new.dat is one of the run's own" in error_of(capsys, 2, *where[:-1], "new.dat", "--json", "new.dat")
     assert not Path("new.dat").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from mxpeak.configs.run import ShowConfig
 from mxpeak.errors import UsageError
 from mxpeak.spans import Phase, Step
-from mxpeak.watch.progress import MOST_SAMPLES, Progress, duration, is_terminal
+from mxpeak.watch.progress import MAX_SAMPLES, Progress, duration, is_terminal
 from mxpeak.watch.step_table import StepTable
 
 
@@ -87,11 +87,11 @@ def test_an_interval_asks_for_lines_and_cannot_be_silenced():
 
 
 def test_a_file_or_a_pipe_gets_lines_only_if_they_are_always_wanted():
-    for mode, least, most in (("auto", 0, 0), ("never", 0, 0), ("always", 19, 20)):
+    for mode, least, maximum in (("auto", 0, 0), ("never", 0, 0), ("always", 19, 20)):
         stream = io.StringIO()
         progress = Progress(stream, {"TERM": "xterm"}, mode)
         follow(progress, 100.0)
-        assert least <= len(stream.getvalue().splitlines()) <= most
+        assert least <= len(stream.getvalue().splitlines()) <= maximum
         assert "\x1b" not in stream.getvalue()
         assert progress.samples[-1] == (100.0, 1e12), "results keep samples without a line"
         progress.doing("checking the solution")
@@ -109,15 +109,15 @@ def test_no_color_and_dumb_terminals_get_plain_lines(environ: dict[str, str]):
 
 
 def test_what_is_done_beside_is_named_in_a_plain_line_unless_it_ends_at_once(monkeypatch: pytest.MonkeyPatch):
-    said = Event()
+    flushed = Event()
     stream = Terminal()
-    monkeypatch.setattr(stream, "flush", said.set, raising=False)
+    monkeypatch.setattr(stream, "flush", flushed.set, raising=False)
     progress = Progress(stream, {"TERM": "dumb"}, "auto")
     progress.doing("generating the matrix")
     progress.start("hpl", 1e12)
     assert progress._soon is None, "nothing is left to be said once the computation has begun"
     progress.doing("checking the solution")
-    assert said.wait(60.0)
+    assert flushed.wait(60.0)
     progress.close()
     assert stream.getvalue() == "checking the solution\n"
     silent = Progress(stream, {}, "never")
@@ -169,7 +169,7 @@ def test_a_run_that_breaks_off_gives_the_terminal_its_cursor_back():
 def test_at_most_two_hundred_samples_stay_and_the_last_is_among_them(steps: int):
     progress = Progress(io.StringIO(), {}, "never")
     follow(progress, 50.0, steps)
-    assert len(progress.samples) <= MOST_SAMPLES
+    assert len(progress.samples) <= MAX_SAMPLES
     assert progress.samples[-1] == (50.0, 1e12)
     assert progress.samples == sorted(progress.samples)
 

@@ -90,7 +90,7 @@ def test_a_table_for_programs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["third"], "cannot read third"),
         (["last"], "there is no last run, because mxpeak-out/ contains no results; run mxpeak first"),
@@ -99,10 +99,10 @@ def test_a_table_for_programs() -> None:
     ],
 )
 def test_what_cannot_be_read_or_written_is_a_mistake(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["report", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not Path("report.html").exists()
 
 
@@ -112,12 +112,12 @@ def repeated(benchmark: str = "hpl", **flags: str) -> Any:
 
 
 def test_a_run_is_repeated_with_what_was_said() -> None:
-    (one,) = repeated(depth="0")
-    config = one.config
+    (run,) = repeated(depth="0")
+    config = run.config
     assert (config.n, config.nb, config.grid, config.depth) == ((1000,), (64, 96), ((1, 2), (2, 1)), (0,))
     assert config.node_grid == (1, 2)
     assert config.trace is None, "a file of the run that is repeated"
-    origins = {name: one.origins[name] for name in ("n", "nb", "depth", "kernels", "seed")}
+    origins = {name: run.origins[name] for name in ("n", "nb", "depth", "kernels", "seed")}
     assert origins == {"n": "file", "nb": "file", "depth": "flag", "kernels": "default", "seed": "default"}
 
 
@@ -132,7 +132,7 @@ def test_a_run_is_repeated_by_its_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "problem", "said", "size"),
+    ("benchmark", "problem", "settings", "size"),
     [
         ("hpl", {"n": 9216}, {"quick": True}, {"n": (9216,)}),
         ("hpl", {"n": 40000}, {}, {"n": (40000,)}),
@@ -144,10 +144,10 @@ def test_a_run_is_repeated_by_its_name(name: str) -> None:
     ],
 )
 def test_a_run_is_repeated_with_the_size_that_it_chose(
-    benchmark: str, problem: dict[str, Any], said: dict[str, Any], size: dict[str, Any]
+    benchmark: str, problem: dict[str, Any], settings: dict[str, Any], size: dict[str, Any]
 ) -> None:
-    config = {name: {"value": value, "origin": "flag"} for name, value in said.items()}
-    config |= {name: {"value": None, "origin": "default"} for name in ("n", "nx") if name not in said}
+    config = {name: {"value": value, "origin": "flag"} for name, value in settings.items()}
+    config |= {name: {"value": None, "origin": "default"} for name in ("n", "nx") if name not in settings}
     body = run(1, benchmark=benchmark, problem=problem, config=config)
     Path("first/result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [body]}))
     (one,) = repeated(benchmark)
@@ -173,11 +173,11 @@ def test_only_a_run_of_the_benchmark_is_repeated() -> None:
 
 
 def test_what_only_a_dat_file_can_hold_is_repeated() -> None:
-    said = {"alignment": {"value": 8, "origin": "HPL.dat"}, "n": {"value": [500], "origin": "HPL.dat"}}
+    settings = {"alignment": {"value": 8, "origin": "HPL.dat"}, "n": {"value": [500], "origin": "HPL.dat"}}
     for alignment in (8, 4):
-        said["alignment"]["value"] = alignment
+        settings["alignment"]["value"] = alignment
         Path("first/result.json").write_text(
-            json.dumps({"schema": "mxpeak.results/1", "results": [run(1, config=said)]})
+            json.dumps({"schema": "mxpeak.results/1", "results": [run(1, config=settings)]})
         )
         assert repeated()[0].config.n == (500,)
         assert repeated()[0].config.alignment == alignment

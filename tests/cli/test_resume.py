@@ -94,7 +94,7 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert "resumed after step" in capsys.readouterr().err
     if benchmark != "hpl":
         assert not again["rules"]["admissible"]
-        assert "resumed" in [one["rule"] for one in again["rules"]["violations"]]
+        assert "resumed" in [entry["rule"] for entry in again["rules"]["violations"]]
         assert again["validation"]["lu_proof"]["passed"]
 
     # The newest is damaged: the one before it is used, and the result says so.
@@ -102,7 +102,7 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     steps = read_part(other_slot(damaged), 0, 0, whole=True)[0].steps
     assert cli.main(["resume", "kept", "--out", "third"]) == 0
     third = result("third")
-    (text,) = [one["text"] for one in third["warnings"] if one["code"] == "checkpoint-damaged"]
+    (text,) = [entry["text"] for entry in third["warnings"] if entry["code"] == "checkpoint-damaged"]
     assert text == f"a damaged checkpoint was not used: {damaged}: its numbers are damaged: the digest differs"
     assert third["result"]["resumed"]["steps"] == steps
     said = " ".join(capsys.readouterr().err.split())

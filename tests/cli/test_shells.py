@@ -29,10 +29,10 @@ JOBS = [
 
 
 def needed(program: str, package: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         pytest.skip(f"{program} is not installed: {package}")
-    return found
+    return path
 
 
 def completion(shell: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> Path:

@@ -52,7 +52,7 @@ def small_kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
     assert main(list(arguments)) == code
     said = capsys.readouterr()
     assert said.out == ""
@@ -75,7 +75,7 @@ def test_a_budget_is_a_number_and_its_unit(text: str, seconds: float) -> None:
 def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError):
         budget_seconds(text)
-    said = told(capsys, 2, "tune", f"--budget={text}")
+    said = error_of(capsys, 2, "tune", f"--budget={text}")
     assert "--budget" in said
     assert "m" in said
 
@@ -107,7 +107,7 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
     ],
 )
 def test_mistakes_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert why in told(capsys, 2, "tune", *arguments)
+    assert why in error_of(capsys, 2, "tune", *arguments)
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,8 +124,8 @@ def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
     small_kernels_here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL, "--json", "-"]) == 0
-    said = capsys.readouterr()
-    body = json.loads(said.out)
+    output = capsys.readouterr()
+    body = json.loads(output.out)
     assert body["schema"] == "mxpeak.tune/1"
     assert body["config"] == {
         "benchmarks": ["hpl"],
@@ -140,7 +140,7 @@ def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
     (winner,) = body["winners"]
     assert Path(body["store"]).exists()
     assert list(body["machine"]["tables"]) == ["1x1"]
-    assert "tuning hpl for 20m on 1x1" in said.err
+    assert "tuning hpl for 20m on 1x1" in output.err
     (folder,) = Path("mxpeak-out").glob("*-tune-*")
     assert json.loads((folder / "tune.json").read_text()) == body
     assert "GEMM in fp64 over (m, n, k)" in (folder / "tune.html").read_text()
@@ -153,7 +153,7 @@ def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
     assert main(["simulate", "hpl", "--machine", "tuned", "--ranks", "1", "-N", "4096", "--nb", "64"]) == 0
     assert main(["plan", "hpl", "--machine", "tuned", "--ranks", "1"]) == 0
     assert "this machine, 1 rank of 1 thread" in capsys.readouterr().out
-    assert "mxpeak tune --ranks 7" in told(capsys, 2, "simulate", "hpl", "--machine", "tuned", "--ranks", "7")
+    assert "mxpeak tune --ranks 7" in error_of(capsys, 2, "simulate", "hpl", "--machine", "tuned", "--ranks", "7")
 
     assert main(SMALL) == 0  # there is nothing left to do
     shown = capsys.readouterr().out
@@ -168,7 +168,7 @@ def test_an_interrupted_tune_says_that_it_goes_on(
         raise Stopped(130)
 
     monkeypatch.setattr(StartedRanks, "do", interrupted)
-    assert "the next mxpeak tune continues" in told(capsys, 130, *SMALL)
+    assert "the next mxpeak tune continues" in error_of(capsys, 130, *SMALL)
 
 
 def test_fresh_forgets(
@@ -196,7 +196,7 @@ def test_a_library_that_cannot_be_used_is_refused_before_anything_is_deleted_or_
     monkeypatch.setattr(StartedRanks, "do", lambda self, job: perform(job, Solo(), lambda text: None))
     put(settings={"nb": "64"})
     for name, why in (("no/such.so", "there is no such file"), (str(own_library), "gives wrong results")):
-        said = told(capsys, 5, *SMALL, "--fresh", "--quiet", "--blas", name)
+        said = error_of(capsys, 5, *SMALL, "--fresh", "--quiet", "--blas", name)
         assert str(Path(name).absolute()) in said
         assert why in said
     assert len(this_store().book()[0].winners) == 1
@@ -209,14 +209,14 @@ def test_a_library_that_crashes_is_refused(monkeypatch: pytest.MonkeyPatch, caps
         raise Stopped(128 + signal.SIGILL)
 
     monkeypatch.setattr(StartedRanks, "do", crashes)
-    assert "--blas blis: the library crashes with SIGILL" in told(capsys, 5, *SMALL, "--quiet", "--blas", "blis")
+    assert "--blas blis: the library crashes with SIGILL" in error_of(capsys, 5, *SMALL, "--quiet", "--blas", "blis")
 
 
 def test_a_gpu_has_no_blas_libraries_to_compare(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("mxpeak.runtime.tuned.device_of", lambda kernels, device: "cuda")
-    assert "--blas does not apply to GPUs" in told(capsys, 2, "tune", "hpl", "--blas", "blis")
+    assert "--blas does not apply to GPUs" in error_of(capsys, 2, "tune", "hpl", "--blas", "blis")
 
 
 def test_an_installed_library_is_tuned_and_run(
@@ -254,10 +254,10 @@ def test_a_stored_library_that_cannot_be_loaded_is_named_as_stored(
     file.write_bytes(b"no code")
     own = {"file": str(file), "bytes": 7, "modified_ns": file.stat().st_mtime_ns}
     put(settings={"blas": str(file)}, library=own)
-    said = told(capsys, 5, *RUN)
+    said = error_of(capsys, 5, *RUN)
     assert f"{file} cannot be loaded" in said
     assert "stored by mxpeak tune; use --tuned no, or measure again with mxpeak tune hpl --fresh" in said
-    assert "stored by" not in told(capsys, 5, *RUN, "--blas", str(file))
+    assert "stored by" not in error_of(capsys, 5, *RUN, "--blas", str(file))
     assert main([*RUN, "--tuned", "no"]) == 0
 
 

@@ -51,12 +51,12 @@ def test_a_result_that_is_repeated_sets_no_path(name: str) -> None:
     config = {path: {"value": value, "origin": "flag"} for path, value in said.items()}
     one = {"schema": "mxpeak.result/1", "benchmark": name, "status": "valid", "config": config}
     Path("result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [one]}))
-    (found,) = requests(parsed(["run", name, "--config", "result.json"]), {})
-    assert found.config.warmup == "none"
-    assert {path: getattr(found.config, path) for path in paths_of(BENCHMARKS[name].config)} == dict.fromkeys(
+    (run,) = requests(parsed(["run", name, "--config", "result.json"]), {})
+    assert run.config.warmup == "none"
+    assert {path: getattr(run.config, path) for path in paths_of(BENCHMARKS[name].config)} == dict.fromkeys(
         paths_of(BENCHMARKS[name].config)
     )
-    assert vars(found.output) == shown
+    assert vars(run.output) == shown
 
 
 def test_a_toml_file_of_the_user_sets_paths() -> None:
@@ -109,9 +109,9 @@ def test_a_run_of_an_hpl_dat_is_repeated_from_its_result() -> None:
     }
     one = {"schema": "mxpeak.result/1", "benchmark": "hpl", "status": "valid", "config": config}
     Path("result.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [one]}))
-    (found,) = requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
-    assert found.config.n == (500,)
-    assert found.config.idle_ranks
-    assert found.config.l1_form == "no-transposed"
-    assert found.config.output_file == "HPL.out"
-    assert found.config.report_to == "stdout"
+    (run,) = requests(parsed(["run", "hpl", "--config", "result.json", "--tuned", "no"]), {})
+    assert run.config.n == (500,)
+    assert run.config.idle_ranks
+    assert run.config.l1_form == "no-transposed"
+    assert run.config.output_file == "HPL.out"
+    assert run.config.report_to == "stdout"

@@ -25,7 +25,7 @@ from mxpeak.spans import Spans
 from mxpeak.watch.watchdog import FIRST, OUTSIDE_S, WRITING, Watchdog
 from tests.support.cli import Bench, Comm, use_fakes
 
-FACTOR, LEAST_S = 10.0, 60.0
+FACTOR, MIN_S = 10.0, 60.0
 
 
 class Scene:
@@ -33,7 +33,7 @@ class Scene:
 
     def __init__(self, waiting: str = "") -> None:
         self.now = 0.0
-        self.dog = Watchdog(FACTOR, LEAST_S, lambda text: None, lambda: waiting, clock=lambda: self.now)
+        self.dog = Watchdog(FACTOR, MIN_S, lambda text: None, lambda: waiting, clock=lambda: self.now)
         self.spans = Spans(clock=lambda: self.now)
         self.dog.follow(self.spans)
 
@@ -56,7 +56,7 @@ def test_a_stall_names_step_phase_and_whom_the_rank_waits_for() -> None:
     scene = Scene(waiting="a message from rank 3")
     scene.steps(17, 2.0)
     with scene.spans("update"), scene.spans("bcast"):
-        assert scene.passes(LEAST_S) is None
+        assert scene.passes(MIN_S) is None
         said = scene.passes(3.0)
     assert said == (
         "HPL N=9: no progress for 60.0 s (the longest step took 2.00 s); after step 17, in bcast, this rank "
@@ -67,7 +67,7 @@ def test_a_stall_names_step_phase_and_whom_the_rank_waits_for() -> None:
 def test_a_rank_that_waits_for_nobody_says_so() -> None:
     scene = Scene()
     scene.steps(1, 2.0)
-    assert "between its phases, this rank waits for no message" in str(scene.passes(2 * LEAST_S))
+    assert "between its phases, this rank waits for no message" in str(scene.passes(2 * MIN_S))
 
 
 def test_the_host_of_the_stalled_rank_is_named() -> None:
@@ -99,7 +99,7 @@ def test_steps_that_take_long_are_granted_a_multiple_of_the_longest(longest: flo
 def test_the_first_step_is_granted_longer() -> None:
     scene = Scene()
     scene.spans.start("HPL N=9", 1.0)
-    assert scene.passes(FIRST * LEAST_S) is None
+    assert scene.passes(FIRST * MIN_S) is None
     assert "in the first step" in str(scene.passes(3.0))
 
 
@@ -108,22 +108,22 @@ def test_spans_that_begin_and_end_are_no_stall_however_long_a_step_takes() -> No
     scene.steps(1, 1.0)
     for _ in range(20):
         with scene.spans("matvec"):
-            assert scene.passes(LEAST_S / 2) is None
-        assert scene.passes(LEAST_S / 2) is None
+            assert scene.passes(MIN_S / 2) is None
+        assert scene.passes(MIN_S / 2) is None
 
 
 def test_nothing_is_watched_before_and_after_a_computation() -> None:
     scene = Scene()
-    assert scene.passes(100 * LEAST_S) is None
+    assert scene.passes(100 * MIN_S) is None
     scene.steps(1, 1.0)
     scene.spans.finish()
-    assert scene.passes(100 * LEAST_S) is None
+    assert scene.passes(100 * MIN_S) is None
 
 
 def test_a_wait_for_one_message_before_a_computation_is_a_stall() -> None:
     scene, message = Scene(waiting="a message from rank 3"), object()
     awaited = [message]
-    scene.dog = Watchdog(FACTOR, LEAST_S, print, lambda: "rank 3", clock=lambda: scene.now, message=lambda: awaited[0])
+    scene.dog = Watchdog(FACTOR, MIN_S, print, lambda: "rank 3", clock=lambda: scene.now, message=lambda: awaited[0])
     assert scene.passes(0.9 * OUTSIDE_S) is None
     awaited[0] = object()  # the one has come, and another is waited for
     assert scene.passes(OUTSIDE_S) is None
@@ -140,17 +140,17 @@ def test_over_several_nodes_the_limit_of_a_first_step_holds_in_set_up_and_checks
 
 def test_a_computation_between_two_looks_is_followed_by_the_checks() -> None:
     scene, still = Scene(), ["rank 1 on here"]
-    scene.dog = Watchdog(FACTOR, LEAST_S, print, lambda: "", clock=lambda: scene.now, stopped=lambda: list(still))
+    scene.dog = Watchdog(FACTOR, MIN_S, print, lambda: "", clock=lambda: scene.now, stopped=lambda: list(still))
     scene.dog.follow(scene.spans)
     scene.spans.start("HPL N=9", 1.0)
     scene.spans.finish()
-    assert str(scene.passes(LEAST_S + 2.0)).startswith("checks: rank 1 on here has been stopped")
+    assert str(scene.passes(MIN_S + 2.0)).startswith("checks: rank 1 on here has been stopped")
 
 
 def test_a_rank_that_is_stopped_is_named_with_its_phase_in_every_phase() -> None:
     scene, still = Scene(), list[str]()
     scene.dog = Watchdog(
-        FACTOR, LEAST_S, print, lambda: "rank 3", clock=lambda: scene.now, stopped=lambda: list(still)
+        FACTOR, MIN_S, print, lambda: "rank 3", clock=lambda: scene.now, stopped=lambda: list(still)
     )  # fmt: skip
     for phase in ("set-up", "HPL N=9, after step 2", "checks", "writing"):
         if phase == "HPL N=9, after step 2":
@@ -162,31 +162,31 @@ def test_a_rank_that_is_stopped_is_named_with_its_phase_in_every_phase() -> None
         elif phase == "writing":
             scene.dog.phase = WRITING
         still[:] = ["rank 1 on here"]
-        assert scene.passes(0.9 * LEAST_S) is None
+        assert scene.passes(0.9 * MIN_S) is None
         still[:] = []
         assert scene.passes(2.0) is None, "it goes on"
         still[:] = ["rank 1 on here", "rank 2 on here"]
         if phase.startswith("HPL"):
             with scene.spans("bcast"):  # something has begun
-                said = scene.passes(LEAST_S + 2.0)
+                message = scene.passes(MIN_S + 2.0)
         else:
-            said = scene.passes(LEAST_S + 2.0)
-        assert str(said).startswith(f"{phase}: rank 1 on here has been stopped for 6"), said
-        assert str(said).endswith("this rank waits for rank 3")
+            message = scene.passes(MIN_S + 2.0)
+        assert str(message).startswith(f"{phase}: rank 1 on here has been stopped for 6"), message
+        assert str(message).endswith("this rank waits for rank 3")
         scene.dog._still.clear()
         still[:] = []
 
 
 def test_linux_shows_which_processes_are_stopped() -> None:
-    with subprocess.Popen(["sleep", "100"]) as one:
-        processes = {"rank 1": one.pid, "rank 2": os.getpid(), "rank 3": 2**22 + 1}
+    with subprocess.Popen(["sleep", "100"]) as sleeper:
+        processes = {"rank 1": sleeper.pid, "rank 2": os.getpid(), "rank 3": 2**22 + 1}
         assert stopped(processes) == []
-        os.kill(one.pid, signal.SIGSTOP)
+        os.kill(sleeper.pid, signal.SIGSTOP)
         until = time.monotonic() + 10.0
         while not (found := stopped(processes)) and time.monotonic() < until:
             time.sleep(0.01)
         assert found == ["rank 1"]
-        one.kill()
+        sleeper.kill()
 
 
 def test_time_in_which_the_whole_process_stood_still_does_not_count() -> None:
@@ -264,9 +264,9 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
 class Hangs(Bench):
     """A benchmark that waits for ever in a phase of its first step."""
 
-    def run(self, config: Any, comm: Any, **told: Any) -> Any:
+    def run(self, config: Any, comm: Any, **hooks: Any) -> Any:
         spans = Spans()
-        told["follow"](spans)
+        hooks["follow"](spans)
         spans.start("HPL N=9", 1.0)
         with spans("bcast"):
             while True:
@@ -365,8 +365,8 @@ def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
     monkeypatch: pytest.MonkeyPatch, gone: bool, passed: list[int]
 ) -> None:
     """The number of one that is gone may be another process's by then."""
-    told: list[int] = []
-    monkeypatch.setattr(sessions, "pass_on", told.append)
+    signals: list[int] = []
+    monkeypatch.setattr(sessions, "pass_on", signals.append)
     monkeypatch.setattr(sessions, "sleep", lambda seconds: None)
     monkeypatch.setattr(sessions.os, "kill", lambda *call: None)
     session, comm = sessions.Session(), Comm(rank=1, size=2)
@@ -375,12 +375,12 @@ def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
     if gone:
         session.parent_died(77)
     assert session.end_with_grace(128 + signal.SIGTERM) == 128 + signal.SIGTERM
-    assert told == passed
+    assert signals == passed
     assert comm.aborted == [128 + signal.SIGTERM]
 
 
 @pytest.mark.parametrize(
-    ("rank", "met", "launched", "told", "waits"),
+    ("rank", "met", "launched", "codes", "waits"),
     [
         (0, False, True, [2], []),
         (1, False, True, [2], [sessions.LEAVE_S]),
@@ -394,7 +394,7 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     rank: int,
     met: bool,
     launched: bool,
-    told: list[int],
+    codes: list[int],
     waits: list[float],
 ) -> None:
     """Rank 0 speaks for all; another one speaks if rank 0 has not within a while."""
@@ -409,9 +409,9 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
         fake: Any = Comm(rank=rank, size=2)
         session.comm = fake
     session.abort_unjoined(session.refuse("mxpeak: error: no", 2))
-    assert (ended, waited) == (told, waits)
+    assert (ended, waited) == (codes, waits)
     name = f"[rank {rank} {os.uname().nodename}] " if rank else ""
-    assert capsys.readouterr().err == (f"{name}mxpeak: error: no\n" if told or not rank else "")
+    assert capsys.readouterr().err == (f"{name}mxpeak: error: no\n" if codes or not rank else "")
 
 
 def test_an_outcome_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,12 +464,12 @@ def hit_twice(number: int) -> None:
     time.sleep(60)
 
 
-@pytest.mark.parametrize(("code", "said"), [(137, "SIGKILL"), (141, "SIGPIPE"), (254, "signal 126")])
+@pytest.mark.parametrize(("code", "name"), [(137, "SIGKILL"), (141, "SIGPIPE"), (254, "signal 126")])
 def test_the_signal_that_ended_a_rank_is_named(
-    code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    code: int, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("mxpeak.runtime.launch.respawn", lambda *_: code)
     assert ranks._start(2, [], PlaceConfig(), sessions.Session()) == code
     err = capsys.readouterr().err
-    assert f"ended by {said}" in err
+    assert f"ended by {name}" in err
     assert ("dmesg" in err) == (code != 141)

@@ -50,16 +50,16 @@ def events(path: Path = EVENTS) -> list[dict[str, Any]]:
 
 def test_a_run_tells_its_events_from_start_to_end(bench: Bench) -> None:
     assert run("-N", "10,20") == 0
-    found = events()
+    records = events()
     case = ["case started", "phase started", "phase finished", "case finished"]
-    assert [one["event"] for one in found] == ["run started", *case, *case, "run ended"]
-    assert found[0]["schema"] == "mxpeak.events/1"
-    assert found[0]["argv"][:2] == ["run", "hpl"]
-    assert found[1]["case"]["n"] == 10
-    assert found[4]["result"] == {"rate_flops": 2e9, "time_s": 0.5, "fraction_of_limit": None}
-    assert found[4]["validation"] == {"passed": True, "residual": 1e-3, "threshold": 16.0, "iterations": None}
-    assert (found[-1]["status"], found[-1]["exit_code"]) == ("valid", 0)
-    times = [one["time_unix"] for one in found]
+    assert [record["event"] for record in records] == ["run started", *case, *case, "run ended"]
+    assert records[0]["schema"] == "mxpeak.events/1"
+    assert records[0]["argv"][:2] == ["run", "hpl"]
+    assert records[1]["case"]["n"] == 10
+    assert records[4]["result"] == {"rate_flops": 2e9, "time_s": 0.5, "fraction_of_limit": None}
+    assert records[4]["validation"] == {"passed": True, "residual": 1e-3, "threshold": 16.0, "iterations": None}
+    assert (records[-1]["status"], records[-1]["exit_code"]) == ("valid", 0)
+    times = [record["time_unix"] for record in records]
     assert times == sorted(times)
 
 
@@ -152,14 +152,14 @@ def test_a_disk_that_is_full_ends_the_file_and_not_the_run(bench: Bench, capsys:
 
 def test_the_metrics_of_a_run_are_those_of_its_results(bench: Bench) -> None:
     assert run("-N", "10,20") == 0
-    found = metrics(METRICS.read_text())
-    assert found["mxpeak_running"] == 0
-    assert found["mxpeak_exit_code"] == 0
-    assert found['mxpeak_cases_total{benchmark="hpl",status="valid"}'] == 2
+    values = metrics(METRICS.read_text())
+    assert values["mxpeak_running"] == 0
+    assert values["mxpeak_exit_code"] == 0
+    assert values['mxpeak_cases_total{benchmark="hpl",status="valid"}'] == 2
     for n in (10, 20):
         case = f'{{benchmark="hpl",case="N={n} NB=192 1x1 fp32 sqrt-n"}}'
-        assert found[f"mxpeak_result_rate_flops{case}"] == 2e9
-        assert found[f"mxpeak_result_passed{case}"] == 1
+        assert values[f"mxpeak_result_rate_flops{case}"] == 2e9
+        assert values[f"mxpeak_result_passed{case}"] == 1
 
 
 def test_an_existing_metrics_file_is_replaced_and_no_part_stays(bench: Bench) -> None:

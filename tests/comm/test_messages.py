@@ -139,7 +139,7 @@ def test_messages_begin_when_their_buffers_are_ready_and_those_of_a_channel_in_t
         begun.append(memory)
         return Done()
 
-    one = posts.post(AsyncBuffer("a", first), begin, "rows")
+    message = posts.post(AsyncBuffer("a", first), begin, "rows")
     two = posts.post(AsyncBuffer("b", second), begin, "rows")
     three = posts.post("c", begin, "rows")
     second.past = True
@@ -154,7 +154,7 @@ def test_messages_begin_when_their_buffers_are_ready_and_those_of_a_channel_in_t
     first.past = True
     assert three.test()
     assert begun[2:] == ["a", "b", "c"]
-    assert one.test()
+    assert message.test()
     posts.post(AsyncBuffer("d", Mark()), begin, "rows")
     posts.post(AsyncBuffer("e", Mark()), begin, "panels")
     posts.flush()

@@ -166,7 +166,7 @@ def test_who_knows_the_secret_is_refused_as_a_rank_that_is_not_awaited(rank: int
 def test_who_answers_slowly_has_one_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "HELLO_S", 0.3)
     stop = threading.Event()
-    with listening("127.0.0.1") as door, listening("127.0.0.1") as mine, ThreadPoolExecutor(1) as pool:
+    with listening("127.0.0.1") as door, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
 
         def impostor() -> None:
             with door.accept()[0] as line:
@@ -175,7 +175,7 @@ def test_who_answers_slowly_has_one_deadline_too(monkeypatch: pytest.MonkeyPatch
         pool.submit(impostor)
         begin = monotonic()
         with pytest.raises(LostRankError, match="timed out"):
-            meet(mine, 1, [door.getsockname(), mine.getsockname()], SECRET, patience=60.0)
+            meet(own, 1, [door.getsockname(), own.getsockname()], SECRET, patience=60.0)
         stop.set()
         assert monotonic() - begin < 3.0
 
@@ -196,7 +196,7 @@ def test_a_seat_that_is_closed_ends_the_wait_for_ranks() -> None:
 @pytest.mark.parametrize("proof", [b"p" * 32, None])
 def test_nothing_is_read_from_one_at_the_door_who_does_not_know_the_secret(proof: bytes | None) -> None:
     """He may answer anything, or return what he is sent."""
-    with listening("127.0.0.1") as door, listening("127.0.0.1") as mine, ThreadPoolExecutor(1) as pool:
+    with listening("127.0.0.1") as door, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
 
         def stranger() -> bytes:
             line = door.accept()[0]
@@ -205,10 +205,10 @@ def test_nothing_is_read_from_one_at_the_door_who_does_not_know_the_secret(proof
             with line:
                 return line.recv(1)
 
-        said = pool.submit(stranger)
+        answer = pool.submit(stranger)
         with pytest.raises(LostRankError, match="does not have the secret"):
-            meet(mine, 1, [door.getsockname(), mine.getsockname()], SECRET)
-        assert said.result() == b""
+            meet(own, 1, [door.getsockname(), own.getsockname()], SECRET)
+        assert answer.result() == b""
 
 
 ASKS: dict[str, Any] = {"wait": lambda request: request.wait(), "test": lambda request: any(iter(request.test, True))}

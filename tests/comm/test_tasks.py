@@ -114,11 +114,11 @@ def test_a_task_is_waited_for_while_another_is_driven_to_its_end() -> None:
     """What a stream waits for is left to it."""
     log: list[str] = []
     task, other = Task(waits_for([Bell("a", 3), Bell("b", 3)], log)), Task(waits_for([Bell("c", 2)], log))
-    task.wait_beside(other.test)
+    task.wait_polling(other.test)
     assert task.done
     assert other.done
     assert log.index("after c") < log.index("after b")
-    Task(waits_for([InStream("d")], log)).wait_beside(lambda: pytest.fail("nobody looks"))
+    Task(waits_for([InStream("d")], log)).wait_polling(lambda: pytest.fail("nobody looks"))
     assert log[-1] == "after d"
 
 

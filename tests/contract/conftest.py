@@ -30,7 +30,7 @@ def norms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         from mxpeak.kernels.torch.engine import tile_table as norm_table
         from mxpeak.kernels.torch.norms import check, plain
 
-        sizes = {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 16, "BATCH": 3}
+        sizes = {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MAX_LINES": 16, "BATCH": 3}
         for name, value in sizes.items():
             monkeypatch.setattr(norm_table, name, value)
         for module in (plain, check):

@@ -178,16 +178,16 @@ def test_the_probe_finds_the_emulation() -> None:
 
 @pytest.mark.parametrize(("P", "Q"), [(1, 1), (2, 2)])
 def test_hpl_with_emulated_updates(P: int, Q: int) -> None:
-    made: list[TorchKernels] = []
+    opened: list[TorchKernels] = []
 
     def make() -> TorchKernels:
-        made.append(emulating_kernels())
-        return made[-1]
+        opened.append(emulating_kernels())
+        return opened[-1]
 
     _, norms, singular = solve(61, 16, ProcessGrid(P, Q), PivotedLuOptions(), make)
     assert singular == 0
     assert norms.scaled(61, U) < 1.0
-    records = [kernels.fp64_emulation() for kernels in made]
+    records = [kernels.fp64_emulation() for kernels in opened]
     assert all(record is not None and record.products and not record.native for record in records)
 
 

@@ -267,10 +267,10 @@ def test_sizes_are_those_of_the_matrix(backend: Backend) -> None:
         A = random((n, n), dtype)
         for name in ("C", "F", "padded rows"):
             laid_out = backend.array(layouts(A)[name])
-            found = dense.largest_entries(laid_out, backend.array(by_row), backend.array(by_column))
+            maxima = dense.largest_entries(laid_out, backend.array(by_row), backend.array(by_column))
             scaled, u = np.abs(A) * by_row[:, None] * by_column, np.finfo(dtype).eps / 2
-            np.testing.assert_allclose(backend.numpy(found[0]), scaled.max(axis=1), rtol=8 * u)
-            np.testing.assert_allclose(backend.numpy(found[1]), scaled.max(axis=0), rtol=8 * u)
+            np.testing.assert_allclose(backend.numpy(maxima[0]), scaled.max(axis=1), rtol=8 * u)
+            np.testing.assert_allclose(backend.numpy(maxima[1]), scaled.max(axis=0), rtol=8 * u)
             rows, columns = (backend.array(np.full(n, np.nan)) for _ in range(2))
             dense.abs_sums(laid_out, rows, columns)
             sizes = np.abs(A.astype(np.complex128))
@@ -349,11 +349,11 @@ def test_large_matrices_have_pages_and_threads_of_their_own(scaled: bool, monkey
     monkeypatch.setattr(blas, "blas_facts", lambda: {"threads": 3})
     large = dense.factor_storage(n, np.dtype(np.float32))
     assert large.base is not None, "an anonymous map"
-    found = dense.scaled_copy(A, scales, large)
+    copied = dense.scaled_copy(A, scales, large)
     assert np.array_equal(large, small)
-    assert np.array_equal(found[0], expected[0])
-    np.testing.assert_allclose(found[1], expected[1], rtol=n * U32)  # summed in another order
-    assert found[2] == expected[2]
+    assert np.array_equal(copied[0], expected[0])
+    np.testing.assert_allclose(copied[1], expected[1], rtol=n * U32)  # summed in another order
+    assert copied[2] == expected[2]
 
 
 def test_a_library_whose_integers_have_64_bits_is_refused() -> None:

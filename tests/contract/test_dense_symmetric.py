@@ -151,11 +151,11 @@ def test_a_rounded_cholesky_errs_by_its_operands_roundoff(backend: Backend, prec
         A[np.arange(n), np.arange(n)] += 1.0
         F = cholesky(backend, A, precision, lower=lower)
         assert F.breakdown == 0
-        found, sizes = product_of(backend, F)
+        A_factored, sizes = product_of(backend, F)
         # The terms are those of the rounded LU: 2u and u² from the two operands, √2 for two parts, and underflow.
         u, lost = PRECISIONS[precision].u, PRECISIONS[precision].spacing
         flushed = lost * 4 * n
-        errors = np.abs(found - A)
+        errors = np.abs(A_factored - A)
         assert (errors <= 2.2 * u * sizes * np.sqrt(2) + 3 * n * U32 * sizes + flushed).all()
         if n <= WIDTH:
             assert (errors <= 3 * (n + 1) * U32 * sizes).all()
@@ -232,7 +232,7 @@ def test_large_triangles_are_copied_by_several_threads(monkeypatch: pytest.Monke
     expected = dense.copy_triangle(triangle, None, small)
     monkeypatch.setattr(host_dense, "LARGE", 1)
     monkeypatch.setattr(blas, "blas_facts", lambda: {"threads": 3})
-    found = dense.copy_triangle(triangle, None, large)
+    copied = dense.copy_triangle(triangle, None, large)
     assert np.array_equal(np.tril(large), np.tril(small))
-    np.testing.assert_allclose(found[0], expected[0], rtol=n * U32)  # summed in another order
-    assert found[1] == expected[1]
+    np.testing.assert_allclose(copied[0], expected[0], rtol=n * U32)  # summed in another order
+    assert copied[1] == expected[1]

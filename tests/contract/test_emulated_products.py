@@ -17,8 +17,8 @@ import pytest
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.emulation import (
     DEPTH,
+    MAX_MODULI,
     MODULI,
-    MOST,
     USUAL,
     WORD,
     Emulation,
@@ -56,13 +56,13 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 HALF_TINIEST = WIDE(2.0) ** -1075
 
 
-def in_bounds(found: Any, C: Any, A: Any, B: Any) -> bool:
+def in_bounds(R: Any, C: Any, A: Any, B: Any) -> bool:
     """|C - A B - found| <= (8+p) u |A||B| + p u |C| for p parts; terms of k·2^-64 are those of longdouble."""
     parts = -(-A.shape[1] // DEPTH)
     A, B, C = (M.astype(WIDE) for M in (A, B, C))
     unit = (8 + parts) * U + (A.shape[1] + 1) * WIDE(2.0) ** -64
     bound = unit * (np.abs(A) @ np.abs(B)) + parts * U * np.abs(C) + HALF_TINIEST
-    return bool(np.all(np.abs(found.astype(WIDE) - (C - A @ B)) <= bound))
+    return bool(np.all(np.abs(R.astype(WIDE) - (C - A @ B)) <= bound))
 
 
 def subtracted(backend: Backend, C: Any, A: Any, B: Any) -> tuple[Any, Emulation]:
@@ -72,7 +72,7 @@ def subtracted(backend: Backend, C: Any, A: Any, B: Any) -> tuple[Any, Emulation
     return numbers(backend, found), counts
 
 
-def as_native(backend: Backend, found: Any, C: Any, A: Any, B: Any) -> bool:
+def as_native(backend: Backend, R: Any, C: Any, A: Any, B: Any) -> bool:
     """Whether the same entries are NaN or infinite as in native fp64, and the others have its error bound."""
     native = matrix(backend, C)
     backend.kernels.subtract_product(native, matrix(backend, A), matrix(backend, B))
@@ -80,8 +80,8 @@ def as_native(backend: Backend, found: Any, C: Any, A: Any, B: Any) -> bool:
     finite = np.isfinite(native)
     with np.errstate(all="ignore"):
         bound = 2 * U * ((A.shape[1] + 1) * (np.abs(A) @ np.abs(B)) + np.abs(C))
-    same = np.array_equal(found[~finite], native[~finite], equal_nan=True)
-    return same and bool(np.all(np.abs(found[finite] - native[finite]) <= bound[finite]))
+    same = np.array_equal(R[~finite], native[~finite], equal_nan=True)
+    return same and bool(np.all(np.abs(R[finite] - native[finite]) <= bound[finite]))
 
 
 def graded(rng: Any, k: int, span: float, m: int = 23, n: int = 19) -> tuple[Any, Any]:
@@ -96,8 +96,8 @@ def graded(rng: Any, k: int, span: float, m: int = 23, n: int = 19) -> tuple[Any
 def test_moduli_are_coprime_and_sums_with_words_are_exact() -> None:
     assert all(gcd(a, b) == 1 for a, b in combinations(MODULI, 2))
     assert max(MODULI) == 256
-    assert MOST * 128 * 2**WORD <= 2**53
-    for count in (1, 2, USUAL, MOST):
+    assert MAX_MODULI * 128 * 2**WORD <= 2**53
+    for count in (1, 2, USUAL, MAX_MODULI):
         constants = residues(count)
         assert constants.product == prod(MODULI[:count])
         for m, words in zip(constants.moduli, zip(*constants.words)):
@@ -107,10 +107,10 @@ def test_moduli_are_coprime_and_sums_with_words_are_exact() -> None:
 
 
 def test_the_number_of_moduli_is_the_smallest_that_holds_the_integers() -> None:
-    for count in (1, 15, MOST):
+    for count in (1, 15, MAX_MODULI):
         bits = log2(prod(MODULI[:count])) - 1.15
         assert moduli_for(bits - 1e-9) == count
-        assert moduli_for(bits + 1e-9) == (count + 1 if count < MOST else 0)
+        assert moduli_for(bits + 1e-9) == (count + 1 if count < MAX_MODULI else 0)
     assert moduli_for(float("inf")) == 0
 
 
@@ -119,7 +119,7 @@ def test_counts_add_up() -> None:
 
 
 def test_the_reference_restores_integers_exactly(rng: Any) -> None:
-    for count in (2, USUAL, MOST):
+    for count in (2, USUAL, MAX_MODULI):
         bits = int((log2(prod(MODULI[:count])) - 5) / 2)
         A, B = (
             [[int(x) << max(bits - 50, 0) | 1 for x in row] for row in rng.integers(-(2**49), 2**49, (4, 4))]
@@ -133,11 +133,11 @@ def test_residues_of_large_integers_are_exact(rng: Any) -> None:
     """Of up to 110 bits, the most that spans of 57 bits need."""
     x = np.rint(np.ldexp(rng.random((3, 400)) - 0.5, rng.integers(1, 111, (3, 400))))
     x[0, :4] = 128, -128, 0, 2.0**109
-    found = np.empty(x.shape, np.float32)
+    R = np.empty(x.shape, np.float32)
     for m in MODULI:
-        host.to_residues(x, np.array([m, *part_residues(m)], np.float64), found)
-        assert np.all(np.abs(found) <= m / 2), m
-        assert all((int(a) - int(r)) % m == 0 for a, r in zip(x.flat, found.flat)), m
+        host.to_residues(x, np.array([m, *part_residues(m)], np.float64), R)
+        assert np.all(np.abs(R) <= m / 2), m
+        assert all((int(a) - int(r)) % m == 0 for a, r in zip(x.flat, R.flat)), m
 
 
 def test_the_largest_residues_are_multiplied_exactly() -> None:
@@ -164,12 +164,12 @@ def test_errors_are_below_the_bound_on_ragged_shapes(backend: Backend, rng: Any)
 
 def test_operands_may_be_panels_and_parts_of_matrices(backend: Backend, rng: Any) -> None:
     A, B, C = (rng.standard_normal(shape) for shape in ((37, 19), (19, 41), (37, 41)))
-    found = matrix(backend, C)
-    backend.kernels.subtract_emulated_product(found[5:, 7:], panel(backend, A)[5:], matrix(backend, B)[:, 7:])
-    found = numbers(backend, found)
-    assert in_bounds(found[5:, 7:], C[5:, 7:], A[5:], B[:, 7:])
-    assert np.array_equal(found[:5], C[:5])
-    assert np.array_equal(found[:, :7], C[:, :7])
+    R = matrix(backend, C)
+    backend.kernels.subtract_emulated_product(R[5:, 7:], panel(backend, A)[5:], matrix(backend, B)[:, 7:])
+    R = numbers(backend, R)
+    assert in_bounds(R[5:, 7:], C[5:, 7:], A[5:], B[:, 7:])
+    assert np.array_equal(R[:5], C[:5])
+    assert np.array_equal(R[:, :7], C[:, :7])
     by_columns = panel(backend, C)
     backend.kernels.subtract_emulated_product(by_columns, matrix(backend, A), panel(backend, B))
     assert in_bounds(numbers(backend, by_columns), C, A, B)
@@ -187,7 +187,7 @@ def test_graded_factors_get_more_moduli_and_lose_no_accuracy(backend: Backend, r
         assert counts.widened == (counts.moduli > USUAL)
         used.append(counts.moduli)
     assert used == sorted(used)
-    assert used[0] <= USUAL < used[-1] <= MOST
+    assert used[0] <= USUAL < used[-1] <= MAX_MODULI
 
 
 def test_spans_beyond_all_moduli_are_computed_natively(backend: Backend, rng: Any) -> None:
@@ -211,12 +211,12 @@ def test_rows_and_columns_of_very_different_sizes(backend: Backend, rng: Any) ->
     """Sizes from 2^-1000 to 2^1000 do not matter between rows or columns."""
     A, B, C = rng.standard_normal((9, 30)), rng.standard_normal((30, 8)), np.zeros((9, 8))
     by_row, by_column = np.exp2(np.linspace(-1000, 900, 9).round()), np.exp2(np.linspace(-1000, 100, 8).round())
-    found, counts = subtracted(backend, C, by_row[:, None] * A, B * by_column)
-    assert in_bounds(found, C, by_row[:, None] * A, B * by_column)
+    R, counts = subtracted(backend, C, by_row[:, None] * A, B * by_column)
+    assert in_bounds(R, C, by_row[:, None] * A, B * by_column)
     assert (counts.emulated, counts.widened) == (1, 0)
     sizes_within = np.exp2(rng.integers(-1000, 900, (9, 30)))
-    found, counts = subtracted(backend, C, A * sizes_within, B)
-    assert in_bounds(found, C, A * sizes_within, B)
+    R, counts = subtracted(backend, C, A * sizes_within, B)
+    assert in_bounds(R, C, A * sizes_within, B)
     assert counts.emulated + counts.native == 1
 
 
@@ -224,14 +224,14 @@ def test_subnormal_numbers_and_zeros(backend: Backend, rng: Any) -> None:
     A, B, C = rng.standard_normal((6, 11)), rng.standard_normal((11, 7)) * 2.0**500, rng.standard_normal((6, 7))
     A[1], A[2], B[:, 3] = A[1] * 2.0**-1060, 0.0, 0.0
     A[3, 1:], A[4, :] = 0.0, 2.0**-1074
-    found, counts = subtracted(backend, C, A, B)
-    assert in_bounds(found, C, A, B)
-    assert np.array_equal(found[2], C[2])
-    assert np.array_equal(found[:, 3], C[:, 3])
+    R, counts = subtracted(backend, C, A, B)
+    assert in_bounds(R, C, A, B)
+    assert np.array_equal(R[2], C[2])
+    assert np.array_equal(R[:, 3], C[:, 3])
     assert counts.emulated == 1
     tiny, small = A * 2.0**-1000, np.full((11, 7), 2.0**-30)
-    found, _ = subtracted(backend, np.zeros((6, 7)), tiny, small)
-    assert in_bounds(found, np.zeros((6, 7)), tiny, small)
+    R, _ = subtracted(backend, np.zeros((6, 7)), tiny, small)
+    assert in_bounds(R, np.zeros((6, 7)), tiny, small)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -272,10 +272,10 @@ def test_blocks_are_independent(backend: Backend, rng: Any, monkeypatch: pytest.
     monkeypatch.setattr(emulated_tiles, "block_side", lambda k: 16)
     A, B, C = rng.standard_normal((40, 9)), rng.standard_normal((9, 33)), rng.standard_normal((40, 33))
     A[20, 3] = np.nan
-    found, counts = subtracted(backend, C, A, B)
+    R, counts = subtracted(backend, C, A, B)
     rows = [i for i in range(40) if i != 20]
-    assert np.isnan(found[20]).all()
-    assert in_bounds(found[rows], C[rows], A[rows], B)
+    assert np.isnan(R[20]).all()
+    assert in_bounds(R[rows], C[rows], A[rows], B)
     assert (counts.emulated, counts.native) == (6, 3)
 
 
@@ -305,10 +305,10 @@ def test_products_by_tiles_on_several_pieces(rng: Any, engine: int) -> None:
     rows, columns, steps = emulated_tiles.PIECE_ROWS, emulated_tiles.PIECE_COLUMNS, emulated_tiles.STEPS
     for m, n, k in ((rows + 33, columns + 1, 5), (33, 70, steps * 64 + 65), (65, 31, 2 * steps * 64)):
         A, B, C = rng.standard_normal((m, k)), rng.standard_normal((k, n)), rng.standard_normal((m, n))
-        found = C.copy()
-        counts = kernels.subtract_emulated_product(found, A, B)
+        R = C.copy()
+        counts = kernels.subtract_emulated_product(R, A, B)
         assert (counts.emulated, counts.widened, counts.native) == (1, 0, 0)
-        assert in_bounds(found, C, A, B), (m, n, k)
+        assert in_bounds(R, C, A, B), (m, n, k)
 
 
 @pytest.mark.parametrize("engine", int8_engines())
@@ -351,7 +351,7 @@ def test_packed_residues_are_exact(rng: Any) -> None:
 
 def test_words_of_fractions_restore_an_integer_exactly_enough() -> None:
     """Against exact fractions: the exact words end at their unit, and the last has 53 bits of the rest."""
-    for count in (1, 2, 15, USUAL, 20, MOST):
+    for count in (1, 2, 15, USUAL, 20, MAX_MODULI):
         words, M = emulated_tiles.fraction_words(count)
         assert len(words) % 2 == 0
         for m, of_modulus in zip(MODULI, words.T):

@@ -40,12 +40,12 @@ def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
         for own in (None, diagonal[i]):
             expected = A if own is None else np.where(on, own[:, None], A)
             for precision, (dtype, u) in STORED.items():
-                found = matrix(backend, np.full(A.shape, np.nan), precision)
-                backend.kernels.generate(found, rows, cols, entries, None if own is None else vector(backend, own))
+                target = matrix(backend, np.full(A.shape, np.nan), precision)
+                backend.kernels.generate(target, rows, cols, entries, None if own is None else vector(backend, own))
                 # Gaussians: fp64 values a slack apart may round to neighbours in fp32, 2u apart.
                 further = 2 * u * np.abs(A) if precision == "fp32" and slack(entries) else 0.0
                 off = np.where(on & (own is not None), 0.0, slack(entries) + further)
-                assert within(numbers(backend, found), expected.astype(dtype), off), (rows, cols, precision)
+                assert within(numbers(backend, target), expected.astype(dtype), off), (rows, cols, precision)
 
 
 @for_each("kind", KINDS)
@@ -82,11 +82,11 @@ def test_a_matrix_made_with_sums_is_the_same_and_sums_are_those_of_what_is_store
             vector(backend, rng.random(len(i))),
             rng.random((2, len(j))) - 0.5,
         )
-        plain, found = (kernels.matrix(len(i), len(j), precision) for _ in range(2))
+        plain, target = (kernels.matrix(len(i), len(j), precision) for _ in range(2))
         sums = matrix(backend, np.full((2, len(i)), np.nan), "fp64")
         kernels.generate(plain, rows, cols, entries, diagonal)
-        kernels.generate_with_sums(found, rows, cols, entries, diagonal, sums, matrix(backend, W, "fp64"))
-        A = numbers(backend, found)
+        kernels.generate_with_sums(target, rows, cols, entries, diagonal, sums, matrix(backend, W, "fp64"))
+        A = numbers(backend, target)
         assert np.array_equal(A, numbers(backend, plain)), (rows, cols)
         bound = 2 * len(j) * U * (np.abs(W) @ np.abs(A.astype(WIDE)).T)
         assert within(numbers(backend, sums), W @ A.astype(WIDE).T, bound), (rows, cols)
@@ -100,16 +100,16 @@ def test_a_matrix_made_in_pieces_has_the_same_bits(backend: Backend, rng: Any, m
     m, n = rows.local_size, cols.local_size
     entries, diagonal, x = entries_of("HPL's", 61), rng.random(m), rng.random(n)
 
-    def made() -> bytes:
+    def matrix_bytes() -> bytes:
         A, y, sums = np.full((m, n), np.nan), np.full(m, np.nan), np.full(m, np.nan)
         kernels.generate(A, rows, cols, entries, diagonal)
         kernels.generated_matvec(y, rows, cols, entries, diagonal, x)
         kernels.generated_row_sums(sums, rows, cols, entries, diagonal)
         return A.tobytes() + y.tobytes() + sums.tobytes()
 
-    whole = made()
+    whole = matrix_bytes()
     monkeypatch.setattr(generated, "PIECE", 5 * n)
-    assert made() == whole
+    assert matrix_bytes() == whole
 
 
 def test_signs_belong_to_their_global_index(backend: Backend) -> None:

@@ -38,10 +38,10 @@ def _twice_squared(x):
 
 def test_functions_that_compiled_code_alone_calls_are_made_machine_code_in_their_callers() -> None:
     _twice_squared.compile((types.float64,))
-    made = _twice_squared.overloads[types.float64,]
-    name = made.fndesc.llvm_func_name
-    assert not made.library._codegen._engine.is_symbol_defined(name), "Numba has made machine code of it by itself"
-    assert name in made.library.get_llvm_str()
+    compiled = _twice_squared.overloads[types.float64,]
+    name = compiled.fndesc.llvm_func_name
+    assert not compiled.library._codegen._engine.is_symbol_defined(name), "Numba has made machine code of it by itself"
+    assert name in compiled.library.get_llvm_str()
 
     @jit(VECTOR)
     def entry(x):
@@ -71,10 +71,10 @@ def test_nobody_looks_for_garbage_while_a_function_compiles(monkeypatch: pytest.
 
 
 def test_while_one_thread_compiles_another_leaves_its_folder_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = threading.Event()
+    requested = threading.Event()
 
     def kept(function: Any) -> Any:
-        asked.set()
+        requested.set()
         return function
 
     monkeypatch.setattr("mxpeak.kernels.host.engine.jit._njit", lambda *args, **options: kept)
@@ -82,10 +82,10 @@ def test_while_one_thread_compiles_another_leaves_its_folder_alone(monkeypatch: 
     with global_compiler_lock:
         second = threading.Thread(target=lambda: jit()(lambda: None))
         second.start()
-        assert not asked.wait(0.1)
+        assert not requested.wait(0.1)
         assert numba.config.CACHE_DIR == "of the first"
     second.join()
-    assert asked.is_set()
+    assert requested.is_set()
 
 
 def test_a_start_from_kept_code_loads_nothing_that_compiles() -> None:

@@ -196,18 +196,18 @@ def test_triangular_solves_of_vectors_have_the_error_of_fp64(backend: Backend, r
         b = rng.random(n) - 0.5
         x = vector(backend, b)
         kernels.solve_upper(matrix(backend, U_, precision), x)
-        found = numbers(backend, x).astype(WIDE)
-        assert within(T @ found, b, 2 * n * U * (np.abs(T) @ np.abs(found)))
+        x_wide = numbers(backend, x).astype(WIDE)
+        assert within(T @ x_wide, b, 2 * n * U * (np.abs(T) @ np.abs(x_wide)))
         for part, op, block in (("upper", T, U_), ("lower", L + np.eye(n), L_)):
             solve = kernels.block_solver(matrix(backend, block, precision), part)
             for transposed, shape in product((False, True), ((n,), (n,), (n, 1), (n, 5))):
                 A, b = (op.T if transposed else op), rng.random(shape) - 0.5
                 x = vector(backend, b) if b.ndim == 1 else matrix(backend, b, "fp64")
                 solve(x, transposed=transposed)
-                found, inverse = numbers(backend, x).astype(WIDE), np.abs(np.linalg.inv(A))
+                x_wide, inverse = numbers(backend, x).astype(WIDE), np.abs(np.linalg.inv(A))
                 if backend.on_torch:
                     # The contract's 2n·u for the inverse and its product; as much for the exact solution, which is not.
                     exact = np.linalg.solve(A, b)
-                    assert within(found, exact, 4 * (n + 1) * U * (inverse @ (np.abs(A) @ (inverse @ np.abs(b)))))
+                    assert within(x_wide, exact, 4 * (n + 1) * U * (inverse @ (np.abs(A) @ (inverse @ np.abs(b)))))
                 else:
-                    assert within(A @ found, b, 2 * n * U * (np.abs(A) @ np.abs(found)))
+                    assert within(A @ x_wide, b, 2 * n * U * (np.abs(A) @ np.abs(x_wide)))

@@ -71,11 +71,11 @@ def test_a_few_numbers_travel_both_ways(backend: Backend) -> None:
 
 def test_the_array_namespace_makes_fp64_and_no_warnings(backend: Backend) -> None:
     xp = backend.kernels.xp
-    made = [xp.zeros(2), xp.ones(2), xp.empty(2), xp.full(2, 0.5), xp.asarray([1.0, 2.0]), xp.eye(2)]
-    assert all(x.dtype == xp.float64 for x in made)
+    arrays = [xp.zeros(2), xp.ones(2), xp.empty(2), xp.full(2, 0.5), xp.asarray([1.0, 2.0]), xp.eye(2)]
+    assert all(x.dtype == xp.float64 for x in arrays)
     assert xp.zeros(2, dtype=xp.float32).dtype == xp.float32
     assert xp.asarray([1, 2]).dtype == xp.full(2, 3).dtype == xp.int64
-    assert len({str(getattr(x, "device", "cpu")) for x in [*made, backend.kernels.buffer(1)]}) == 1
+    assert len({str(getattr(x, "device", "cpu")) for x in [*arrays, backend.kernels.buffer(1)]}) == 1
     column = xp.asarray(matrix(backend, np.arange(6.0).reshape(3, 2))[:, 1], copy=True)
     assert backend.numpy(column).flags.c_contiguous
     huge, zero = xp.full(1, 1e308), xp.zeros(1)
@@ -138,11 +138,11 @@ def interesting(backend: Backend) -> Any:
     return np.concatenate([bits.ravel(), more]).view(np.float32).reshape(-1, 1024)
 
 
-def same_bits(found: Any, expected: Any) -> bool:
+def same_bits(actual: Any, expected: Any) -> bool:
     """The same numbers with the same signs, zeros' too; a NaN is a NaN."""
     nan = np.isnan(expected)
-    bits = (a[~nan].view(np.uint32) for a in (np.ascontiguousarray(found), np.ascontiguousarray(expected)))
-    return bool(np.isnan(found[nan]).all()) and np.array_equal(*bits)
+    bits = (a[~nan].view(np.uint32) for a in (np.ascontiguousarray(actual), np.ascontiguousarray(expected)))
+    return bool(np.isnan(actual[nan]).all()) and np.array_equal(*bits)
 
 
 @for_each("precision", LOW)

@@ -72,32 +72,32 @@ def test_products_of_rounded_operands_have_the_error_of_the_type_they_are_summed
         for precision, (m, n, k) in product(by_triton if gemm == "triton" else PRECISIONS, few):
             format_ = stored_as(precision)
             A, B, C = (stored(rng.random(shape) - 0.5, format_) for shape in ((m, k), (k, n), (m, n)))
-            found = matrix(backend, C, format_)
-            backend.kernels.subtract_product(found, *operands(backend, A, B, precision))
+            actual = matrix(backend, C, format_)
+            backend.kernels.subtract_product(actual, *operands(backend, A, B, precision))
             A, B = rounded(A, precision), rounded(B, precision)
             bound = 2 * summed_in(backend, precision) * ((k + 1) * (np.abs(A) @ np.abs(B)) + np.abs(C))
             exact = C.astype(WIDE) - A.astype(WIDE) @ B.astype(WIDE)
-            assert within(numbers(backend, found), exact, bound), (gemm, precision, m, n, k)
+            assert within(numbers(backend, actual), exact, bound), (gemm, precision, m, n, k)
 
 
 def test_products_with_panels_and_with_parts_of_operands(backend: Backend, rng: Any) -> None:
     A, B, C = (rng.random(shape) - 0.5 for shape in ((37, 19), (19, 41), (37, 41)))
     for precision, (_, u) in STORED.items():
         A_, B_, C_ = (stored(M, precision) for M in (A, B, C))
-        found = matrix(backend, C_, precision)
+        actual = matrix(backend, C_, precision)
         left, right = panel(backend, A_, precision), matrix(backend, B_, precision)
-        backend.kernels.subtract_product(found, left, right)
+        backend.kernels.subtract_product(actual, left, right)
         exact = C_.astype(WIDE) - A_.astype(WIDE) @ B_.astype(WIDE)
-        assert within(numbers(backend, found), exact, 2 * u * (20 * (np.abs(A_) @ np.abs(B_)) + np.abs(C_)))
+        assert within(numbers(backend, actual), exact, 2 * u * (20 * (np.abs(A_) @ np.abs(B_)) + np.abs(C_)))
     for precision in PRECISIONS:
         format_ = stored_as(precision)
         L, R = operands(backend, stored(A, format_), stored(B, format_), precision)
-        found = matrix(backend, np.zeros((37, 41)), format_)
-        backend.kernels.subtract_product(found[5:37, 7:41], L[5:], R[:, 7:])
+        actual = matrix(backend, np.zeros((37, 41)), format_)
+        backend.kernels.subtract_product(actual[5:37, 7:41], L[5:], R[:, 7:])
         exact = -(numbers(backend, L).astype(WIDE) @ numbers(backend, R).astype(WIDE))
         exact[:5], exact[:, :7] = 0, 0
         # k+1 products of at most 1/4, twice
-        assert within(numbers(backend, found), exact, 40 * summed_in(backend, precision) * 19 / 4)
+        assert within(numbers(backend, actual), exact, 40 * summed_in(backend, precision) * 19 / 4)
 
 
 def test_what_is_not_finite_spoils_its_row_of_a_product_and_no_other(backend: Backend, rng: Any) -> None:
@@ -179,11 +179,11 @@ def test_products_with_a_vector_have_the_error_of_fp64(
         A = stored(rng.random((m, n)) - 0.5, precision)
         for op, transposed in ((A, False), (A.T, True)):
             x, y = rng.random(op.shape[1]) - 0.5, rng.random(op.shape[0]) - 0.5
-            found = vector(backend, y)
-            backend.kernels.add_matvec(found, matrix(backend, A, precision), vector(backend, x), transposed=transposed)
+            actual = vector(backend, y)
+            backend.kernels.add_matvec(actual, matrix(backend, A, precision), vector(backend, x), transposed=transposed)
             size = np.abs(op.astype(WIDE)) @ np.abs(x)
             bound = 2 * U * ((op.shape[1] + 1) * size + np.abs(y))
-            assert within(numbers(backend, found), y + op.astype(WIDE) @ x, bound), (m, n, transposed)
+            assert within(numbers(backend, actual), y + op.astype(WIDE) @ x, bound), (m, n, transposed)
 
 
 @for_each("precision", STORED)
@@ -196,22 +196,22 @@ def test_products_with_several_vectors_have_the_error_of_fp64(
         A = stored(rng.random((m, n)) - 0.5, precision)
         for op, transposed in ((A, False), (A.T, True)):
             X, Y = rng.random((op.shape[1], sides)) - 0.5, rng.random((op.shape[0], sides)) - 0.5
-            found = matrix(backend, Y, "fp64")
+            actual = matrix(backend, Y, "fp64")
             given = matrix(backend, A, precision), matrix(backend, X, "fp64")
-            backend.kernels.add_matvec(found, *given, transposed=transposed)
+            backend.kernels.add_matvec(actual, *given, transposed=transposed)
             bound = 2 * U * ((op.shape[1] + 1) * (np.abs(op.astype(WIDE)) @ np.abs(X)) + np.abs(Y))
-            assert within(numbers(backend, found), Y + op.astype(WIDE) @ X, bound), (m, n, sides, transposed)
+            assert within(numbers(backend, actual), Y + op.astype(WIDE) @ X, bound), (m, n, sides, transposed)
 
 
 @for_each("precision", STORED)
 def test_two_products_at_once_are_those_of_each(backend: Backend, rng: Any, precision: str) -> None:
     for m, n in triton_shapes(backend):
         A, x, y = stored(rng.random((m, n)) - 0.5, precision), rng.random((2, n)) - 0.5, rng.random((2, m)) - 0.5
-        found, given = [vector(backend, one) for one in y], [vector(backend, one) for one in x]
-        backend.kernels.add_two_matvecs(*found, matrix(backend, A, precision), *given)
-        for one in range(2):
-            bound = 2 * U * ((n + 1) * (np.abs(A.astype(WIDE)) @ np.abs(x[one])) + np.abs(y[one]))
-            assert within(numbers(backend, found[one]), y[one] + A.astype(WIDE) @ x[one], bound), (m, n, one)
+        actual, given = [vector(backend, k) for k in y], [vector(backend, k) for k in x]
+        backend.kernels.add_two_matvecs(*actual, matrix(backend, A, precision), *given)
+        for k in range(2):
+            bound = 2 * U * ((n + 1) * (np.abs(A.astype(WIDE)) @ np.abs(x[k])) + np.abs(y[k]))
+            assert within(numbers(backend, actual[k]), y[k] + A.astype(WIDE) @ x[k], bound), (m, n, k)
 
 
 def operand_sums(A: Any, precision: str, x: Any) -> tuple[Any, Any]:
@@ -258,14 +258,14 @@ def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, 
         inside = j >= i if part == "upper" else j < i + other
         A = stored(rng.random((m, n)) - 0.5, kept)
         x, y = rng.random((count, n)) - 0.5, rng.random((6 if part == "upper" else 3, m)) - 0.5
-        found, local = matrix(backend, y, "fp64"), matrix(backend, poisoned(A, inside), kept)
-        backend.kernels.add_operand_sums(found, local, precision, matrix(backend, x, "fp64"), part)
+        actual, local = matrix(backend, y, "fp64"), matrix(backend, poisoned(A, inside), kept)
+        backend.kernels.add_operand_sums(actual, local, precision, matrix(backend, x, "fp64"), part)
         A = np.where(inside, A, A.dtype.type(0))
         columns = [slice(m, None), slice(m)] if part == "upper" else [slice(None)]
         parts = [operand_sums(A[:, one], precision, x[:, one]) for one in columns]
         more, magnitudes = (np.concatenate(those) for those in zip(*parts))
         bound = 2 * u * ((2 * n + 3) * magnitudes + np.abs(y))
-        assert within(numbers(backend, found), y + more, bound), (m, other, part, count)
+        assert within(numbers(backend, actual), y + more, bound), (m, other, part, count)
 
 
 @for_each("precision", ["tf32", "bf16"])
@@ -275,11 +275,11 @@ def test_squares_of_small_entries_by_small_weights_are_within_fp32(backend: Back
     A = stored((rng.random((m, n)) - 0.5) * 2.0**-57, "fp32")
     x, y = rng.random((4, n)) - 0.5, (rng.random((3, m)) - 0.5) * 2.0**-150
     x[3] = (x[3] + 1.0) * 2.0**-40
-    found = matrix(backend, y, "fp64")
-    backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+    actual = matrix(backend, y, "fp64")
+    backend.kernels.add_operand_sums(actual, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
     more, sizes = operand_sums(A, precision, x)
     bound = 2 * STORED["fp32"][1] * ((2 * n + 3) * sizes[2] + np.abs(y[2]))
-    assert within(numbers(backend, found)[2], y[2] + more[2], bound)
+    assert within(numbers(backend, actual)[2], y[2] + more[2], bound)
 
 
 @for_each("precision", ["tf32", "bf16"])
@@ -291,10 +291,10 @@ def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, pre
     for count in (4, 1):
         x = rng.random((count, n)) + 1.0
         x[1:2] *= 1e60  # which fp32 does not hold either
-        found = matrix(backend, np.zeros((3, m)), "fp64")
-        backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+        actual = matrix(backend, np.zeros((3, m)), "fp64")
+        backend.kernels.add_operand_sums(actual, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
         right, sizes = operand_sums(A, precision, x)
-        assert within(numbers(backend, found), right, 2 * STORED["fp32"][1] * (2 * n + 3) * sizes), count
+        assert within(numbers(backend, actual), right, 2 * STORED["fp32"][1] * (2 * n + 3) * sizes), count
 
 
 @for_each("precision", ["tf32", "bf16", "fp16", "fp8"])
@@ -302,13 +302,13 @@ def test_columns_that_are_not_rounded_may_be_beyond_the_format(backend: Backend,
     m, n = 6, 30
     A, x = stored(rng.random((m, n)) - 0.5, "fp32"), rng.random((4, n)) - 0.5
     A[2:, 7:9], x[0, 7:9] = 1e5 if precision.startswith("fp") else np.finfo(np.float32).max, 0.0
-    found = matrix(backend, np.zeros((3, m)), "fp64")
-    backend.kernels.add_operand_sums(found, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
+    actual = matrix(backend, np.zeros((3, m)), "fp64")
+    backend.kernels.add_operand_sums(actual, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
     beyond = A[:, 7:9].astype(WIDE)
     A[:, 7:9] = 0.0
     right, sizes = operand_sums(A, precision, x)
     more, more_sizes = operand_sums(beyond, "fp64", x[:, 7:9])
-    assert within(numbers(backend, found), right + more, 2 * STORED["fp32"][1] * (2 * n + 3) * (sizes + more_sizes))
+    assert within(numbers(backend, actual), right + more, 2 * STORED["fp32"][1] * (2 * n + 3) * (sizes + more_sizes))
 
 
 @for_each("precision", STORED)
@@ -324,11 +324,11 @@ def test_a_triangle_times_a_vector_reads_only_the_triangle(
         keep = keep.reshape(A.shape)
         T = apply(np.where(keep, A, 0).astype(WIDE))
         x, y = rng.random(len(j)) - 0.5, rng.random(len(i)) - 0.5
-        found, local = vector(backend, y), matrix(backend, poisoned(A, keep), precision)
-        backend.kernels.add_triangle_matvec(found, local, vector(backend, x), rows, cols, part, form)
+        actual, local = vector(backend, y), matrix(backend, poisoned(A, keep), precision)
+        backend.kernels.add_triangle_matvec(actual, local, vector(backend, x), rows, cols, part, form)
         # n products and sums; squaring is one rounding more.
         bound = 2 * U * ((len(j) + 2) * (np.abs(T) @ np.abs(x)) + np.abs(y))
-        assert within(numbers(backend, found), y + T @ x, bound), (n, rows, cols, part)
+        assert within(numbers(backend, actual), y + T @ x, bound), (n, rows, cols, part)
 
 
 @for_each("precision", STORED)
@@ -356,18 +356,18 @@ def test_largest_entries_and_sums_of_rows_and_columns(backend: Backend, rng: Any
         by_row, by_column = kernels.buffer(m), kernels.buffer(n)
         if precision == "fp64" or backend.on_torch:  # HPL's norms are of an fp64 matrix
             kernels.abs_sums(matrix(backend, values, precision), by_row, by_column)
-            for found, axis in ((by_row, 1), (by_column, 0)):
+            for actual, axis in ((by_row, 1), (by_column, 0)):
                 exact = np.abs(values.astype(WIDE)).sum(axis=axis)
-                assert within(numbers(backend, found), exact, 2 * values.shape[axis] * U * exact)
+                assert within(numbers(backend, actual), exact, 2 * values.shape[axis] * U * exact)
         for special in (None, -np.inf, np.nan):
             if special is not None and values.size:
                 values[m // 2, n // 3] = special
             A = matrix(backend, values, precision)
             kernels.row_max(A, by_row)
             kernels.column_max(A, by_column)
-            for found, axis in ((by_row, 1), (by_column, 0)):
+            for actual, axis in ((by_row, 1), (by_column, 0)):
                 exact = np.abs(values).max(axis=axis, initial=0.0)
-                assert np.array_equal(numbers(backend, found), exact, equal_nan=True)
+                assert np.array_equal(numbers(backend, actual), exact, equal_nan=True)
 
 
 @for_each("precision", STORED)
@@ -401,24 +401,24 @@ def test_pairs_of_rows_and_of_columns_are_combined_with_one_rounding(
             getattr(backend.kernels, combine)(X, Y, vector(backend, r), vector(backend, s))
             factors = [f[:, None] if across else f for f in (r, s)]
             a, b = x.astype(WIDE), y.astype(WIDE)
-            for found, exact in ((X, (a + b) * factors[0]), (Y, (a - b) * factors[1])):
+            for actual, exact in ((X, (a + b) * factors[0]), (Y, (a - b) * factors[1])):
                 # the sum and the product in fp64, and the rounding to the type of X
                 bound = (STORED[precision][1] + 2.1 * U) * np.abs(exact)
-                assert within(numbers(backend, found), exact, bound)
+                assert within(numbers(backend, actual), exact, bound)
 
 
 def test_reciprocal_powers_bring_numbers_between_a_half_and_one(backend: Backend, rng: Any) -> None:
-    def found(x: Any) -> Any:
+    def powers_of(x: Any) -> Any:
         powers = backend.kernels.buffer(len(x))
         backend.kernels.reciprocal_powers(powers, vector(backend, x))
         return numbers(backend, powers)
 
     exact = np.ldexp(1.0, np.arange(-1022, 1024))
     x = np.concatenate([exact, np.nextafter(exact, 0)[1:], np.nextafter(exact, np.inf), rng.random(97) * 1e5])
-    assert ((x * found(x) > 0.5) & (x * found(x) <= 1)).all()
-    assert (np.frexp(found(x))[0] == 0.5).all()  # powers of two
-    assert list(found([0.0, np.inf, np.nan, 4.0])) == [1.0, 1.0, 1.0, 0.25]
-    assert len(found([])) == 0
+    assert ((x * powers_of(x) > 0.5) & (x * powers_of(x) <= 1)).all()
+    assert (np.frexp(powers_of(x))[0] == 0.5).all()  # powers of two
+    assert list(powers_of([0.0, np.inf, np.nan, 4.0])) == [1.0, 1.0, 1.0, 0.25]
+    assert len(powers_of([])) == 0
 
 
 def test_multiples_are_added_and_squares_summed_in_fp64(backend: Backend, rng: Any) -> None:

@@ -42,7 +42,7 @@ from tests.support.norm_backends import (
     random_case,
 )
 from tests.support.norm_tiles import BANDS, FORWARD, TYPES, magnitudes_of, one_tile, ragged_tiles, random_values
-from tests.support.notes import told
+from tests.support.notes import note_case
 from tests.support.roundoff import U
 from tests.support.torch_devices import torch_device
 
@@ -72,7 +72,7 @@ def test_folds_are_those_of_the_definition_to_the_last_bit(norms: Norms, name: s
         mine = [f if want in wants else np.zeros(0) for want, f in zip(BOTH, factors)]
         tiles = case.laid(norms.layouts[turn % len(norms.layouts)]).tiles
         found = norms.folded_sums(tiles, band, wants, squared, sigmas(61), *mine)
-        with told(scale=scale, band=band, shape=shape, squared=squared, wants=wants):
+        with note_case(scale=scale, band=band, shape=shape, squared=squared, wants=wants):
             for want, folds, right in zip(BOTH, found, exact[squared]):
                 np.testing.assert_array_equal(folds, right if want in wants else right[:, :0])
 
@@ -102,10 +102,10 @@ def test_folds_have_the_same_bits_in_any_order_of_anything(rng: Any, norms: Norm
         others["in another order"] = [one_tile(values[down][:, right])], by_row[:, down], by_column[:, right]
         others["transposed"] = [one_tile(values.T)], by_column, by_row
         for how, (tiles, rows, columns) in others.items():
-            found = folds(norms, tiles, squared, len(rows[0]), len(columns[0]))
-            with told(name=name, squared=squared, how=how):
-                np.testing.assert_array_equal(found[0], rows)
-                np.testing.assert_array_equal(found[1], columns)
+            sums = folds(norms, tiles, squared, len(rows[0]), len(columns[0]))
+            with note_case(name=name, squared=squared, how=how):
+                np.testing.assert_array_equal(sums[0], rows)
+                np.testing.assert_array_equal(sums[1], columns)
 
 
 def folds(norms: Norms, tiles: Sequence[Tile], squared: bool, rows: int, columns: int) -> list[Any]:
@@ -115,14 +115,14 @@ def folds(norms: Norms, tiles: Sequence[Tile], squared: bool, rows: int, columns
 
 
 def test_folds_of_several_threads_have_the_bits_of_one(rng: Any) -> None:
-    one, several = map(norms_of, HOST)
+    serial, several = map(norms_of, HOST)
     for dtype in TYPES.values():
         values = random_values(rng, (431, 353), dtype)
         tile, factors = one_tile(values / dtype.type(8)), (np.ones(431), np.ones(353))
         assert tile.A.nbytes > tile_table.ALONE
         for squared in (False, True):
             task = ([tile], WHOLE, BOTH, squared, sigmas(431), *factors)
-            for mine, same in zip(several.folded_sums(*task), one.folded_sums(*task)):
+            for mine, same in zip(several.folded_sums(*task), serial.folded_sums(*task)):
                 np.testing.assert_array_equal(mine, same)
 
 
@@ -141,7 +141,7 @@ def test_folds_add_up_to_the_sum(rng: Any, name: str) -> None:
         right = root(*case.parts.squares.tolist()) if squared else case.parts.by_column[0]
         # Each of up to four folds is added with one rounding, entry and root cost three, and what is left out is
         # 2^-58 of the largest term; a denormal result is rounded to a multiple of the smallest number.
-        with told(terms=terms, scale=scale, squared=squared):
+        with note_case(terms=terms, scale=scale, squared=squared):
             assert abs(value - right) <= 8 * U * right + 2.0**-1074
 
 
@@ -167,11 +167,11 @@ def test_unfolding_divides_by_the_factors_and_keeps_what_is_not_a_number(rng: An
     maxima = awkward(rng)
     factors, sums = ORACLE.half_powers(maxima), rng.random((3, len(maxima))) * [[1.0], [2.0**-30], [2.0**-60]]
     for squared in (False, True):
-        found = norms.apply("unfolded", sums, factors, maxima, squared)
+        actual = norms.apply("unfolded", sums, factors, maxima, squared)
         exact = ORACLE.unfolded(sums, factors, maxima, squared)
-        np.testing.assert_allclose(found, exact, rtol=4 * U, atol=2.0**-1074)  # three roundings, or half a denormal
+        np.testing.assert_allclose(actual, exact, rtol=4 * U, atol=2.0**-1074)  # three roundings, or half a denormal
         for value in (0.0, np.inf, np.nan):
-            np.testing.assert_equal(found[np.isnan(maxima) if value != value else maxima == value], value)
+            np.testing.assert_equal(actual[np.isnan(maxima) if value != value else maxima == value], value)
 
 
 # --- other operations -------------------------------------------------------------------------------------------
@@ -192,10 +192,10 @@ def test_maxima_of_the_array_namespaces_let_nan_win(rng: Any, norms: Norms) -> N
         np.testing.assert_equal(float(xp.max(there(np.array(values)))), expected)
     ones = np.arange(len(numbers)) % 2.0
     expected = [math.hypot(*pair) for pair in zip(numbers, ones)]
-    found, end = here(xp.hypot(there(numbers), there(ones))), np.finfo(float).max
+    actual, end = here(xp.hypot(there(numbers), there(ones))), np.finfo(float).max
     if norms.backend.on_gpu:
-        found = np.where((np.array(expected) > end * (1 - 4 * U)) & (found == np.inf), expected, found)
-    np.testing.assert_allclose(found, expected, rtol=4 * U, atol=2.0**-1074)
+        actual = np.where((np.array(expected) > end * (1 - 4 * U)) & (actual == np.inf), expected, actual)
+    np.testing.assert_allclose(actual, expected, rtol=4 * U, atol=2.0**-1074)
 
 
 def test_reading_all_goes_over_every_tile_and_changes_none(rng: Any, norms: Norms) -> None:
@@ -219,11 +219,11 @@ def test_matrices_are_made_and_filled(rng: Any, norms: Norms) -> None:
         ):
             A = kernels.empty(m, n, name, order)
             kernels.set_parts(A, there(real), there(imaginary) if dtype.kind == "c" else None)
-            found = here(A)
-            assert (found.shape, found.dtype) == ((m, n), dtype)
-            assert found.tobytes() == expected.tobytes()
+            actual = here(A)
+            assert (actual.shape, actual.dtype) == ((m, n), dtype)
+            assert actual.tobytes() == expected.tobytes()
             if kernels is ORACLE or not norms.backend.on_torch:
-                assert found.flags[f"{order}_CONTIGUOUS"]
+                assert actual.flags[f"{order}_CONTIGUOUS"]
             else:
                 assert (A if order == "C" else A.T).is_contiguous()
 
@@ -236,10 +236,10 @@ def exact_pair(pair: Any) -> list[Fraction]:
     return [Fraction(float(high)) + Fraction(float(low)) for high, low in pair.T]
 
 
-def agree_in_doubled_precision(found: Any, exact: Any, terms: int) -> None:
+def agree_in_doubled_precision(actual: Any, exact: Any, terms: int) -> None:
     """To (n·u)², and 2^-98 for the few operations on each entry; high is the whole rounded once."""
-    assert found.shape == exact.shape
-    for mine, right, high in zip(exact_pair(found), exact_pair(exact), found[0]):
+    assert actual.shape == exact.shape
+    for mine, right, high in zip(exact_pair(actual), exact_pair(exact), actual[0]):
         assert abs(mine - right) <= right * Fraction((terms * U) ** 2 + 2.0**-98)
         assert float(mine) == high
 
@@ -257,13 +257,13 @@ def test_extended_passes_are_right_to_twice_as_many_digits(norms: Norms) -> None
     for turn, (name, (m, n), band) in enumerate(norms.some(cases, torch=5, triton=11)):
         layout = ("by columns", "strided")[turn % 2]
         case, exact = extended_case(name, (m, n), band)
-        found = norms.extended_pass(case.laid(layout).tiles, band, m, n)
-        with told(name=name, shape=(m, n), band=band, layout=layout):
-            assert found.entries == exact.entries == band.entries(m, n)
-            agree(found.top, exact.top, case.tiles, terms=1)
-            agree_in_doubled_precision(found.squares, exact.squares, max(m * n, 1))
-            agree_in_doubled_precision(found.by_row, exact.by_row, n)
-            agree_in_doubled_precision(found.by_column, exact.by_column, m)
+        parts = norms.extended_pass(case.laid(layout).tiles, band, m, n)
+        with note_case(name=name, shape=(m, n), band=band, layout=layout):
+            assert parts.entries == exact.entries == band.entries(m, n)
+            agree(parts.top, exact.top, case.tiles, terms=1)
+            agree_in_doubled_precision(parts.squares, exact.squares, max(m * n, 1))
+            agree_in_doubled_precision(parts.by_row, exact.by_row, n)
+            agree_in_doubled_precision(parts.by_column, exact.by_column, m)
 
 
 def test_paired_sums_keep_what_is_rounded_off(rng: Any, norms: Norms) -> None:
@@ -291,7 +291,7 @@ def test_the_reference_reads_only_the_band_and_sums_exactly() -> None:
 
 def test_no_two_partial_sums_of_a_line_or_position_have_the_same_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the band: of the programs that reach it, those that meet the same positions have different slots."""
-    for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MOST_LINES": 8}.items():
+    for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MAX_LINES": 8}.items():
         monkeypatch.setattr(norm_table, name, value)
     shapes = [(consecutive(m), consecutive(n)) for m, n in ((97, 89), (300, 40), (40, 300))]
     shapes.append((block_cyclic(BlockCyclic(301, 3, 1, 2)), block_cyclic(BlockCyclic(211, 5, 2, 3))))
@@ -326,18 +326,18 @@ def test_tiles_of_several_devices_are_summed_up_on_the_first(
     numbers = {tile.A.shape: (tile.row0 + tile.col0) % 3 for tile in tiles}
     devices = [torch_device() for _ in range(3)]
     monkeypatch.setattr(Device, "has", lambda self, x: devices[numbers[tuple(x.shape)]] is self)
-    one = norms_of("torch")
-    several = replace(one, kernels=TorchNorms(*devices))
+    single = norms_of("torch")
+    several = replace(single, kernels=TorchNorms(*devices))
     for band in (WHOLE, BANDS["strict lower"]):
         case = Case(tiles, band, m, n)
         for wants in SUBSETS:
             check_pass(several, case, wants)
         check_maxima(several, case)
         task = (tiles, band, BOTH, False, sigmas(n), np.full(m, 0.25), np.full(n, 0.25))
-        for found, expected in zip(several.folded_sums(*task), one.folded_sums(*task)):
-            np.testing.assert_array_equal(found, expected)
-        found, known = several.extended_pass(tiles, band, m, n), ORACLE.extended_pass(tiles, band, m, n)
-        assert (found.entries, found.top) == (known.entries, pytest.approx(known.top, rel=4 * U))
-        agree_in_doubled_precision(found.squares, known.squares, m * n)
-        agree_in_doubled_precision(found.by_row, known.by_row, n)
-        agree_in_doubled_precision(found.by_column, known.by_column, m)
+        for actual, expected in zip(several.folded_sums(*task), single.folded_sums(*task)):
+            np.testing.assert_array_equal(actual, expected)
+        actual, reference = several.extended_pass(tiles, band, m, n), ORACLE.extended_pass(tiles, band, m, n)
+        assert (actual.entries, actual.top) == (reference.entries, pytest.approx(reference.top, rel=4 * U))
+        agree_in_doubled_precision(actual.squares, reference.squares, m * n)
+        agree_in_doubled_precision(actual.by_row, reference.by_row, n)
+        agree_in_doubled_precision(actual.by_column, reference.by_column, m)

@@ -49,7 +49,7 @@ from tests.support.norm_tiles import (
     ragged_tiles,
     random_values,
 )
-from tests.support.notes import told
+from tests.support.notes import note_case
 from tests.support.torch_devices import tensor
 
 
@@ -71,14 +71,14 @@ def test_a_pass_gives_what_its_definition_gives(norms: Norms, name: str) -> None
     for turn, (layout, shape, band) in enumerate(
         norms.some(cases, 5 * list(TYPES).index(name), host=3, threads=11, triton=43)
     ):
-        with told(layout=layout, shape=shape, band=band):
+        with note_case(layout=layout, shape=shape, band=band):
             check(norms, random_case(name, shape, band).laid(layout), turn)
 
 
 @pytest.mark.parametrize("name", ["float32", "complex128"])
 def test_only_what_is_wanted_is_given(norms: Norms, name: str) -> None:
     for layout, wants in norms.some(product(("by rows", "by columns"), SUBSETS), torch=1, triton=3):
-        with told(layout=layout, wants=wants):
+        with note_case(layout=layout, wants=wants):
             check_pass(norms, random_case(name, (11, 13)).laid(layout), wants)
 
 
@@ -86,7 +86,7 @@ def test_only_blocks_that_meet_the_band_are_gone_through(norms: Norms) -> None:
     shapes = [(41, 29), (29, 41), (7, 90), (90, 7)] if not norms.backend.interpreted else [(23, 13), (5, 43), (43, 5)]
     for turn, (shape, band) in enumerate(norms.some(product(shapes, BANDS.values()), torch=1, triton=3)):
         name, layout = ("float64", "float16")[turn % 2], ("by rows", "by columns")[turn // 2 % 2]
-        with told(name=name, layout=layout, shape=shape, band=band):
+        with note_case(name=name, layout=layout, shape=shape, band=band):
             check(norms, random_case(name, shape, band).laid(layout), turn)
 
 
@@ -102,7 +102,7 @@ def cyclic_case(name: str, band: Band, p: int, q: int) -> Case:
 def test_a_pass_over_a_block_cyclic_part_tests_the_band_on_global_indices(norms: Norms) -> None:
     for turn, (name, band) in enumerate(norms.some(product(TYPES, BANDS.values()), torch=3, triton=11)):
         p, q, layout = turn % 2, turn % 3, ("by rows", "by columns", "strided")[turn // 2 % 3]
-        with told(name=name, band=band, p=p, q=q, layout=layout):
+        with note_case(name=name, band=band, p=p, q=q, layout=layout):
             check(norms, cyclic_case(name, band, p, q).laid(layout), turn)
 
 
@@ -111,7 +111,7 @@ def test_a_pass_over_tiles_adds_each_where_it_belongs(rng: Any, norms: Norms) ->
     m, n = sum(heights), sum(widths)
     for turn, (name, band) in enumerate(norms.some(product(TYPES, BANDS.values()))):
         values = random_values(rng, (m, n), TYPES[name])
-        with told(name=name, band=band):
+        with note_case(name=name, band=band):
             tiles = ragged_tiles(rng, values, band, heights, widths, norms.layouts)
             check(norms, Case(tiles, band, m, n), turn)
             some = [replace(t, row0=t.row0 + 2, col0=t.col0 + 3) for t in tiles[:7]]  # of a rank that has no more
@@ -132,13 +132,13 @@ def test_an_entry_that_is_repeated_without_being_stored_again_counts_each_time(n
         full = case_of(np.full(shape, value))
         if norms.backend.on_torch:
             A = tensor(np.array([[value]])).expand(shape)
-            found = norms.kernels.norm_pass([replace(full.tiles[0], A=A)], WHOLE, WANTS, *shape)
-            by_row, by_column = norms.here(found.by_row, found.by_column)
+            parts = norms.kernels.norm_pass([replace(full.tiles[0], A=A)], WHOLE, WANTS, *shape)
+            by_row, by_column = norms.here(parts.by_row, parts.by_column)
         else:
             A = np.broadcast_to(np.array(value), shape)
-            found = norms.kernels.norm_pass([replace(full.tiles[0], A=A)], WHOLE, WANTS, *shape)
-            by_row, by_column = found.by_row, found.by_column
-        assert found.top == full.parts.top
+            parts = norms.kernels.norm_pass([replace(full.tiles[0], A=A)], WHOLE, WANTS, *shape)
+            by_row, by_column = parts.by_row, parts.by_column
+        assert parts.top == full.parts.top
         agree(by_row, full.parts.by_row, [], terms=shape[1])
         agree(by_column, full.parts.by_column, [], terms=shape[0])
 
@@ -168,7 +168,7 @@ def test_a_pass_over_lines_shared_out_among_threads(
         case = random_case(name, shape, band).laid(list(LAYOUTS)[turn % len(LAYOUTS)])
         assert case.tiles[0].A.nbytes > tile_table.ALONE, "several threads must have something to do"
         for wants in subsets:
-            with told(shape=shape, band=band, wants=wants):
+            with note_case(shape=shape, band=band, wants=wants):
                 check_pass(host_norms, case, wants)
         check_maxima(host_norms, case)
 
@@ -190,11 +190,11 @@ def test_small_general_matrices_have_the_norms_of_a_pass(rng: Any) -> None:
             expected = {"max": exact.top, "squares": root(*exact.squares.tolist())}
             expected |= {"rows": exact.by_row.max(initial=0.0), "columns": exact.by_column.max(initial=0.0)}
             for want, value in expected.items():
-                found = kernels.small_norm(A, want)
+                actual = kernels.small_norm(A, want)
                 if layout in ("by rows", "by columns"):
-                    assert found is not None
-                if found is not None:
-                    agree(np.float64(found), np.float64(value), [one_tile(A)], terms=max(A.size, 1))
+                    assert actual is not None
+                if actual is not None:
+                    agree(np.float64(actual), np.float64(value), [one_tile(A)], terms=max(A.size, 1))
     line = np.ones(7)
     assert kernels.small_norm(line, "columns") == 7.0, "a vector is a column"
     for unfit in (np.ones(SMALL // 8 + 1), np.ones((2, 2, 2)), np.ones((2, 2), int), np.full((2, 2), 1e200)):
@@ -212,7 +212,7 @@ def test_neither_large_nor_small_numbers_are_lost(rng: Any, norms: Norms, name: 
     scales = magnitudes_of(dtype)
     for turn, (band, scale) in enumerate(product((WHOLE, DIAGONAL, BANDS["lower"]), scales.values())):
         if not norms.backend.on_torch or turn % 3 == turn // len(scales):
-            with told(band=band, scale=scale):
+            with note_case(band=band, scale=scale):
                 check(norms, random_case(name, shape, band, scale).laid(norms.layouts[turn % len(norms.layouts)]), turn)
     for turn in range(2 if norms.backend.on_torch else 6):  # every entry at its own scale
         each = rng.choice([0.0, 1.0, *scales.values()], shape)
@@ -229,7 +229,7 @@ def test_long_lines_at_the_ends_of_the_range(rng: Any, host_norms: Norms, name: 
         values[0, n // 2] = 1.0
         case = case_of(values)
         for wants in SUBSETS:
-            with told(shape=(m, n), scale=scale, wants=wants):
+            with note_case(shape=(m, n), scale=scale, wants=wants):
                 check_pass(host_norms, case, wants)
 
 
@@ -249,7 +249,7 @@ def test_sums_beyond_the_largest_number_are_infinite_but_the_sum_of_squares_keep
 def test_nan_wins_over_inf_and_inf_over_numbers(norms: Norms) -> None:
     cases = [(name, number) for name, dtype in TYPES.items() for number in range(len(pairs_of_no_numbers(dtype)))]
     for turn, (name, number) in enumerate(norms.some(cases, host=3, threads=7)):
-        with told(name=name, pair=pairs_of_no_numbers(TYPES[name])[number]):
+        with note_case(name=name, pair=pairs_of_no_numbers(TYPES[name])[number]):
             check(norms, no_number_case(name, number).laid(norms.layouts[turn % len(norms.layouts)]), turn)
 
 
@@ -277,7 +277,7 @@ def test_nan_reaches_its_sums_from_every_position(rng: Any, norms: Norms) -> Non
             values = around.copy()
             values[(i + 1) % m, j], values[i, j] = np.inf, np.nan
             parts = norms.norm_pass([one_tile(values)], WHOLE, WANTS, m, n)
-            with told(name=name, i=i, j=j):
+            with note_case(name=name, i=i, j=j):
                 assert math.isnan(parts.top)
                 assert math.isnan(root(*parts.squares.tolist()))
                 assert np.isnan(parts.by_row).tolist() == [k == i for k in range(m)]
@@ -293,5 +293,5 @@ def test_one_entry_among_zeros_is_not_overlooked(norms: Norms) -> None:
         for turn, ((i, j), value) in enumerate(cases):
             values = np.zeros((m, n), dtype)
             values[i, j] = value
-            with told(name=name, i=i, j=j, value=value):
+            with note_case(name=name, i=i, j=j, value=value):
                 check(norms, case_of(values, WHOLE, norms.layouts[turn % len(norms.layouts)]), turn)

@@ -31,7 +31,7 @@ HERE = [pytest.param(unit, id=unit.name) for unit in UNITS if unit in matrix_eng
 U = 2.0**-24
 
 
-def made(kernels: HostKernels, unit: MatrixEngine, A: Any, B: Any) -> tuple[Any, Any]:
+def operand_pair(kernels: HostKernels, unit: MatrixEngine, A: Any, B: Any) -> tuple[Any, Any]:
     """Both operands of a product."""
     both = []
     for side, values in (("left", A), ("right", B)):
@@ -55,7 +55,7 @@ def test_products_of_every_small_shape(unit: MatrixEngine, rng: Any) -> None:
         ns, ks = (int(x) for x in rng.integers(1, 71, 2)), (m, 71 - m, int(rng.integers(1, 71)))
         for n in (m, *ns):
             for k in ks:
-                A, B = made(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
+                A, B = operand_pair(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
                 around = np.full((m + 2, n + 3), np.nan, np.float32)
                 C = around[1 : m + 1, 1 : n + 1]
                 C[:] = before = rng.standard_normal((m, n)).astype(np.float32)
@@ -70,7 +70,7 @@ def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Matrix
     """What the update's pieces are, from any row and any column on; few strips (threads share rows) and many."""
     kernels = HostKernels(threads, poison=True, units=[unit])
     m, k, n = 150, 67, 500
-    A, B = made(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
+    A, B = operand_pair(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
     for rows in (slice(0, m), slice(37, 38), slice(31, 121), slice(m, m)):
         for columns in (slice(0, n), slice(45, 46), slice(33, 95), slice(31, 481), slice(9, 9)):
             left, right = A[rows], B[:, columns]
@@ -89,7 +89,7 @@ def test_where_a_product_is_cut_does_not_show(unit: MatrixEngine, rng: Any) -> N
     m, k, n = 91, 64, 200
     values, others = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     values[::3], others[:, ::2] = 0.0, -others[:, ::2]
-    A, B = made(kernels, unit, values, others)
+    A, B = operand_pair(kernels, unit, values, others)
     before = rng.standard_normal((m, n)).astype(np.float32)
     before[::3] = np.where(rng.random((31, n)) < 0.5, -0.0, 0.0)
     whole, parts = before.copy(), before.copy()
@@ -105,7 +105,7 @@ def test_many_strips_pass_by_in_groups(unit: MatrixEngine, rng: Any, monkeypatch
     """With k so large that a group is one strip, and so small that all strips are one."""
     kernels = HostKernels(poison=True, units=[unit])
     for k in (9000, 3):
-        A, B = made(kernels, unit, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
+        A, B = operand_pair(kernels, unit, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
         before = rng.standard_normal((35, 131)).astype(np.float32)
         C = before.copy()
         kernels.subtract_product(C, A, B)
@@ -120,7 +120,7 @@ def test_infinity_and_nan_stay_in_their_row_or_column(unit: MatrixEngine, rng: A
             A, B = rng.random((40, 70)), rng.random((70, 50)) + 1.0
             (A if of == "left" else B)[17, 33] = value
             C = np.zeros((40, 50), np.float32)
-            kernels.subtract_product(C, *made(kernels, unit, A, B))
+            kernels.subtract_product(C, *operand_pair(kernels, unit, A, B))
             lines = np.isfinite(C).all(axis=1 if of == "left" else 0)
             assert list(np.flatnonzero(~lines)) == [17 if of == "left" else 33]
 

@@ -107,15 +107,15 @@ def test_the_larger_candidate_wins_and_the_upper_row_on_ties() -> None:
 
     kinds = [candidate(v, r, 0.0, 10.0 * v + r) for v in (-1.0, 0.0, 1.0, 2.0) for r in ((-1,) if v < 0 else (3, 5))]
     for a, b in product(kinds, kinds):
-        mine, theirs = a.copy(), b.copy()
+        own, theirs = a.copy(), b.copy()
         theirs[HAS_TOP], theirs[HEAD + 2 :] = 1.0, 7.0
-        better_candidate(mine, theirs)
+        better_candidate(own, theirs)
         best = b if (b[VALUE], -b[ROW]) > (a[VALUE], -a[ROW]) and b[ROW] >= 0 else a
-        assert np.array_equal(mine[[VALUE, ROW, HEAD, HEAD + 1]], best[[VALUE, ROW, HEAD, HEAD + 1]])
-        assert list(mine[[HAS_TOP, HEAD + 2, HEAD + 3]]) == [1.0, 7.0, 7.0]
-        before = mine.copy()
-        better_candidate(mine, candidate(-1.0, -1, 0.0, np.nan))
-        assert np.array_equal(mine, before)
+        assert np.array_equal(own[[VALUE, ROW, HEAD, HEAD + 1]], best[[VALUE, ROW, HEAD, HEAD + 1]])
+        assert list(own[[HAS_TOP, HEAD + 2, HEAD + 3]]) == [1.0, 7.0, 7.0]
+        before = own.copy()
+        better_candidate(own, candidate(-1.0, -1, 0.0, np.nan))
+        assert np.array_equal(own, before)
 
 
 def test_a_column_of_zeros_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

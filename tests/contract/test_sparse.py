@@ -19,6 +19,7 @@ from mxpeak.kernels.host.sparse.natural.schedule import shares
 from mxpeak.kernels.host.sparse.natural.slot_format import COUNTS, NEXT, OVERFLOW
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
+from tests.support.notes import note_case
 from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, interpreted, sparse_kernels
 from tests.support.sparse_matrices import (
     CLASSIC,
@@ -44,7 +45,6 @@ from tests.support.sparse_matrices import (
     rows_of,
     storages_of,
     stored,
-    told,
     wide,
 )
 
@@ -79,7 +79,7 @@ def test_the_references_sweep_is_gauss_seidel_in_its_order_and_the_natural_one_r
     for turn, (name, kind) in enumerate(product(MATRICES, KINDS)):
         if turn % 2 and oracle_rows(name).n > 300:
             continue
-        with told((name, kind)):
+        with note_case(case=(name, kind)):
             s = example(name, kind, "fp64", "fp64")
             rows, new_to_old, b, x = oracle_rows(name), s.order.new_to_old, np.empty(s.R.n), np.empty(s.R.n)
             b[new_to_old], x[new_to_old] = s.b, s.x
@@ -93,17 +93,17 @@ def test_the_references_sweep_is_gauss_seidel_in_its_order_and_the_natural_one_r
 def test_the_references_operations_fit_together() -> None:
     """Of every matrix, by its definition: products, residuals, and what sweeps leave for those after them."""
     for name in MATRICES:
-        with told(name):
+        with note_case(case=name):
             s = example(name, "greedy", "bf16", "fp32")
             check_keep(ORACLE, s, s.R)
             check_swept(ORACLE, s, s.R)
-            every, found, x = np.arange(s.R.n), np.zeros(s.R.n, np.float32), s.fresh(ORACLE, s.R)
+            every, y, x = np.arange(s.R.n), np.zeros(s.R.n, np.float32), s.fresh(ORACLE, s.R)
             for part in (Part.INTERIOR, Part.BOUNDARY):
-                ORACLE.matvec(found, s.R, x, part=part)
-            near(found, *s.products[1:])
+                ORACLE.matvec(y, s.R, x, part=part)
+            near(y, *s.products[1:])
             for part in (Part.INTERIOR, Part.BOUNDARY):
-                ORACLE.residual_at(s.R, s.b, x, every, found, swept=False, part=part)
-            near(found, *s.residuals)
+                ORACLE.residual_at(s.R, s.b, x, every, y, swept=False, part=part)
+            near(y, *s.residuals)
 
 
 @on_examples
@@ -183,17 +183,17 @@ def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.Mon
     for name, kind, storage in product(MATRICES, ("natural", "surface_last"), SUITING["natural"]):
         s, results = example(name, kind, "fp64", "fp64"), []
         for host in (alone, *[several] * (3 if kind == "natural" else 1)):
-            A, found = stored(host, name, kind, "fp64", "fp64", storage), []
+            A, entries = stored(host, name, kind, "fp64", "fp64", storage), []
             for from_zero in (True, False):
                 x, keep = s.fresh(host, A), np.zeros(A.n)
                 (host.sweep_from_zero if from_zero else host.sweep_forward)(A, s.b, x, keep=keep)
                 halves = x.copy()
-                found += [*x.tolist(), *keep.tolist()]
+                entries += [*x.tolist(), *keep.tolist()]
                 host.sweep_backward(A, keep, x)
-                found += x.tolist()
+                entries += x.tolist()
                 in_halves(partial(host.sweep_backward, A, keep, halves), s, A, halves, x)
-            results.append(found)
-        assert all(found == results[0] for found in results[1:]), (name, kind, storage)
+            results.append(entries)
+        assert all(entries == results[0] for entries in results[1:]), (name, kind, storage)
 
 
 DISTANCES = ((1, 2), (1, 3), (2,), (1, 3, 40), (1, 7), (1, 2, 3, 4, 5, 6, 7), (7, 8), (1, 9))
@@ -202,7 +202,7 @@ DISTANCES = ((1, 2), (1, 3), (2,), (1, 3, 40), (1, 7), (1, 2, 3, 4, 5, 6, 7), (7
 def test_rows_that_need_others_of_their_own_block_are_swept_row_after_row() -> None:
     """Bands, and meshes with short lines: to last bits, for all rows have few entries."""
     for case in product(DISTANCES, ("rows", "packed")):
-        with told(case):
+        with note_case(case=case):
             check_band(*case)
 
 
@@ -230,25 +230,25 @@ def check_band(distances: tuple[int, ...], storage: str) -> None:
 def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> None:
     """With the last row of each line at the end of all, the row before it alone has neighbours there."""
     host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
-    found = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
+    stored_as = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
     strays = {
-        kind: A.pattern.columns.table[:, COUNTS + OVERFLOW : COUNTS + NEXT].sum(axis=0) for kind, A in found.items()
+        kind: A.pattern.columns.table[:, COUNTS + OVERFLOW : COUNTS + NEXT].sum(axis=0) for kind, A in stored_as.items()
     }
     assert strays["natural"].tolist() == [0, 0]
     assert (strays["surface_last"] > 0).all()
-    stored_values = {kind: A.lower + A.upper for kind, A in found.items()}
+    stored_values = {kind: A.lower + A.upper for kind, A in stored_as.items()}
     assert stored_values["surface_last"] < 1.25 * stored_values["natural"]
 
 
 def waited_for(needs: Any, owner: Any) -> Any:
     """How far each unit's thread has seen others come before it: what it has waited for once it does not ask again."""
-    found = needs.copy()
+    required = needs.copy()
     for thread in range(needs.shape[1]):
         own = needs[owner == thread]
-        found[owner == thread] = np.maximum.accumulate(own, axis=0)
+        required[owner == thread] = np.maximum.accumulate(own, axis=0)
         for asked in own.T:
             assert (np.diff(asked[asked > 0]) > 0).all()
-    return found
+    return required
 
 
 def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
@@ -296,11 +296,11 @@ def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time(storage: str) 
                 assert np.array_equal(mine, theirs)
         for u, needed in enumerate(needs_of(begins, rows)):
             assert set(edges[1][edges[0][u] : edges[0][u + 1]].tolist()) == needed
-        for threads, most in zip((2, 3), share):
+        for threads, limit in zip((2, 3), share):
             owner, _, _ = shares(threads, cost, *edges)
             assert set(owner.tolist()) == set(range(threads))
             done = finished(owner, begins, cost, rows, threads)
-            assert done < most * finished(np.zeros_like(owner), begins, cost, rows, 1), (box, threads)
+            assert done < limit * finished(np.zeros_like(owner), begins, cost, rows, 1), (box, threads)
 
 
 def needs_of(begins: Any, rows: Rows) -> list[set[int]]:
@@ -332,12 +332,12 @@ def test_overlapped_sweeps_are_exact_whatever_the_neighbours(host: Any) -> None:
         ranks, coordinates = zip(*sides)
         box, rng = Box(6, 5, 4, *ranks, *coordinates), np.random.default_rng(7)
         rows = ORACLE.stencil_rows(box, EXACT)
-        mine = host.stencil_rows(box, EXACT)
-        order = host.order(mine, "greedy")
+        own_rows = host.stencil_rows(box, EXACT)
+        order = host.order(own_rows, "greedy")
         b, x0, halo = (rng.integers(-8, 9, size).astype(float) for size in (rows.n, rows.n, rows.halo))
         exact = gauss_seidel(rows, b, x0, halo, order.new_to_old)[order.new_to_old]
         for storage in STORAGES:
-            A = host.store(mine, order, "fp64", "fp64", storage)
+            A = host.store(own_rows, order, "fp64", "fp64", storage)
             x = halo_vector(host, A, x0[order.new_to_old], rng.integers(-8, 9, rows.halo))
             host.sweep_forward(A, b[order.new_to_old], x, part=Part.INTERIOR)
             x[A.n : A.n + A.halo] = halo

@@ -20,6 +20,7 @@ from mxpeak.kernels.host.sparse.natural.slot_format import SlotColumns
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 from mxpeak.kernels.host.sparse.sparse import HostSparse
 from mxpeak.precision import PRECISIONS
+from tests.support.notes import note_case
 from tests.support.on_arrays import SLICES, OnArrays, every_backend, every_host, sparse_kernels
 from tests.support.sparse_matrices import (
     CHUNKS,
@@ -34,7 +35,6 @@ from tests.support.sparse_matrices import (
     own,
     rows_of,
     storages_of,
-    told,
     unit,
 )
 
@@ -46,10 +46,10 @@ def read_back(kernels: Any, numbers: list[float], values: str, forms: Iterable[t
     k = len(numbers)
     rows = [{i: 1.0, k + i: a} for i, a in enumerate(numbers)] + [{k + i: 1.0, i: 0.0} for i in range(k)]
     shift = compressed(2 * k, 0, rows)
-    mine = kernels.rows_of(shift.indptr, shift.indices, shift.data, 2 * k, 0)
+    own_rows = kernels.rows_of(shift.indptr, shift.indices, shift.data, 2 * k, 0)
     for vectors, kind, storage in forms:
-        order = kernels.order(mine, kind)
-        A, y = kernels.store(mine, order, values, vectors, storage), np.zeros(2 * k, DTYPES[vectors])
+        order = kernels.order(own_rows, kind)
+        A, y = kernels.store(own_rows, order, values, vectors, storage), np.zeros(2 * k, DTYPES[vectors])
         kernels.matvec(y, A, halo_vector(kernels, A, order.new_to_old >= k, []))
         assert y[order.old_to_new][:k].tolist() == numbers, (values, vectors, kind, storage)
 
@@ -84,7 +84,7 @@ def check_read(kernels: Any, values: str) -> None:
 def test_values_are_rounded_once_also_where_a_wider_form_is_known(kernels: Any, rng: Any) -> None:
     """Just beside the middle of two numbers, which through fp32 would be the middle; and among subnormal numbers."""
     for values in TYPES:
-        with told(values):
+        with note_case(case=values):
             check_rounded_once(kernels, values, rng)
 
 
@@ -99,11 +99,11 @@ def check_rounded_once(kernels: Any, values: str, rng: Any) -> None:
     order = ORACLE.order(given, "levels")
     R, exact = ORACLE.store(given, order, values, "fp64", ""), np.zeros(2 * k)
     ORACLE.matvec(exact, R, halo_vector(ORACLE, R, order.new_to_old >= k, []))
-    mine = kernels.rows_of(given.indptr, given.indices, given.data, 2 * k, 0)
-    order = kernels.order(mine, "levels")
-    wider = kernels.store(mine, order, "fp64", "fp64", "packed")
+    own_rows = kernels.rows_of(given.indptr, given.indices, given.data, 2 * k, 0)
+    order = kernels.order(own_rows, "levels")
+    wider = kernels.store(own_rows, order, "fp64", "fp64", "packed")
     for like in (None, wider):
-        A, y = kernels.store(mine, order, values, "fp64", "packed", like), np.zeros(2 * k)
+        A, y = kernels.store(own_rows, order, values, "fp64", "packed", like), np.zeros(2 * k)
         kernels.matvec(y, A, halo_vector(kernels, A, order.new_to_old >= k, []))
         assert y.tolist() == exact.tolist()
 
@@ -227,7 +227,7 @@ class Invented:
     def work(self, way: int) -> None:
         self.now += next(self.times[way])
 
-    def found(self, monkeypatch: pytest.MonkeyPatch) -> int:
+    def choice(self, monkeypatch: pytest.MonkeyPatch) -> int:
         """What the next process finds."""
         monkeypatch.setattr(autotune, "_chosen", {})
         monkeypatch.setattr(autotune, "time", self)
@@ -256,14 +256,14 @@ def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
     no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for one_by_one, successive, way in TRIALS:
-        with told((one_by_one, successive)):
+        with note_case(case=(one_by_one, successive)):
             clear = Invented(one_by_one, successive)
-            assert [clear.found(monkeypatch) for _ in range(3)] == [way] * 3
+            assert [clear.choice(monkeypatch) for _ in range(3)] == [way] * 3
             assert clear.trials == 1
-            assert Invented(successive, one_by_one).found(monkeypatch) == way
+            assert Invented(successive, one_by_one).choice(monkeypatch) == way
             for file in no_choice_yet.iterdir():
                 file.write_text("not a number")
-            assert clear.found(monkeypatch) == way
+            assert clear.choice(monkeypatch) == way
             assert clear.trials == 2
             for file in no_choice_yet.iterdir():
                 file.unlink()
@@ -272,10 +272,10 @@ def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
 def test_what_a_disturbed_trial_finds_is_not_kept(no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # in two of the rounds that count other work falls on the way that else is the faster one
     disturbed = Invented((1.0, 1.0, 4.0, 1.0, 4.0, 1.0), (2.0,))
-    assert [disturbed.found(monkeypatch) for _ in range(2)] == [1, 1]
+    assert [disturbed.choice(monkeypatch) for _ in range(2)] == [1, 1]
     assert (disturbed.trials, list(no_choice_yet.iterdir())) == (2, [])
-    assert Invented((2.0,), (1.0,)).found(monkeypatch) == SUCCESSIVE
-    assert disturbed.found(monkeypatch) == SUCCESSIVE
+    assert Invented((2.0,), (1.0,)).choice(monkeypatch) == SUCCESSIVE
+    assert disturbed.choice(monkeypatch) == SUCCESSIVE
     assert disturbed.trials == 2
 
 

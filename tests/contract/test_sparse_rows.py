@@ -14,6 +14,7 @@ from mxpeak.kernels.host.sparse.natural import slot_format
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
+from tests.support.notes import note_case
 from tests.support.on_arrays import HOSTS, SLICES, OnArrays, every_backend, every_host, sparse_kernels
 from tests.support.sparse_matrices import (
     BOXES,
@@ -32,23 +33,22 @@ from tests.support.sparse_matrices import (
     order_of,
     rows_of,
     stored,
-    told,
     unit,
 )
 
 GRID = (2, 3, 2)
 
 
-def same_rows(found: Rows, exact: Rows) -> None:
-    assert (found.n, found.halo) == (exact.n, exact.halo)
-    assert list(found.indptr) == list(exact.indptr)
-    assert [sorted(row) for row in listed(found)] == [sorted(row) for row in listed(exact)]
+def same_rows(actual: Rows, exact: Rows) -> None:
+    assert (actual.n, actual.halo) == (exact.n, exact.halo)
+    assert list(actual.indptr) == list(exact.indptr)
+    assert [sorted(row) for row in listed(actual)] == [sorted(row) for row in listed(exact)]
 
 
 @every_host
 def test_the_stencils_rows_are_those_of_its_definition(host: Any) -> None:
     for box, weights in product([*BOXES.values(), Box(5, 7, 3, *GRID, 0, 1, 1)], (CLASSIC, UNEQUAL)):
-        with told((box, weights)):
+        with note_case(case=(box, weights)):
             found = host.stencil_rows(box, weights)
             same_rows(found, ORACLE.stencil_rows(box, weights))
             local = [[j for j, _ in row if j < found.n] for row in listed(found)]
@@ -66,10 +66,10 @@ def test_the_rows_of_all_ranks_are_the_rows_of_the_whole_domain() -> None:
             points += [(x0 + x, y0 + y, z0 + z) for z in range(nz) for y in range(ny) for x in range(nx)]
         points = [tuple(a + b for a, b in zip(point, box.origin)) for point in points]
         for i, row in enumerate(listed(host.stencil_rows(box, UNEQUAL))):
-            (x, y, z), found = points[i], {points[j]: a for j, a in row}
+            (x, y, z), entries = points[i], {points[j]: a for j, a in row}
             around = {(x + d % 3 - 1, y + d // 3 % 3 - 1, z + d // 9 - 1): w for d, w in enumerate(UNEQUAL)}
             inside = {p: w for p, w in around.items() if all(0 <= c < n for c, n in zip(p, whole))}
-            assert found == inside
+            assert entries == inside
             assert len(row) == len(inside)
 
 
@@ -90,25 +90,25 @@ def test_zeros_are_stored_where_an_entry_has_no_partner(host: Any) -> None:
     rows = host.rows_of(before.indptr, before.indices, before.data, 50, 10)
     assert not host.is_symmetric_pattern(rows)
     assert not ORACLE.is_symmetric_pattern(before)
-    found = host.with_symmetric_pattern(rows)
-    same_rows(found, ORACLE.with_symmetric_pattern(before))
-    assert host.is_symmetric_pattern(found)
-    added = [set(new) - set(old) for old, new in zip(listed(before), listed(found))]
+    filled = host.with_symmetric_pattern(rows)
+    same_rows(filled, ORACLE.with_symmetric_pattern(before))
+    assert host.is_symmetric_pattern(filled)
+    added = [set(new) - set(old) for old, new in zip(listed(before), listed(filled))]
     assert {a for row in added for _, a in row} == {0.0}
-    assert all(set(old) <= set(new) for old, new in zip(listed(before), listed(found)))
-    same_rows(host.with_symmetric_pattern(found), found)
+    assert all(set(old) <= set(new) for old, new in zip(listed(before), listed(filled)))
+    same_rows(host.with_symmetric_pattern(filled), filled)
 
 
 @every_host
 def test_orders_are_those_of_the_reference_and_their_groups_are_independent(host: Any) -> None:
     for name, kind in product(MATRICES, KINDS):
-        with told((name, kind)):
-            rows, found, exact = rows_of(host, name), order_of(host, name, kind), order_of(ORACLE, name, kind)
+        with note_case(case=(name, kind)):
+            rows, order, exact = rows_of(host, name), order_of(host, name, kind), order_of(ORACLE, name, kind)
             for part in ("new_to_old", "old_to_new", "starts"):
-                assert getattr(found, part).tolist() == getattr(exact, part).tolist()
-            assert (found.kind, found.groups) == (kind, exact.groups)
-            assert found.new_to_old[found.old_to_new].tolist() == list(range(rows.n))
-            group = np.searchsorted(found.starts, found.old_to_new, side="right") - 1
+                assert getattr(order, part).tolist() == getattr(exact, part).tolist()
+            assert (order.kind, order.groups) == (kind, exact.groups)
+            assert order.new_to_old[order.old_to_new].tolist() == list(range(rows.n))
+            group = np.searchsorted(order.starts, order.old_to_new, side="right") - 1
             i = np.repeat(np.arange(rows.n), np.diff(rows.indptr))
             others = (rows.indices < rows.n) & (rows.indices != i)
             i, j = i[others], rows.indices[others]
@@ -118,25 +118,25 @@ def test_orders_are_those_of_the_reference_and_their_groups_are_independent(host
             if kind == "surface_last":
                 surface = np.zeros(rows.n, bool)
                 surface[np.repeat(np.arange(rows.n), np.diff(rows.indptr))[rows.indices >= rows.n]] = True
-                assert found.new_to_old.tolist() == [*np.flatnonzero(~surface), *np.flatnonzero(surface)]
+                assert order.new_to_old.tolist() == [*np.flatnonzero(~surface), *np.flatnonzero(surface)]
             if kind == "greedy" and name in BOXES:
-                assert found.groups == 8
+                assert order.groups == 8
 
 
 @every_host
 def test_rounding_is_the_largest_relative_error(host: Any) -> None:
     for precision in ("fp64", "fp32", "bf16", "fp16", "fp8"):
-        with told(precision):
+        with note_case(case=precision):
             check_rounding(host, precision)
 
 
 def check_rounding(host: Any, precision: str) -> None:
     format_ = PRECISIONS[precision]
     for name in ("long rows", "few columns anywhere"):
-        found = host.rounding(rows_of(host, name), precision)
-        assert found == pytest.approx(ORACLE.rounding(oracle_rows(name), precision), rel=1e-12, abs=0.0)
+        u = host.rounding(rows_of(host, name), precision)
+        assert u == pytest.approx(ORACLE.rounding(oracle_rows(name), precision), rel=1e-12, abs=0.0)
         if precision in ("fp32", "bf16"):  # of the others' subnormal numbers errors are larger
-            assert 0.0 < found <= format_.u
+            assert 0.0 < u <= format_.u
     assert host.rounding(rows_of(host, "a box alone"), precision) == 0.0
     assert host.rounding(host.rows_of([0, 1, 2], [0, 1], [format_.largest, 0.0], 2, 0), precision) == 0.0
     if precision != "fp64":
@@ -182,14 +182,14 @@ def test_packed_the_stencil_is_runs_alone_whose_columns_take_two_hundredths_of_i
 def test_the_copy_for_residuals_is_filled_up_little_where_lines_are_no_multiples_of_a_chunk() -> None:
     """Lines of 12 and of 48 points are groups of 8, and one of 4: in chunks of 32 they were filled up to 32 and 64."""
     host = sparse_kernels("host")
-    for box, most in ((Box(96, 16, 16), 1.1), (Box(24, 16, 16), 1.5)):
+    for box, limit in ((Box(96, 16, 16), 1.1), (Box(24, 16, 16), 1.5)):
         rows = host.stencil_rows(box, CLASSIC)
         A = host.store(rows, host.order(rows, "natural"), "fp64", "fp64", "packed")
         b, x = np.ones(A.n), host.halo_vector(A)
         points = np.arange(A.n, dtype=np.int32).reshape(box.nz, box.ny, box.nx)[::2, ::2, ::2].ravel()
         host.residual_at(A, b, x, points, np.zeros(points.size), swept=True)
         (copy,) = A.coarse[0].copies.values()
-        assert copy.values.size < most * np.count_nonzero(copy.values)
+        assert copy.values.size < limit * np.count_nonzero(copy.values)
 
 
 def test_where_columns_are_stored_entries_at_the_same_distance_from_the_diagonal_share_a_slot() -> None:

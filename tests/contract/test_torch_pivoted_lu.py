@@ -53,13 +53,13 @@ def test_pivots_that_a_nan_spoilt_stay_within_the_matrix() -> None:
 
 def test_the_rounded_lu_does_not_depend_on_the_panels_beyond_rounding() -> None:
     A = random((61, 61), np.float32)
-    found = []
+    factors = []
     for width in (1, 7, 60, 61):
         W = torch.from_numpy(A.copy())
         rows, _ = pivoted_lu.factor_rounded(CPU, W, "tf32", width)
-        found.append((rows.tolist(), W.numpy()))
-    assert all(rows == found[0][0] for rows, _ in found)
-    assert all(np.abs(W - found[0][1]).max() <= 61 * 2.0**-11 * np.abs(W).max() for _, W in found)
+        factors.append((rows.tolist(), W.numpy()))
+    assert all(rows == factors[0][0] for rows, _ in factors)
+    assert all(np.abs(W - factors[0][1]).max() <= 61 * 2.0**-11 * np.abs(W).max() for _, W in factors)
 
 
 class Silent(TorchDispatchMode):
@@ -99,11 +99,11 @@ def test_a_matrix_that_does_not_fit_is_an_error_before_anything_is_allocated() -
     A = np.broadcast_to(np.float64(1.0), (n, n))  # takes no memory itself
     with pytest.raises(ResourceError) as caught:
         solve_on(small, A, np.ones(n), "fp32")
-    said = str(caught.value)
-    assert f"n = {n} needs 5.41 GB (a copy of A 8·n² + the factors 4·n²" in said
-    assert "but cpu has only 1.07 GB of free memory" in said
-    assert f"use n = {largest_order(12, 0, Small.free)} or less" in said
-    assert 'device="cpu"' in said
+    message = str(caught.value)
+    assert f"n = {n} needs 5.41 GB (a copy of A 8·n² + the factors 4·n²" in message
+    assert "but cpu has only 1.07 GB of free memory" in message
+    assert f"use n = {largest_order(12, 0, Small.free)} or less" in message
+    assert 'device="cpu"' in message
     assert solve_on(small, np.eye(3), np.ones(3))[1].solved
 
 

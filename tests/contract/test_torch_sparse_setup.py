@@ -21,10 +21,11 @@ from mxpeak.kernels.torch.sparse.rows import halo_of
 from mxpeak.kernels.torch.sparse.setup import TorchSparseSetup
 from mxpeak.kernels.torch.sparse.steps import marked
 from mxpeak.layout.stencil import STENCIL, Box
+from tests.support.notes import note_case
 from tests.support.on_arrays import HOSTS
 from tests.support.queues import runs
 from tests.support.queues.log import HOST, Wait
-from tests.support.sparse_matrices import BOXES, CHUNKS, KINDS, MATRICES, UNEQUAL, order_of, rows_of, told
+from tests.support.sparse_matrices import BOXES, CHUNKS, KINDS, MATRICES, UNEQUAL, order_of, rows_of
 from tests.support.torch_devices import array, torch_device
 
 SIDES = (Box(5, 7, 3, 2, 3, 2, 0, 1, 1), Box(1, 1, 1), Box(2, 1, 4, 1, 1, 2), Box(9, 1, 1, 2, 1, 1, 1, 0, 0))
@@ -38,33 +39,33 @@ def setup() -> TorchSparseSetup:
     return TorchSparseSetup(torch_device(), HOSTS[0].threads, lambda: HOSTS[0])
 
 
-def same(found: Any, exact: Any) -> None:
+def same(actual: Any, exact: Any) -> None:
     """Equal numbers of the same type."""
-    found = array(found)
-    assert found.dtype == exact.dtype
-    assert np.array_equal(found, exact)
+    actual = array(actual)
+    assert actual.dtype == exact.dtype
+    assert np.array_equal(actual, exact)
 
 
 def test_the_stencils_rows_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     for piece, box in product(PIECES, (*BOXES.values(), *SIDES)):
         monkeypatch.setattr(sparse_rows, "PIECE", piece)
-        with told((piece, box)):
-            found, exact = setup().stencil_rows(box, UNEQUAL), HOSTS[0].stencil_rows(box, UNEQUAL)
-            assert (found.n, found.halo) == (exact.n, exact.halo)
+        with note_case(case=(piece, box)):
+            rows, exact = setup().stencil_rows(box, UNEQUAL), HOSTS[0].stencil_rows(box, UNEQUAL)
+            assert (rows.n, rows.halo) == (exact.n, exact.halo)
             for part in ("indptr", "indices", "data"):
-                same(getattr(found, part), getattr(exact, part))
+                same(getattr(rows, part), getattr(exact, part))
 
 
 def test_orders_of_rows_on_the_device_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [*product(MATRICES, PIECES[:1]), *product(IN_PIECES, PIECES[1:])]
     for (name, piece), kind in product(cases, KINDS):
         monkeypatch.setattr(sparse_rows, "PIECE", piece)
-        with told((name, kind, piece)):
-            found, exact = setup().order(on_device(rows_of(HOSTS[0], name)), kind), order_of(HOSTS[0], name, kind)
-            assert found.kind == kind
-            same(found.starts, exact.starts)
-            same(found.new_to_old, exact.new_to_old)
-            same(found.old_to_new, exact.old_to_new)
+        with note_case(case=(name, kind, piece)):
+            order, exact = setup().order(on_device(rows_of(HOSTS[0], name)), kind), order_of(HOSTS[0], name, kind)
+            assert order.kind == kind
+            same(order.starts, exact.starts)
+            same(order.new_to_old, exact.new_to_old)
+            same(order.old_to_new, exact.old_to_new)
 
 
 def test_triton_makes_the_same_rows_and_puts_them_in_the_same_order() -> None:
@@ -73,7 +74,7 @@ def test_triton_makes_the_same_rows_and_puts_them_in_the_same_order() -> None:
     from mxpeak.kernels.torch.triton.sparse_rows import groups, make_rows
 
     for box in (*SIDES, Box(3, 2, 4), Box(4, 3, 3, 3, 3, 3, 1, 1, 1), Box(34, 1, 2, 2, 1, 1)):
-        with told(box):
+        with note_case(case=box):
             exact = HOSTS[0].stencil_rows(box, UNEQUAL)
             indptr, halo, weights = (device.tensor(part) for part in (exact.indptr, halo_of(box), np.array(UNEQUAL)))
             indices = torch.full((len(exact.indices),), -7, dtype=torch.int32, device=device.where)
@@ -104,23 +105,23 @@ def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.Monke
     for at, ((name, piece), kind) in enumerate(product(cases, ("greedy", "jpl", "levels"))):
         storage, values = CHUNKS[(at + at // 3) % 3], ("fp64", "bf16", "fp8", "fp32")[at % 4]
         monkeypatch.setattr(chunk_format, "PIECE", piece)
-        with told((name, kind, storage, values, piece)):
+        with note_case(case=(name, kind, storage, values, piece)):
             rows, order = rows_of(HOSTS[0], name), order_of(HOSTS[0], name, kind)
             exact, here = HOSTS[0].store(rows, order, values, "fp64", storage), ordered(rows, order)
-            found = chunk_format.packed(here, order.starts, storage, values)
+            packed = chunk_format.packed(here, order.starts, storage, values)
             columns = exact.pattern.columns
-            same(found.table, columns.table)
-            same(found.bases, columns.bases)
-            same(found.near, columns.near.view(np.int16))
-            same(found.far, columns.far)
-            same(found.entries.view(torch.uint8), exact.entries.view(np.uint8))
+            same(packed.table, columns.table)
+            same(packed.bases, columns.bases)
+            same(packed.near, columns.near.view(np.int16))
+            same(packed.far, columns.far)
+            same(packed.entries.view(torch.uint8), exact.entries.view(np.uint8))
             same(chunk_format.diagonal_of(here, TYPES["fp64"]), exact.diagonal)
             H = chunk_format.halo_of(here, TYPES["fp64"])
             for part, of_host in zip(H, (*exact.pattern.halo, exact.halo_entries)):
                 same(part, of_host)
             of_host = (exact.pattern.steps[Part.BOUNDARY], exact.pattern.from_zero[Part.BOUNDARY])
             for backward, steps in zip((False, True), of_host):
-                chunks = marked(here, found.table, found.group, H[0], backward=backward)
+                chunks = marked(here, packed.table, packed.group, H[0], backward=backward)
                 assert chunks.nonzero().view(-1).tolist() == sorted(steps.chunks.tolist())
 
 
@@ -128,10 +129,10 @@ def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.Mon
     """Rows that swap two unknowns, in memory that had other numbers before."""
 
     def used(shape: Any, dtype: Any = float, **options: Any) -> Any:
-        found = np.zeros(shape, dtype, **options)
-        if found.dtype.kind == "f":
-            found.fill(np.nan)
-        return found
+        result = np.zeros(shape, dtype, **options)
+        if result.dtype.kind == "f":
+            result.fill(np.nan)
+        return result
 
     n = 64
     partner = np.arange(n) ^ 1
@@ -151,18 +152,18 @@ class Peak(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.most = self.now = 0
+        self.peak = self.now = 0
         self._known: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(one, torch.Tensor) and (key := one.untyped_storage()._cdata) not in self._known:
-                self._known[key] = one.untyped_storage().nbytes()
-                weakref.finalize(one.untyped_storage(), self._gone, key)
+        result = func(*args, **(kwargs or {}))
+        for output in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(output, torch.Tensor) and (key := output.untyped_storage()._cdata) not in self._known:
+                self._known[key] = output.untyped_storage().nbytes()
+                weakref.finalize(output.untyped_storage(), self._gone, key)
                 self.now += self._known[key]
-                self.most = max(self.most, self.now)
-        return made
+                self.peak = max(self.peak, self.now)
+        return result
 
     def _gone(self, key: int) -> None:
         self.now -= self._known.pop(key)
@@ -189,9 +190,9 @@ def test_the_set_up_takes_no_more_memory_than_the_formula(
         stored = kernels.store(rows, order, "fp64", "fp64", storage)
     assert stored.bytes <= 1.1 * need["matrix"]
     entries = SETUP_BYTES * STENCIL * box.rows
-    assert making.most <= need["setup"] + need["matrix"]
-    assert packing.most + entries <= need["setup"] + need["matrix"]
-    assert packing.most + entries > 0.7 * need["setup"]
+    assert making.peak <= need["setup"] + need["matrix"]
+    assert packing.peak + entries <= need["setup"] + need["matrix"]
+    assert packing.peak + entries > 0.7 * need["setup"]
 
 
 # --- on virtual queues
@@ -223,7 +224,7 @@ def test_rows_are_made_without_a_wait_and_orders_with_two_for_each_front() -> No
 
 def test_a_matrix_is_stored_with_waits_that_do_not_grow_with_it() -> None:
     """Eight times the rows: some waits are for what there is in few chunks only, or for a level more of chunks."""
-    found = []
+    counts = []
     for box in (Box(8, 8, 8, 1, 1, 2), Box(16, 16, 16, 1, 1, 2)):
         order = HOSTS[0].order(HOSTS[0].stencil_rows(box, UNEQUAL), "greedy")
 
@@ -232,5 +233,5 @@ def test_a_matrix_is_stored_with_waits_that_do_not_grow_with_it() -> None:
 
         nnz, waits = numbers(stored)
         assert nnz == HOSTS[0].stencil_rows(box, UNEQUAL).indptr[-1]
-        found.append(waits)
-    assert found[1] < 1.25 * found[0]
+        counts.append(waits)
+    assert counts[1] < 1.25 * counts[0]

@@ -81,13 +81,13 @@ def test_without_an_optimization_a_level_computes_the_same_vectors(off: Optimiza
         box = Box(4, 6, 2, npy=2, npz=3, py=comm.rank % 2, pz=comm.rank // 2)
         form = Form(("fp64",) * 2, "fp64", "ell", symmetric=symmetric)
         stencil = weights(nonsymmetric=True)
-        made = make_stencil(kernels, comm, box.levels(2), [form], "greedy", stencil, Spans(), optimizations)
-        level, found = made.hierarchies[0].top, []
+        problem = make_stencil(kernels, comm, box.levels(2), [form], "greedy", stencil, Spans(), optimizations)
+        level, results = problem.hierarchies[0].top, []
         for _ in range(2):
             b = rng.random(level.A.n)
-            found.append(level.A.own(cycle(level, b)).copy())
-            found.append(level.r.copy())
-        return found
+            results.append(level.A.own(cycle(level, b)).copy())
+            results.append(level.r.copy())
+        return results
 
     plain = run_ranks(6, lambda comm: vectors(comm, Optimizations()))
     changed = run_ranks(6, lambda comm: vectors(comm, off))

@@ -108,15 +108,15 @@ def test_a_signal_ends_the_whole_run(
         run.wait_for(MOMENTS[moment], moment)
         os.kill(hit(run), number)
         code, after_s = run.ended()
-        said = run.said()
-    last = " | ".join(said.splitlines()[-4:])[-300:]
+        message = run.stderr()
+    last = " | ".join(message.splitlines()[-4:])[-300:]
     print(f"{benchmark} {victim} {name} {moment}: code {code} after {after_s:.1f} s: {last}")
     codes = ended_by(number, victim, moment)
-    assert code in codes, said
-    early = moment == "beginning" and "mxpeak/cli" not in said  # Python itself was being loaded
-    assert "Traceback" not in said or "torchrun" in victim or "program" in victim or early, said
+    assert code in codes, message
+    early = moment == "beginning" and "mxpeak/cli" not in message  # Python itself was being loaded
+    assert "Traceback" not in message or "torchrun" in victim or "program" in victim or early, message
     called = {f"a rank was ended by {signal.Signals(one - 128).name}" for one in codes if one > 128}
-    assert victim not in ("rank 0", "rank 1") or number in ASKED or any(one in said for one in called)
+    assert victim not in ("rank 0", "rank 1") or number in ASKED or any(one in message for one in called)
     nothing_torn(tmp_path / "results")
     unheard = (victim, name) == ("mpiexec", "SIGHUP")
     if number in ASKED and moment != "beginning" and not unheard:
@@ -167,9 +167,9 @@ def test_finished_solves_are_kept(tmp_path: Path, benchmark: str, victim: str, n
         run.wait_for(lambda _: (results / "so-far.json").exists(), "a finished solve")
         os.kill(hit(run), number)
         code, after_s = run.ended()
-        said = run.said()
+        message = run.stderr()
     print(f"{benchmark} {victim} {name}: code {code} after {after_s:.1f} s")
-    assert code in ended_by(number, victim, "work"), said
+    assert code in ended_by(number, victim, "work"), message
     nothing_torn(results)
     whole = results / "result.json"
     known = json.loads((whole if whole.exists() else results / "so-far.json").read_text())["results"][0]
@@ -186,13 +186,13 @@ def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str, request: pytest
         run.wait_for(at_work, "work")
         os.kill(run.rank(1), signal.SIGSTOP)
         code, after_s = run.ended()
-        said = run.said()
+        message = run.stderr()
     print(f"{benchmark} stopped: code {code} after {after_s:.1f} s")
-    assert code == 6, said
-    assert "[rank 0 " in said
-    assert "[rank 1 " not in said
+    assert code == 6, message
+    assert "[rank 0 " in message
+    assert "[rank 1 " not in message
     waits = WAITS.get(benchmark, "this rank waits for")
-    assert re.search(waits, said, re.MULTILINE), said
+    assert re.search(waits, message, re.MULTILINE), message
     nothing_torn(tmp_path / "results")
     result = json.loads((tmp_path / "results" / "result.json").read_text())
     assert re.search(waits, result["telemetry"]["aborted"]["reason"])
@@ -228,13 +228,13 @@ def test_a_rank_that_is_stopped_beside_the_computation_is_named(
     places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
         code, after_s = run.ended()
-        said = run.said()
+        message = run.stderr()
     print(f"hpl stopped in {phase}: code {code} after {after_s:.1f} s")
-    assert code == 6, said
+    assert code == 6, message
     named = rf"^\[rank {1 - rank} .*error: {phase}: rank {rank} on \S+ has been stopped for [12]"
-    assert re.search(named, said, re.MULTILINE), said
+    assert re.search(named, message, re.MULTILINE), message
     assert after_s < 60.0
-    assert "Traceback" not in said
+    assert "Traceback" not in message
 
 
 def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
@@ -243,11 +243,11 @@ def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
     command = [*PYTHON, "scan", "--ranks", "2", "-N", "64", "--nb", "16", "--watchdog", "5,1"]
     with job(tmp_path, command, PYTHONPATH=places) as run:
         code, after_s = run.ended()
-        said = run.said()
-    assert code == 6, said
-    assert re.search(r"^\[rank 0 .*error: .*rank 1 on \S+ has been stopped for [12]", said, re.MULTILINE), said
+        message = run.stderr()
+    assert code == 6, message
+    assert re.search(r"^\[rank 0 .*error: .*rank 1 on \S+ has been stopped for [12]", message, re.MULTILINE), message
     assert after_s < 60.0
-    assert "Traceback" not in said
+    assert "Traceback" not in message
 
 
 @exhaustive
@@ -260,10 +260,10 @@ def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchm
         run.wait_for(at_work, "work")
         stall(run.rank(1))
         code, after_s = run.ended()
-        said = run.said()
-    print(f"{benchmark} stalled: code {code} after {after_s:.1f} s: {said[-300:]}")
-    assert code == 6, said
-    assert re.search(r"\[rank [01] .*this rank waits for .*rank", said), said
+        message = run.stderr()
+    print(f"{benchmark} stalled: code {code} after {after_s:.1f} s: {message[-300:]}")
+    assert code == 6, message
+    assert re.search(r"\[rank [01] .*this rank waits for .*rank", message), message
     nothing_torn(tmp_path / "results")
 
 
@@ -277,9 +277,9 @@ def test_results_are_on_stdout_where_their_folder_is_gone(tmp_path: Path, benchm
         run.wait_for(set_up, "set-up")
         shutil.rmtree(tmp_path / "results")
         code, _ = run.ended()
-        said, shown = run.said(), (tmp_path / "stdout").read_text()
-    assert code == 5, said
-    assert "the result is on stdout only" in said
+        message, shown = run.stderr(), (tmp_path / "stdout").read_text()
+    assert code == 5, message
+    assert "the result is on stdout only" in message
     assert "PASSED" in shown
 
 
@@ -294,12 +294,12 @@ def test_an_address_space_that_is_too_small_is_no_bug(tmp_path: Path, benchmark:
         command = [*PYTHON, "run", benchmark, *sizes.get(benchmark, ["--nx", "256", "--rt", "5"]), "--mem", "99%"]
         with job(tmp_path, [*command, "--ranks", "2", "--out", "results"]) as run:
             code, after_s = run.ended()
-            said = run.said()
+            message = run.stderr()
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-    print(f"{benchmark} ulimit -v: code {code} after {after_s:.1f} s: {said[-300:]}")
-    assert code == 5, said
-    assert "Traceback" not in said
+    print(f"{benchmark} ulimit -v: code {code} after {after_s:.1f} s: {message[-300:]}")
+    assert code == 5, message
+    assert "Traceback" not in message
     nothing_torn(tmp_path / "results")
 
 
@@ -325,10 +325,10 @@ def runs_without_folders(tmp_path: Path, folder: Path, command: list[str]) -> No
     folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MXPEAK_CACHE_DIR"), str(folder))
     with job(tmp_path, command, **folders) as run:
         code, after_s = run.ended()
-        said = run.said()
-    print(f"hpl without {folder.name}: code {code} after {after_s:.1f} s: {said[-300:]}")
-    assert code == 0, said
-    assert "Traceback" not in said
+        message = run.stderr()
+    print(f"hpl without {folder.name}: code {code} after {after_s:.1f} s: {message[-300:]}")
+    assert code == 0, message
+    assert "Traceback" not in message
 
 
 @exhaustive
@@ -351,12 +351,12 @@ def test_a_disk_that_is_full_costs_no_result(tmp_path: Path, flags: list[str], e
     command = [*PYTHON, "run", "hpl", "-N", "2000", "--ranks", "2", *flags]
     with job(tmp_path, with_mounts({str(tmp_path / "disk"): "size=4k"}, command)) as run:
         code, after_s = run.ended()
-        said, shown = run.said(), (tmp_path / "stdout").read_text()
-    print(f"hpl, a full disk: code {code} after {after_s:.1f} s: {said[-300:]}")
-    assert code == ends, said
-    assert says in said + shown
+        message, shown = run.stderr(), (tmp_path / "stdout").read_text()
+    print(f"hpl, a full disk: code {code} after {after_s:.1f} s: {message[-300:]}")
+    assert code == ends, message
+    assert says in message + shown
     assert "PASSED" in shown
-    assert "Traceback" not in said
+    assert "Traceback" not in message
 
 
 #: Rank 1 has no such package.
@@ -377,11 +377,11 @@ def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None
     """Of its end MPICH's mpiexec takes no notice: the other rank would wait for it for ever."""
     with job(tmp_path, [str(MPIEXEC), "-n", "2", sys.executable, "-c", LACKS.format(package=package)]) as run:
         code, after_s = run.ended()
-        said = run.said()
-    print(f"hpl, rank 1 has no {package}: code {code} after {after_s:.1f} s: {said[-300:]}")
-    assert code == 1, said
-    assert all(line.startswith("[rank 1 ") for line in said.splitlines())
-    assert package.split(".")[0] in said
+        message = run.stderr()
+    print(f"hpl, rank 1 has no {package}: code {code} after {after_s:.1f} s: {message[-300:]}")
+    assert code == 1, message
+    assert all(line.startswith("[rank 1 ") for line in message.splitlines())
+    assert package.split(".")[0] in message
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -422,9 +422,9 @@ def test_a_full_dev_shm_is_named(tmp_path: Path) -> None:
     """MPI's messages on a node have no room there: it fails before a step, and without a word of its own."""
     with job(tmp_path, with_mounts({"/dev/shm": "size=64k"}, small_run())) as run:
         code, after_s = run.ended()
-        said = run.said()
-    print(f"hpl, /dev/shm of 64 KiB: code {code} after {after_s:.1f} s: {said[-300:]}")
-    assert code == 128 + signal.SIGBUS, said
-    assert "a rank was ended by SIGBUS" in said
-    assert "check whether /dev/shm or a disk is full" in said
+        message = run.stderr()
+    print(f"hpl, /dev/shm of 64 KiB: code {code} after {after_s:.1f} s: {message[-300:]}")
+    assert code == 128 + signal.SIGBUS, message
+    assert "a rank was ended by SIGBUS" in message
+    assert "check whether /dev/shm or a disk is full" in message
     nothing_torn(tmp_path / "results")

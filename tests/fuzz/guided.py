@@ -27,10 +27,10 @@ def main() -> None:
         corpus.mkdir()
         (corpus / "whole").write_text(whole(), encoding="utf-8")
 
-        def one(data: bytes) -> None:
+        def check(data: bytes) -> None:
             at_door(door, data.decode("utf-8", errors="replace"), folder)
 
-        atheris.Setup([*sys.argv, "-len_control=0", str(corpus)], one)
+        atheris.Setup([*sys.argv, "-len_control=0", str(corpus)], check)
         atheris.Fuzz()
 
 

@@ -1,7 +1,7 @@
 """Many mutated files through every reader: python -m tests.fuzz.many 100000 [READER …]
 
 Prints for each reader how many files it accepted and refused, its slowest case, and the peak memory so far.  Ends with
-1 if anything but a refusal came out, a case took more than SLOW_S, or the process grew beyond MOST_BYTES.
+1 if anything but a refusal came out, a case took more than SLOW_S, or the process grew beyond MAX_BYTES.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from mxpeak.perf.simulation import machines
 from tests.support.fuzzing import DOORS, try_one
 
-SLOW_S, MOST_BYTES = 10.0, 500 * 10**6
+SLOW_S, MAX_BYTES = 10.0, 500 * 10**6
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
                     print(f"{name}, seed {seed}:", *told[-4:], sep="\n    ", flush=True)
                 worst_s = max(worst_s, time.process_time() - start)
             peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            bad += (worst_s > SLOW_S) + (peak > MOST_BYTES)
+            bad += (worst_s > SLOW_S) + (peak > MAX_BYTES)
             print(
                 f"{name:<28} {each:>6} files: {accepted:>6} accepted, {each - accepted:>6} not; "
                 f"worst {worst_s:.2f} s of CPU, all {time.monotonic() - begun:.0f} s, peak {peak / 1e6:.0f} MB",

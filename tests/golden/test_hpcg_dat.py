@@ -43,7 +43,7 @@ def test_seconds_are_written_as_hpcg_reads_them(rt: float, line: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             DAT.replace("88", ""),
@@ -67,10 +67,10 @@ def test_seconds_are_written_as_hpcg_reads_them(rt: float, line: str):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, said: str):
+def test_what_is_wrong_is_said_with_its_line(text: str, message: str):
     with pytest.raises(UsageError) as found:
         read_dat(text, "hpcg.dat")
-    assert said in str(found.value)
+    assert message in str(found.value)
 
 
 @pytest.mark.parametrize("seconds", ["-1", "-0.5", "1800"])
@@ -82,9 +82,9 @@ def test_hpgmp_dat_with_negative_seconds_selects_the_official_time(seconds: str)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [("0", "0 seconds is too short"), ("nan", "'nan' is not a finite number")]
+    ("seconds", "message"), [("0", "0 seconds is too short"), ("nan", "'nan' is not a finite number")]
 )
-def test_hpgmp_dat_needs_a_time_that_can_be_measured(seconds: str, said: str):
+def test_hpgmp_dat_needs_a_time_that_can_be_measured(seconds: str, message: str):
     with pytest.raises(UsageError) as found:
         hpgmp.read_dat(f"\n\n104 104 104\n{seconds}\n", "hpgmp.dat")
-    assert said in str(found.value)
+    assert message in str(found.value)

@@ -172,7 +172,7 @@ def check_of(**values: Any) -> dict[str, Any]:
 
 
 def result_of(**sections: Any) -> Result:
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "benchmark": "hpcg",
         "status": "valid",
         "problem": problem_of(),
@@ -193,7 +193,7 @@ def result_of(**sections: Any) -> Result:
         "samples_s": 6 * [10.0],
         "software": {"mxpeak": "0.1.0"},
     }
-    return Result(**{**made, **sections})
+    return Result(**{**values, **sections})
 
 
 FAILED = result_of(
@@ -214,11 +214,11 @@ FAILED = result_of(
 
 def keys(report: str) -> dict[str, list[str]]:
     """The keys by section, in the order of the file; the name of a section may have a :: and a = in it."""
-    found: dict[str, list[str]] = {}
+    keys_of: dict[str, list[str]] = {}
     for line in report.splitlines()[2:]:
         name, key = line.rsplit("=", 1)[0].rsplit("::", 1)
-        found.setdefault(name, []).append(key)
-    return found
+        keys_of.setdefault(name, []).append(key)
+    return keys_of
 
 
 def values(report: str) -> dict[str, str]:
@@ -256,10 +256,10 @@ def test_the_rating_has_all_its_digits_and_stands_beside_the_one_of_2_4():
 
 
 def test_bandwidth_is_nominal_bytes_over_time_and_its_last_line_is_credited_as_the_rating_is():
-    found = values(hpcg_report(result_of(), NOW))
+    value_of = values(hpcg_report(result_of(), NOW))
     total = (1200.0 + 90.0) / 60.0
-    assert float(found["GB/s Summary::Raw Total B/W"]) == total
-    credited = float(found["GB/s Summary::Total with convergence and optimization phase overhead"])
+    assert float(value_of["GB/s Summary::Raw Total B/W"]) == total
+    credited = float(value_of["GB/s Summary::Total with convergence and optimization phase overhead"])
     assert credited == pytest.approx(0.9 * total, rel=1e-15)  # two roundings
 
 
@@ -278,11 +278,11 @@ def test_a_run_below_half_an_hour_is_valid_but_told_to_be_too_short(time_s: floa
 
 
 def test_each_test_that_failed_says_so_and_the_result_is_invalid():
-    found = values(hpcg_report(FAILED, NOW))
+    value_of = values(hpcg_report(FAILED, NOW))
     sections = ["Spectral Convergence Tests", DEPARTURE, "Iteration Count Information", "Reproducibility Information"]
-    assert [found[f"{name}::Result"] for name in sections] == 4 * ["FAILED"]
+    assert [value_of[f"{name}::Result"] for name in sections] == 4 * ["FAILED"]
     assert keys(hpcg_report(FAILED, NOW))["Final Summary"] == ["HPCG result is"]
-    assert found["Final Summary::HPCG result is"] == "INVALID."
+    assert value_of["Final Summary::HPCG result is"] == "INVALID."
 
 
 def test_without_counted_bytes_and_reductions_their_sections_are_left_out():

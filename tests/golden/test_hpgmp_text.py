@@ -81,11 +81,11 @@ UNMEASURED = {
 
 def keys(report: str) -> dict[str, list[str]]:
     """The keys by section, in the order of the file."""
-    found: dict[str, list[str]] = {}
+    keys_of: dict[str, list[str]] = {}
     for line in report.splitlines()[2:]:
         name, key = line.split("=", 1)[0].rsplit("::", 1)
-        found.setdefault(name, []).append(key)
-    return found
+        keys_of.setdefault(name, []).append(key)
+    return keys_of
 
 
 def values(report: str) -> dict[str, str]:
@@ -129,13 +129,13 @@ def test_the_final_residual_is_the_initial_one_times_the_relative():
 
 
 def test_the_file_has_both_countings_and_the_formats_of_values_and_vectors():
-    found = values(hpgmp_report(result_of(), NOW))
+    value_of = values(hpgmp_report(result_of(), NOW))
     for name, key in (("the reference code", "rate_flops_reference"), ("ORNL", "rate_flops_ornl")):
-        shown = found[f"Counting (mxpeak)::Total for benchmark in the counting of {name}"]
+        shown = value_of[f"Counting (mxpeak)::Total for benchmark in the counting of {name}"]
         assert float(shown) == figures_of()[key] / 1e9
-    assert found["Precision (mxpeak)::Matrix values of multigrid by level (benchmark)"] == "fp16, fp16, fp32, fp32"
-    assert found["Precision (mxpeak)::Matrix values of the Krylov iteration (benchmark)"] == "fp32"
-    assert found["Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"] == "fp32"
+    assert value_of["Precision (mxpeak)::Matrix values of multigrid by level (benchmark)"] == "fp16, fp16, fp32, fp32"
+    assert value_of["Precision (mxpeak)::Matrix values of the Krylov iteration (benchmark)"] == "fp32"
+    assert value_of["Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"] == "fp32"
     formats = {**result_of().problem["precision"], "basis": "bf16"}
     narrow = values(hpgmp_report(result_of(problem={**result_of().problem, "precision": formats}), NOW))
     name = "Precision (mxpeak)::Vectors of the Krylov iteration and multigrid (benchmark)"

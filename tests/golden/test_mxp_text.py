@@ -40,7 +40,7 @@ PROBLEM = {
 
 def result_of(*, passed: bool = True, **sections: Any) -> Result:
     violations = [] if passed else [{"rule": "backward-error", "text": "the scaled backward error 17 is not below 16"}]
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "benchmark": "hpl-mxp",
         "status": "valid" if passed else "invalid",
         "result": {
@@ -62,7 +62,7 @@ def result_of(*, passed: bool = True, **sections: Any) -> Result:
         "rules": {"mode": "official", "admissible": passed, "violations": violations},
         "problem": PROBLEM,
     }
-    return Result(**{**made, **sections})
+    return Result(**{**values, **sections})
 
 
 def report(*results: Result | None) -> str:
@@ -102,12 +102,12 @@ def test_no_other_number_has_a_unit_that_scripts_would_take_for_the_rate(unit: s
 def verdicts(text: str) -> list[str]:
     """How a script in use reads each case: any word of failure between a banner and the next test counts."""
     blocks = re.split(r"test\s+\d+", text)[1:]
-    found = []
+    outcomes = []
     for block in blocks:
         if match := re.search(r"HPL MxP Result(.+?)(?:test loop|test\s+\d+|\Z)", block, re.IGNORECASE | re.DOTALL):
             bad = re.search(r"\b(fail|failed|incorrect|wrong)\b", match[1], re.IGNORECASE)
-            found.append("failed" if bad else "passed")
-    return found
+            outcomes.append("failed" if bad else "passed")
+    return outcomes
 
 
 def test_each_case_reads_as_passed_or_failed_whatever_stands_around_it():

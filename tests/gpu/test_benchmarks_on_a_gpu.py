@@ -36,11 +36,11 @@ def start(name: str, where: str, *flags: str) -> subprocess.Popen[str]:
 def results(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """What it says in the end."""
     try:
-        told, complaints = process.communicate(timeout=120)
+        output, complaints = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 0, complaints
-    body = json.loads(told)
+    body = json.loads(output)
     return list(body.get("results", [body]))
 
 
@@ -60,12 +60,12 @@ def test_a_benchmark_is_valid_after_the_cpus_iterations(
     on_cpu = start(name, "cpu", "--kernels", "host", "--threads", "2") if name != "norms" else None
     found = results(on_gpu)
     exact = results(on_cpu) if on_cpu else found
-    for one, other in zip(found, exact, strict=True):
-        assert (one["status"], one["validation"]["passed"]) == ("valid", True)
-        assert one["software"]["kernels"] == "torch"
-        assert one["validation"].get("lu_proof", {"passed": True})["passed"]
+    for result, other in zip(found, exact, strict=True):
+        assert (result["status"], result["validation"]["passed"]) == ("valid", True)
+        assert result["software"]["kernels"] == "torch"
+        assert result["validation"].get("lu_proof", {"passed": True})["passed"]
         expected = iterations(name, other["validation"])
-        for solver, count in iterations(name, one["validation"]).items():
+        for solver, count in iterations(name, result["validation"]).items():
             assert abs(count - expected[solver]) <= max(1, SPREAD[solver] * expected[solver]), solver
 
 

@@ -133,16 +133,16 @@ def in_one_stream(kernels: TorchKernels) -> TorchKernels:
 def test_look_ahead_on_two_streams_computes_what_one_stream_does(device: Device, name: str) -> None:
     factors, bound = FACTORS[name]
 
-    def made(turn: int) -> TorchKernels:
+    def kernels_of(turn: int) -> TorchKernels:
         kernels = TorchKernels(device, HostKernels(2))
         return kernels if turn else in_one_stream(kernels)
 
     n, nb = 1531, 128
-    one, *two = (factors(made(turn), n, nb, 1) for turn in range(4))
-    for found in two:
-        assert np.array_equal(found, one)
+    single, *two = (factors(kernels_of(turn), n, nb, 1) for turn in range(4))
+    for other in two:
+        assert np.array_equal(other, single)
     # Without look-ahead products have other shapes, and so another order of sums.
-    assert np.abs(factors(made(1), n, nb, 0) - one).max() <= bound(n) * np.abs(one).max()
+    assert np.abs(factors(kernels_of(1), n, nb, 0) - single).max() <= bound(n) * np.abs(single).max()
 
 
 def test_what_is_begun_beside_runs_beside_and_what_is_joined_after_it(device: Device) -> None:
@@ -233,10 +233,10 @@ def test_free_memory_is_below_what_there_is_and_what_is_taken_is_not_free(device
 def test_memory_that_is_not_there_is_an_error_that_says_what_to_do(device: Device) -> None:
     with pytest.raises(torch.OutOfMemoryError) as caught:
         device.empty(device.memory()[0])  # of eight bytes each
-    told = device_failure(caught.value)
-    assert told is not None
-    assert told.startswith("the device ran out of memory: ")
-    assert told.endswith("use a smaller problem, or a smaller --mem")
+    message = device_failure(caught.value)
+    assert message is not None
+    assert message.startswith("the device ran out of memory: ")
+    assert message.endswith("use a smaller problem, or a smaller --mem")
     assert device.zeros(3).sum().item() == 0.0
 
 
@@ -250,12 +250,12 @@ def test_generated_matrices_have_the_hosts_bits(kernels: TorchKernels, kind: str
     for p, q in ((0, 0), (1, 2)):
         rows, cols = BlockCyclic(n, nb, p, P), BlockCyclic(n, nb, q, Q)
         for precision, (_, u) in STORED.items():
-            found, exact = (one.matrix(rows.local_size, cols.local_size, precision) for one in (kernels, host))
-            for one, A in ((kernels, found), (host, exact)):
+            A_device, exact = (one.matrix(rows.local_size, cols.local_size, precision) for one in (kernels, host))
+            for one, A in ((kernels, A_device), (host, exact)):
                 one.generate(A, rows, cols, entries)
             # Those of a Gaussian may differ by its slack, and in fp32 then be neighbours.
             off = slack(entries) and slack(entries) + (2 * u * np.abs(exact) if precision == "fp32" else 0.0)
-            assert within(array(found), exact, off)
+            assert within(array(A_device), exact, off)
 
 
 @pytest.fixture

@@ -93,14 +93,14 @@ def test_reframe_itself_lists_the_test_of_each_benchmark() -> None:
 
 
 def test_ramble_finds_its_figures_in_a_result_file() -> None:
-    one = result("hpl", 2e12)
-    body = to_json(document([Result.from_dict(one)]))
-    found = {}
+    entry = result("hpl", 2e12)
+    body = to_json(document([Result.from_dict(entry)]))
+    figures = {}
     for call in calls("ramble/application.py", "figure_of_merit"):
         said = words(call)
         (value,) = {m[str(said["group_name"])] for m in re.finditer(str(said["fom_regex"]), body, re.MULTILINE)}
-        found[said["group_name"]] = float(value)
-    assert found == {"rate": 2e12, "share": 0.5, "time": one["result"]["time_s"], "residual": 0.0125}
+        figures[said["group_name"]] = float(value)
+    assert figures == {"rate": 2e12, "share": 0.5, "time": entry["result"]["time_s"], "residual": 0.0125}
     (criterion,) = calls("ramble/application.py", "success_criteria")
     match = str(words(criterion)["match"])
     assert re.search(match, body, re.MULTILINE)
@@ -109,11 +109,11 @@ def test_ramble_finds_its_figures_in_a_result_file() -> None:
 
 def test_ramble_runs_what_mxpeak_knows() -> None:
     said = [words(call) for call in calls("ramble/application.py", "workload_variable")]
-    flags = [one for one in said if one["default"].startswith("-")]
+    flags = [variable for variable in said if variable["default"].startswith("-")]
     assert flags
-    for one in flags:
-        for workload in one["workloads"]:
-            assert requests(parsed(["run", workload, *one["default"].split()]), {})
+    for variable in flags:
+        for workload in variable["workloads"]:
+            assert requests(parsed(["run", workload, *variable["default"].split()]), {})
 
 
 def as_pip_writes(need: str) -> str:
@@ -131,11 +131,11 @@ def test_spack_depends_on_what_the_project_does() -> None:
     lines = calls("spack/package.py", "depends_on")
     named = {(ast.literal_eval(call.args[0]), words(call).get("when", "")) for call in lines}
     named.remove(("py-triton", "+gpu"))  # of which pip's PyTorch names the version
-    found = {(as_pip_writes(need), when) for need, when in named}
+    dependencies = {(as_pip_writes(need), when) for need, when in named}
     assert {(need.replace("_", "-"), when) for need, when in wanted} == {
-        one for one in found if not one[0].startswith(("python>=", "hatchling>="))
+        one for one in dependencies if not one[0].startswith(("python>=", "hatchling>="))
     }
-    assert ("python" + project["requires-python"], "") in found
+    assert ("python" + project["requires-python"], "") in dependencies
 
 
 def test_metrics_in_the_alerts_are_written() -> None:
@@ -190,11 +190,11 @@ def test_slurm_and_nhc_scripts_drain_only_defective_nodes(
         assert found.exists() == bool(stored)
     environ = commands_with(tmp_path / "nhc", code, script)
     nhc = 'die() { echo "die $*"; exit 1; }; log() { echo "log: $*"; }; . "$0"; check_mxpeak_scan base.json 9'
-    told = subprocess.run(
+    process = subprocess.run(
         ["bash", "-c", nhc, str(EXAMPLES / "nhc/mxpeak.nhc")], env=environ, check=False, capture_output=True, text=True
     )
-    assert told.returncode == prolog
-    assert ("die 1 check_mxpeak_scan: of 8 ranks, 1 is slow" in told.stdout) == bool(prolog)
+    assert process.returncode == prolog
+    assert ("die 1 check_mxpeak_scan: of 8 ranks, 1 is slow" in process.stdout) == bool(prolog)
 
 
 def test_shellcheck_accepts_the_scripts() -> None:

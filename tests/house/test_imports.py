@@ -10,13 +10,13 @@ TESTS = Path(__file__).parents[1]
 
 def imported(file: Path) -> list[str]:
     """Every module that a file imports, also inside of functions; of `from a import b` both a and a.b."""
-    found = []
+    names = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found += [name.name for name in node.names]
+            names += [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
-    return found
+            names += [node.module, *(f"{node.module}.{name.name}" for name in node.names)]
+    return names
 
 
 def is_test(module: str) -> bool:

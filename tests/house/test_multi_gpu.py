@@ -20,23 +20,23 @@ from benchmarks.multi_gpu import PARTS, Ended, main  # noqa: E402
 
 def good(words: Sequence[str], variables: Mapping[str, str], changes: Mapping[str, Any]) -> Ended:
     """A run as it should end, with some values changed."""
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "status": "valid", "code": 0, "runs": 5, "differ": [], "residual": 0.004, "stderr": "", "direct_s": 1.0,
         "ranks": 4, "efficiency": 0.97, "value": 2.5, "many_rate": 3.8e12,
     } | changes  # fmt: skip
     many, direct = "--devices-per-rank" in words, variables.get("MXPEAK_GPU_AWARE_MPI") == "yes"
     result = {
-        "status": found["status"],
-        "telemetry": {"soak": {"runs": found["runs"], "differ": found["differ"]}},
-        "validation": {"residual": found["residual"] if direct else 0.004},
+        "status": figures["status"],
+        "telemetry": {"soak": {"runs": figures["runs"], "differ": figures["differ"]}},
+        "validation": {"residual": figures["residual"] if direct else 0.004},
         "result": {
-            "time_s": found["direct_s"] if direct else 1.2,
-            "value": found["value"] if many else 2.5,
-            "rate_bytes": found["many_rate"] if many else 1e12,
+            "time_s": figures["direct_s"] if direct else 1.2,
+            "value": figures["value"] if many else 2.5,
+            "rate_bytes": figures["many_rate"] if many else 1e12,
         },
     }
-    study = {"points": [{"ranks": 1}, {"ranks": found["ranks"], "efficiency": found["efficiency"]}]}
-    return Ended(found["code"], found["stderr"] if direct else "", {"results": [result, result], "study": study})
+    study = {"points": [{"ranks": 1}, {"ranks": figures["ranks"], "efficiency": figures["efficiency"]}]}
+    return Ended(figures["code"], figures["stderr"] if direct else "", {"results": [result, result], "study": study})
 
 
 def outcome(part: str, **changes: Any) -> int:

@@ -55,20 +55,22 @@ def recipe() -> dict[str, Any]:
 
 
 def test_the_conda_recipe_follows_the_project() -> None:
-    found, project = recipe(), PROJECT["project"]
-    assert found["package"] == {"name": project["name"], "version": mxpeak.__version__}
-    assert found["source"] == {"git": project["urls"]["Source"], "tag": f"v{mxpeak.__version__}"}
-    assert found["build"]["python"]["entry_points"] == [f"{name} = {path}" for name, path in project["scripts"].items()]
-    python, *run = map(conda, found["requirements"]["run"])
+    fields, project = recipe(), PROJECT["project"]
+    assert fields["package"] == {"name": project["name"], "version": mxpeak.__version__}
+    assert fields["source"] == {"git": project["urls"]["Source"], "tag": f"v{mxpeak.__version__}"}
+    assert fields["build"]["python"]["entry_points"] == [
+        f"{name} = {path}" for name, path in project["scripts"].items()
+    ]
+    python, *run = map(conda, fields["requirements"]["run"])
     assert str(python.specifier) == project["requires-python"]
     assert written(run) == written(NEEDS)
-    host = map(conda, found["requirements"]["host"][2:])
+    host = map(conda, fields["requirements"]["host"][2:])
     assert written(list(host)) == written(list(map(Requirement, PROJECT["build-system"]["requires"])))
     optional = [need for extra in ("mpi", "gpu", "amg", "dask") for need in EXTRAS[extra]]
-    assert written(list(map(conda, found["requirements"]["run_constraints"]))) == written(optional)
-    assert found["about"]["license"] == project["license"]
-    assert found["about"]["documentation"] == project["urls"]["Documentation"]
-    assert (ROOT / found["about"]["license_file"]).exists()
+    assert written(list(map(conda, fields["requirements"]["run_constraints"]))) == written(optional)
+    assert fields["about"]["license"] == project["license"]
+    assert fields["about"]["documentation"] == project["urls"]["Documentation"]
+    assert (ROOT / fields["about"]["license_file"]).exists()
 
 
 def test_rattler_build_renders_the_conda_recipe() -> None:
@@ -90,16 +92,16 @@ def easyconfig() -> dict[str, Any]:
 
 
 def test_the_easyconfig_follows_the_project() -> None:
-    found = easyconfig()
-    assert (found["name"], found["version"]) == (PROJECT["project"]["name"], mxpeak.__version__)
-    toolchain = "{name}-{version}".format(**found["toolchain"])
-    assert EASYCONFIG.name == f"{found['name']}-{found['version']}-{toolchain}.eb"
-    name, version, options = found["exts_list"][-1]
-    assert (name, version) == (found["name"], found["version"])
+    fields = easyconfig()
+    assert (fields["name"], fields["version"]) == (PROJECT["project"]["name"], mxpeak.__version__)
+    toolchain = "{name}-{version}".format(**fields["toolchain"])
+    assert EASYCONFIG.name == f"{fields['name']}-{fields['version']}-{toolchain}.eb"
+    name, version, options = fields["exts_list"][-1]
+    assert (name, version) == (fields["name"], fields["version"])
     (source,) = options["sources"]
     assert source["git_config"]["tag"] == "v%(version)s"
     assert (
-        "{url}/{repo_name}".format(**source["git_config"]) == found["homepage"] == PROJECT["project"]["urls"]["Source"]
+        "{url}/{repo_name}".format(**source["git_config"]) == fields["homepage"] == PROJECT["project"]["urls"]["Source"]
     )
 
 

@@ -36,10 +36,10 @@ def test_editors_complete_every_setting_of_a_benchmark(name: str, run_stub: str)
         base = node.bases[0].id  # type: ignore[attr-defined]
         return own | (settings(base) if base in stub else set())
 
-    known = {o.name for o in options(BENCHMARKS[name].config)}
+    names = {o.name for o in options(BENCHMARKS[name].config)}
     prefix = "".join(word.capitalize() for word in name.split("-"))
-    assert settings(f"{prefix}Cases") == known
-    assert settings(f"{prefix}Case") == known - {"study", "ranks_list"}
+    assert settings(f"{prefix}Cases") == names
+    assert settings(f"{prefix}Case") == names - {"study", "ranks_list"}
 
 
 def test_type_checkers_know_the_settings_and_the_results(run_stub: str, tmp_path: Path) -> None:

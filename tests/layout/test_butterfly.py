@@ -31,14 +31,14 @@ def test_ranks_agree_on_the_pairs_that_they_exchange(n: int, nb: int, P: int) ->
     for h in half_lengths(n, 3):
         each = [local_pairs(line, h) for line in lines]
         here = set()
-        for line, found in zip(lines, each):
-            for upper, lower in found.local:
+        for line, exchanged in zip(lines, each):
+            for upper, lower in exchanged.local:
                 for a, b in zip(range(upper.start, upper.stop), range(lower.start, lower.stop)):
                     here.add((line.to_global(a), line.to_global(b)))
-            for q, mine in found.remote.items():
+            for q, own in exchanged.remote.items():
                 theirs = each[q].remote[line.p]
-                assert [of.stop - of.start for of, _ in mine] == [of.stop - of.start for of, _ in theirs]
-                for (of, is_upper), (other, other_is_upper) in zip(mine, theirs):
+                assert [of.stop - of.start for of, _ in own] == [of.stop - of.start for of, _ in theirs]
+                for (of, is_upper), (other, other_is_upper) in zip(own, theirs):
                     assert is_upper != other_is_upper
                     if is_upper:
                         for a, b in zip(range(of.start, of.stop), range(other.start, other.stop)):

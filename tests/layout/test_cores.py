@@ -51,14 +51,14 @@ def test_ranks_of_a_process_row_take_turns_on_the_cores_of_the_row(p, q, each):
     """rocHPL, §III-B: T = 1 + (C - pq)/p; those of a process column, which factor together, have no core in common."""
     masks = core_masks(range(p * q * each), p * q)
     rows = [rank // q for rank in range(p * q)]
-    found = taking_turns(masks, rows)
-    assert {len(cores) for cores in found} == {1 + (p * q * each - p * q) // p}
-    assert [cores[:each] for cores in found] == masks
+    shares = taking_turns(masks, rows)
+    assert {len(cores) for cores in shares} == {1 + (p * q * each - p * q) // p}
+    assert [cores[:each] for cores in shares] == masks
     for column in range(q):
-        together = [core for rank, cores in enumerate(found) if rank % q == column for core in cores]
+        together = [core for rank, cores in enumerate(shares) if rank % q == column for core in cores]
         assert len(set(together)) == len(together) == p + (p * q * each - p * q)
-    roots = {cores[0] for cores in found}
-    assert all(not roots & set(cores[1:]) for cores in found)
+    roots = {cores[0] for cores in shares}
+    assert all(not roots & set(cores[1:]) for cores in shares)
 
 
 def test_frontiers_ranks_factor_panels_with_15_cores_of_4_by_2_and_29_of_2_by_4():

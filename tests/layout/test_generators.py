@@ -30,13 +30,13 @@ def drawn(entries: Entries, columns: int) -> np.ndarray:
     return np.array([[entries.value(i, j) for j in range(columns)] for i in range(entries.n)])
 
 
-def dense(made: Generator) -> np.ndarray:
-    A = drawn(made.entries, made.entries.n)
-    if made.diagonal is not None:
-        np.fill_diagonal(A, made.diagonal)
-    if made.row_sum is not None:
+def dense(system: Generator) -> np.ndarray:
+    A = drawn(system.entries, system.entries.n)
+    if system.diagonal is not None:
+        np.fill_diagonal(A, system.diagonal)
+    if system.row_sum is not None:
         np.fill_diagonal(A, 0.0)
-        np.fill_diagonal(A, made.row_sum * np.abs(A).sum(axis=1))
+        np.fill_diagonal(A, system.row_sum * np.abs(A).sum(axis=1))
     return A
 
 
@@ -67,31 +67,31 @@ def test_every_generator_makes_a_system_that_lu_without_pivoting_solves() -> Non
 @for_each("name", ["sqrt-n", "ddd", "gaussian", "dominant-n", "hpl"])
 def test_the_seed_decides_and_b_is_the_column_after_a(name):
     n = 7
-    one, other = generator(name, n, seed=5), generator(name, n, seed=6)
-    assert not np.array_equal(drawn(one.entries, n), drawn(other.entries, n))
-    column_after = [one.entries.value(i, n) for i in range(n)]
-    assert [one.right_side.value(i, 0) for i in range(n)] == column_after
+    first, other = generator(name, n, seed=5), generator(name, n, seed=6)
+    assert not np.array_equal(drawn(first.entries, n), drawn(other.entries, n))
+    column_after = [first.entries.value(i, n) for i in range(n)]
+    assert [first.right_side.value(i, 0) for i in range(n)] == column_after
 
 
 def test_hpl_is_netlib_hpls_augmented_matrix():
     n = 6
-    made = generator("hpl", n)
-    assert (made.diagonal, made.row_sum) == (None, None)
+    system = generator("hpl", n)
+    assert (system.diagonal, system.row_sum) == (None, None)
     netlib = [[lcg.value(lcg.state(100, 1 + i + j * n)) for j in range(n + 1)] for i in range(n)]
-    assert np.array_equal(np.hstack([dense(made), drawn(made.right_side, 1)]), netlib)
+    assert np.array_equal(np.hstack([dense(system), drawn(system.right_side, 1)]), netlib)
 
 
 def test_icl_draws_by_columns_from_seeds_1_and_2_and_puts_the_other_entries_sum_on_the_diagonal():
     n = 5
-    made = generator("icl", n, seed=77)
+    system = generator("icl", n, seed=77)
     x, numbers = 1, []
     for _ in range(n * n):
         x = (6364136223846793005 * x + 1) % 2**64
         numbers.append(x / 2**64 - 0.5)
     A = np.reshape(numbers, (n, n)).T
     np.fill_diagonal(A, np.abs(A).sum(axis=1) - np.abs(np.diag(A)))
-    assert np.allclose(dense(made), A, rtol=4 * n * U, atol=0)
-    assert made.right_side.value(0, 0) == (6364136223846793005 * 2 + 1) % 2**64 / 2**64 - 0.5
+    assert np.allclose(dense(system), A, rtol=4 * n * U, atol=0)
+    assert system.right_side.value(0, 0) == (6364136223846793005 * 2 + 1) % 2**64 / 2**64 - 0.5
 
 
 @for_each("name", ["sqrt-n", "ddd", "dominant-n", "gaussian"])
@@ -133,10 +133,10 @@ def test_a_single_entry_stays_as_drawn_where_a_sum_of_others_would_be_0(name):
 
 
 def test_icl_is_singular_for_its_seeds_up_to_order_3_and_only_there():
-    made = [generator("icl", n) for n in range(2, 30)]
-    assert [m.row_sum for m in made] == [None, None] + [1.0] * 26
+    systems = [generator("icl", n) for n in range(2, 30)]
+    assert [m.row_sum for m in systems] == [None, None] + [1.0] * 26
     singular = []
-    for m in made:
+    for m in systems:
         A = dense(replace(m, row_sum=1.0))
         if np.linalg.svd(A, compute_uv=False)[-1] < 10 * len(A) * U * np.abs(A).max():
             singular.append(len(A))
@@ -170,11 +170,11 @@ def test_fasi_higham_has_the_condition_number_asked_for() -> None:
 
 @for_each("n", [5, 60, 200])
 def test_fasi_higham_needs_no_row_interchange_and_does_not_grow(n):
-    made = generator("fasi-higham", n)
-    A = dense(made)
-    assert made.entries.alpha == RATIO * made.entries.beta <= 1.0
+    system = generator("fasi-higham", n)
+    A = dense(system)
+    assert system.entries.alpha == RATIO * system.entries.beta <= 1.0
     strictly = np.tril(np.ones((n, n)), -1)
-    L, R = np.eye(n) - made.entries.alpha * strictly, np.eye(n) - made.entries.beta * strictly.T
+    L, R = np.eye(n) - system.entries.alpha * strictly, np.eye(n) - system.entries.beta * strictly.T
     assert np.allclose(L @ R, A, rtol=0, atol=4 * n * U * np.abs(A).max())
     assert np.abs(R).max() <= np.abs(A).max()
 

@@ -11,7 +11,7 @@ import pytest
 
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import (
-    LEAST_ASPECT,
+    MIN_ASPECT,
     Box,
     Triple,
     aspect,
@@ -129,15 +129,15 @@ def test_neighbours_stand_by_rank_and_fill_the_halo_one_after_the_other() -> Non
     for grid in GRIDS:
         for box in ranks_of((2, 3, 4), grid):
             neighbours = box.neighbors()
-            ranks = [one.rank for one in neighbours]
+            ranks = [neighbour.rank for neighbour in neighbours]
             assert ranks == sorted(set(ranks)), grid
             assert box.rank not in ranks, grid
-            assert [one.recv_offset for one in neighbours] == [
+            assert [neighbour.recv_offset for neighbour in neighbours] == [
                 sum(before.count for before in neighbours[:i]) for i in range(len(neighbours))
             ], grid
-            for one in neighbours:
-                there = Box.of(one.rank, box.shape, box.grid)
-                assert one.direction == tuple(q - p for p, q in zip(box.coords, there.coords)), grid
+            for neighbour in neighbours:
+                there = Box.of(neighbour.rank, box.shape, box.grid)
+                assert neighbour.direction == tuple(q - p for p, q in zip(box.coords, there.coords)), grid
 
 
 def test_a_box_in_the_middle_has_26_neighbours_and_a_whole_layer_around_it():
@@ -219,7 +219,7 @@ def test_counts_without_a_good_grid_have_neighbours_that_do(ranks: int, good: tu
 
 def test_the_nearest_good_counts_are_the_nearest():
     for ranks in range(1, 150):
-        good = [count for count in range(1, 2 * ranks + 2) if aspect(process_grid(count)) >= LEAST_ASPECT]
+        good = [count for count in range(1, 2 * ranks + 2) if aspect(process_grid(count)) >= MIN_ASPECT]
         below, above = max(c for c in good if c <= ranks), min(c for c in good if c >= ranks)
         assert good_ranks(ranks) == ((ranks,) if below == above else (below, above))
 

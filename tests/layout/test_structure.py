@@ -10,7 +10,7 @@ import pytest
 from mxpeak.configs.norms import DIAGS, STRUCTURES, UPLOS
 from mxpeak.errors import UsageError
 from mxpeak.layout.structure import DIAGONAL, ENDLESS, SQUARE, WHOLE, WITH_DIAG, WITH_UPLO, Band, Structure, structure
-from tests.support.notes import told
+from tests.support.notes import note_case
 from tests.support.structures import Inside, definition
 
 SHAPES = list(product(range(6), range(6)))
@@ -67,12 +67,12 @@ def test_a_band_is_within_those_that_contain_all_of_its_entries() -> None:
     n = 12  # so large that every one of the edges shows
     edges = (-3, -1, 0, 1, 2, ENDLESS)
     bands = [Band(below, above) for below, above in product(edges, edges)]
-    for one, other in product(bands, bands):
-        entries = entries_of(one, n, n)
-        if one.within(other):
+    for inner, other in product(bands, bands):
+        entries = entries_of(inner, n, n)
+        if inner.within(other):
             assert entries <= entries_of(other, n, n)
         elif entries:
-            assert not entries <= entries_of(other, n, n), (one, other)
+            assert not entries <= entries_of(other, n, n), (inner, other)
 
 
 # --- structures -------------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ MISTAKES: list[tuple[str, int, int, dict[str, Any], tuple[str, ...]]] = [
 
 def test_a_mistake_is_told_with_what_could_be_said_instead() -> None:
     for name, m, n, options, says in MISTAKES:
-        with told(name=name, m=m, n=n, options=options):
+        with note_case(name=name, m=m, n=n, options=options):
             with pytest.raises(UsageError) as error:
                 structure(name, m, n, **options)
             assert all(word in str(error.value) for word in says), str(error.value)

@@ -192,12 +192,12 @@ def test_dense_solvers_report_the_truth(name: str, count: int) -> None:
                 assert kind not in EASY, (number, kind)
                 counted["refused"] += 1
                 continue
-        found = true_eta(M, x, b)
+        error = true_eta(M, x, b)
         # As in test_500_systems.py: the residual in fp64 is off by the rounding of n + 1 terms, of complex numbers by
         # 2·sqrt(2) times that. After scaling, `info` has the larger of the errors of both systems.
         rounding = 1.5 if M.dtype.kind == "c" else 0.5
-        off = found - info.backward_error if info.scaled else abs(found - info.backward_error)
-        assert off <= max(rounding, info.backward_error / 2), (number, kind, found, info)
+        off = error - info.backward_error if info.scaled else abs(error - info.backward_error)
+        assert off <= max(rounding, info.backward_error / 2), (number, kind, error, info)
         lost = lost_digits(M, x, b)
         assert not (lost and info.solved and not info.ill_conditioned), (number, kind, info)
         assert not (kind in EASY and info.ill_conditioned), (number, kind, info)

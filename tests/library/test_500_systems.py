@@ -37,11 +37,11 @@ def test_what_is_said_of_500_systems_is_so() -> None:
             except mx.SingularMatrixError:
                 counted["refused"] += 1
                 continue
-        found = true_eta(A, x, b)
+        eta_exact = true_eta(A, x, b)
         # The residual in fp64, from which info has it, is off by the rounding of n + 1 terms: half a unit at most here.
         # Of a scaled system info has the larger of its own and that of A.
-        off = found - info.backward_error if info.scaled else abs(found - info.backward_error)
-        assert off <= max(0.5, info.backward_error / 2), (number, name, found, info)
+        off = eta_exact - info.backward_error if info.scaled else abs(eta_exact - info.backward_error)
+        assert off <= max(0.5, info.backward_error / 2), (number, name, eta_exact, info)
         y = exactly(A, b)
         error = float(np.abs(x - y).max() / np.abs(y).max()) if np.isfinite(y).all() else np.inf
         lost = not error < 0.5

@@ -217,11 +217,11 @@ def converges(solver: Any, A: Any, b: Any, x: Any = None, atol: float = 0.0, **o
     """Return the check that a solver converges, to x if x is given."""
 
     def check() -> None:
-        found, info = solver(csr(A), b, **options)
+        y, info = solver(csr(A), b, **options)
         assert info.converged, info
-        assert residual_norm(A, found, b) <= options["rtol"] * np.linalg.norm(b) + rounding(A, found, b)
+        assert residual_norm(A, y, b) <= options["rtol"] * np.linalg.norm(b) + rounding(A, y, b)
         if x is not None:
-            assert np.abs(found - x).max() <= atol
+            assert np.abs(y - x).max() <= atol
 
     return check
 

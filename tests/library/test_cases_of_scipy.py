@@ -589,7 +589,7 @@ UNDERDETERMINED = ([[1, 2, 3], [4, 5, 6]], [1, 2], [-1 / 18, 1 / 9, 5 / 18])
 REAL, COMPLEX_TYPES = TYPES[:2], TYPES[2:]
 
 
-def known(problem: tuple[Any, Any, Any], types: Any) -> Iterator[Check]:
+def checks_of(problem: tuple[Any, Any, Any], types: Any) -> Iterator[Check]:
     for dtype in types:
         A, b, x = problem
         atol = 25 * float(np.finfo(dtype).eps)  # SciPy's tolerance
@@ -602,9 +602,9 @@ def exact() -> Iterator[Check]:
         yield least_squares(np.array([[1, 20], [-30, 4]], dtype), np.array(b, dtype), 2)
 
 
-LSTSQ.test("test_simple_overdet", "no argument `lapack_driver`")(lambda: known(OVERDETERMINED, REAL))
-LSTSQ.test("test_simple_overdet_complex", "no argument `lapack_driver`")(lambda: known(COMPLEX, COMPLEX_TYPES))
-LSTSQ.test("test_simple_underdet", "no argument `lapack_driver`")(lambda: known(UNDERDETERMINED, REAL))
+LSTSQ.test("test_simple_overdet", "no argument `lapack_driver`")(lambda: checks_of(OVERDETERMINED, REAL))
+LSTSQ.test("test_simple_overdet_complex", "no argument `lapack_driver`")(lambda: checks_of(COMPLEX, COMPLEX_TYPES))
+LSTSQ.test("test_simple_underdet", "no argument `lapack_driver`")(lambda: checks_of(UNDERDETERMINED, REAL))
 
 
 def random_problems(shapes: Any, types: Any, count: int) -> Iterator[Check]:

@@ -42,7 +42,7 @@ def matrices() -> dict[str, tuple[Any, str, Any]]:
     square, hermitian = uniform(9), uniform(9, is_complex=True)
     small, small_complex = uniform(4), uniform(4, is_complex=True)
     bidiagonal = sparse.diags_array([2.0, -1.0], offsets=[0, -1], shape=(10, 10)).tocsr()
-    found: dict[str, tuple[Any, str, Any]] = {
+    cases: dict[str, tuple[Any, str, Any]] = {
         "poisson1d": (line, everything, None),
         "neg-poisson1d": (-line, indefinite, None),
         "poisson2d": (sparse.kronsum(line, line).tocsr(), everything, None),
@@ -55,8 +55,8 @@ def matrices() -> dict[str, tuple[Any, str, Any]]:
         "rand-cmplx-sym-pd": (hermitian @ hermitian.T.conj(), everything, None),
         "nonsymposdef": (bidiagonal, general, None),
     }
-    narrow = {f"{name}-F": (narrower(A), solvers, b) for name, (A, solvers, b) in found.items()}
-    return found | narrow | {"sym-nonpd": (not_definite(), indefinite, np.eye(11)[5])}
+    narrow = {f"{name}-F": (narrower(A), solvers, b) for name, (A, solvers, b) in cases.items()}
+    return cases | narrow | {"sym-nonpd": (not_definite(), indefinite, np.eye(11)[5])}
 
 
 def narrower(A: Any) -> Any:

@@ -85,10 +85,10 @@ def test_empty_systems_have_the_empty_solutions_of_numpy(of_A: Any, of_b: Any, d
     A, b = np.zeros(of_A, dtype), np.zeros(of_b, dtype)
     A[..., range(of_A[-1]), range(of_A[-1])] = 1.0
     expected = np.linalg.solve(A, b)
-    found = [mx.solve(A, b)]
+    solutions = [mx.solve(A, b)]
     if A.ndim == 2:
-        found += [mx.lu_factor(A).solve(b), mx.solve(A, b, precision="fp32", transposed="H")]
-    for x, info in found:
+        solutions += [mx.lu_factor(A).solve(b), mx.solve(A, b, precision="fp32", transposed="H")]
+    for x, info in solutions:
         assert (x.shape, x.dtype) == (expected.shape, expected.dtype)
         assert info.solved
         assert (info.backward_error, info.componentwise_error) == (0.0, 0.0)

@@ -248,10 +248,10 @@ def test_every_precision_solves_and_says_what_it_did(name: str) -> None:
     n = 90  # more than one panel, so that low-precision products take part
     for dtype in (np.float64, np.float32, np.complex128):
         A, b = random((n, n), dtype) + np.sqrt(n).astype(dtype) * np.eye(n, dtype=dtype) * 2, random(n, dtype, 2)
-        exact, found = np.linalg.cond(A, 1), []
+        exact, infos = np.linalg.cond(A, 1), []
         for kernels in KERNELS:
             x, info = solve_on(dense_kernels(kernels), A, b, name)
-            found.append(info)
+            infos.append(info)
             assert info.solved
             assert (info.precision, info.fallback, info.message) == (name, False, "")
             assert info.emulated == dense_kernels(kernels).emulates(name, np.dtype(dtype))
@@ -265,8 +265,8 @@ def test_every_precision_solves_and_says_what_it_did(name: str) -> None:
             if not info.scaled:
                 assert exact / 3 <= info.condition <= 1.2 * exact
                 assert info.times["estimate"] > 0.0
-        assert found[1].growth == pytest.approx(found[0].growth, rel=4 * n * PRECISIONS[name].u)
-        assert abs(found[1].iterations - found[0].iterations) <= max(2, found[0].iterations // 2)
+        assert infos[1].growth == pytest.approx(infos[0].growth, rel=4 * n * PRECISIONS[name].u)
+        assert abs(infos[1].iterations - infos[0].iterations) <= max(2, infos[0].iterations // 2)
 
 
 def test_low_precision_takes_more_steps_than_high() -> None:
@@ -342,17 +342,17 @@ def test_auto_takes_the_coarsest_factors_that_pay() -> None:
     for (engine, kind), crossover in policy.FP32_FROM.items():
         dtype = np.dtype(complex if kind == "complex" else float)
         for sides, first in ((1, crossover.single), (2, crossover.several)):
-            for n, found in ((first - 1, "fp64"), (first, "fp32")):
-                assert policy.choose_precision(n, dtype, "auto", sides, engine=engine).name == found
+            for n, precision in ((first - 1, "fp64"), (first, "fp32")):
+                assert policy.choose_precision(n, dtype, "auto", sides, engine=engine).name == precision
                 if engine == "small_lu":
-                    assert policy.own_precision_is_fastest(n, sides, dtype) is (found == "fp64")
+                    assert policy.own_precision_is_fastest(n, sides, dtype) is (precision == "fp64")
     A, b, device = random((140, 140)) + 12 * np.eye(140), random(140), dense_kernels("torch")
     assert solve_on(device, A, b)[1].precision == "fp32"
     assert solve_on(device, A, random((140, 2)))[1].precision == "fp64"
-    for fast, found in ((False, "fp32"), (True, "fp64")):
+    for fast, precision in ((False, "fp32"), (True, "fp64")):
         chip = SimpleNamespace(has_fast_fp64=fast, without_fp64=None)
         for dtype in (float, complex):
-            assert policy.choose_precision(20000, np.dtype(dtype), "auto", 1, chip).name == found
+            assert policy.choose_precision(20000, np.dtype(dtype), "auto", 1, chip).name == precision
         assert policy.choose_precision(20000, np.dtype(np.float32), "auto", 1, chip).name == "fp32"
         assert policy.choose_precision(20000, np.dtype(float), "fp16", 1, chip).name == "fp16"
 
@@ -434,10 +434,10 @@ def test_factors_in_fp64_are_made_for_right_hand_sides_that_take_longer_to_refin
     A, many = random((n, n)), n // policy.ORDERS_PER_REFACTORING + 1
     for precision, kept in (("auto", "fp64"), ("fp32", "fp32")):
         F = mx.lu_factor(A, precision=precision)
-        for sides, found in ((many - 1, "fp32"), (many, kept), (1, kept)):
+        for sides, chosen in ((many - 1, "fp32"), (many, kept), (1, kept)):
             b = random((n, sides), seed=2)
             x, info = F.solve(b, transposed=transposed)
-            assert (info.precision, F.precision, info.fallback) == (found, found, False)
+            assert (info.precision, F.precision, info.fallback) == (chosen, chosen, False)
             assert max(eta(A.T if transposed else A, y, c) for y, c in zip(x.T, b.T)) <= 2 * enough(n)
 
 
@@ -445,19 +445,19 @@ def test_threads_may_share_factors() -> None:
     n = 150
     A = random((n, n))
     F = mx.lu_factor(A, precision="fp32")
-    found: dict[int, float] = {}
+    errors: dict[int, float] = {}
 
     def work(seed: int) -> None:
         b = random(n, seed=seed)
-        found[seed] = eta(A, F.solve(b)[0], b)
+        errors[seed] = eta(A, F.solve(b)[0], b)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4
-    assert max(found.values()) <= enough(n)
+    assert len(errors) == 4
+    assert max(errors.values()) <= enough(n)
 
 
 def test_solving_compiles_nothing() -> None:

@@ -25,22 +25,22 @@ def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, d
     for sides, (name, laid_out) in zip((0, 1, 3, 20) * 3, layouts(A).items()):
         b = random((n, sides) if sides else n, dtype, 2)
         before = b.copy()
-        found = solve_by_lapack(np.asarray(laid_out, dtype), b)
-        assert found is not None, name
-        assert found.X.shape == b.shape
-        assert found.X.flags.c_contiguous
+        solution = solve_by_lapack(np.asarray(laid_out, dtype), b)
+        assert solution is not None, name
+        assert solution.X.shape == b.shape
+        assert solution.X.flags.c_contiguous
         columns = b.reshape(n, -1)
-        worst = max(eta(A, x, y) for x, y in zip(found.X.reshape(n, -1).T, columns.T))
+        worst = max(eta(A, x, y) for x, y in zip(solution.X.reshape(n, -1).T, columns.T))
         assert worst <= enough(n) * (2 if sides > 8 else 1), name
-        assert found.enough, name
+        assert solution.enough, name
         if sides <= 8:
-            assert found.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
+            assert solution.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
         assert np.array_equal(laid_out, A), name
         assert np.array_equal(b, before), name
         exact = np.linalg.cond(A.astype(np.complex128), 1)
-        assert exact / 3 <= found.condition() <= 1.2 * exact
+        assert exact / 3 <= solution.condition() <= 1.2 * exact
         sums = np.abs(A).sum(1).max(), np.abs(A).sum(0).max(), np.abs(A).max()
-        assert found.norms == pytest.approx(sums, rel=1e-4)
+        assert solution.norms == pytest.approx(sums, rel=1e-4)
 
 
 def test_sums_of_a_matrix_that_is_read_in_strips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +102,10 @@ def test_the_condition_is_by_the_one_norm_whatever_the_order_of_memory(n: int, o
     A = random((n, n))
     A[7] *= 60  # ||A||_inf is some 30 ||A||_1
     for each in (A, A.T):
-        found = solve_by_lapack(np.array(each, order=order), np.ones(n))
-        assert found is not None
+        solution = solve_by_lapack(np.array(each, order=order), np.ones(n))
+        assert solution is not None
         exact = np.linalg.cond(each, 1)
-        assert exact / 3 <= found.condition() <= 1.01 * exact
+        assert exact / 3 <= solution.condition() <= 1.01 * exact
 
 
 @pytest.mark.parametrize("sides", [1, 9])
@@ -127,15 +127,15 @@ def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(small_lu_up_to:
     small_lu_up_to(n)  # as if fp32 paid at once
     Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
     info: Any
-    for decades, sides, found in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):
+    for decades, sides, precision in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):
         A = np.asarray((Q * np.geomspace(1.0, 10.0**-decades, n)) @ R)
         b = random((n, sides))
         for each in (A, np.asfortranarray(A)):
             x, info = mx.solve(each, b)
-            assert (info.precision, info.fallback, info.solved) == (found, False, True), decades
-            assert info.why == ("pivots decay" if found == "fp64" else "fastest at this order")
-            assert ("solve" in info.times, "refine" in info.times) == (found == "fp64", found != "fp64")
-            assert mx.lu_factor(each).precision == (found if sides == 1 else "fp64")
+            assert (info.precision, info.fallback, info.solved) == (precision, False, True), decades
+            assert info.why == ("pivots decay" if precision == "fp64" else "fastest at this order")
+            assert ("solve" in info.times, "refine" in info.times) == (precision == "fp64", precision != "fp64")
+            assert mx.lu_factor(each).precision == (precision if sides == 1 else "fp64")
             assert max(eta(each, y, c) for y, c in zip(x.T, b.T)) <= enough(n)
     graded = random((n, n)) * np.geomspace(1.0, 1e-9, n)[:, None]  # rows, and no pivot of theirs
     assert mx.solve(graded, random(n))[1].precision == "fp32"

@@ -192,10 +192,12 @@ def test_all_ranks_get_the_solution_from_one_triangle(
 def test_results_depend_on_the_grid_only_by_rounding(precision: str, is_complex: bool) -> None:
     n = 73
     A, b = definite(n, is_complex=is_complex), sides(n, is_complex=is_complex)
-    found = [on_ranks(A, shape, 9, lambda M: mx.solve(M, b, assume_a="pos", precision=precision))[0] for shape in GRIDS]
+    solutions = [
+        on_ranks(A, shape, 9, lambda M: mx.solve(M, b, assume_a="pos", precision=precision))[0] for shape in GRIDS
+    ]
     exact, _ = mx.solve(A, b, assume_a="pos")
-    for x, info in found:
-        assert info.iterations == found[0][1].iterations
+    for x, info in solutions:
+        assert info.iterations == solutions[0][1].iterations
         assert np.abs(x - exact).max() <= 4 * n * U * 100.0 * np.abs(exact).max()
 
 
@@ -226,9 +228,9 @@ def test_the_factor_solves_transposes_and_many_right_hand_sides(lower: bool) -> 
         assert np.array_equal(local, answers[0][0][9, "N"][0])
 
 
-@pytest.mark.parametrize("made", ["rows", "root", "pieces", "file", "scalapack"])
+@pytest.mark.parametrize("source", ["rows", "root", "pieces", "file", "scalapack"])
 @pytest.mark.parametrize("is_complex", [False, True])
-def test_wherever_the_entries_lie_only_one_triangle_counts(made: str, is_complex: bool, tmp_path: Any) -> None:
+def test_wherever_the_entries_lie_only_one_triangle_counts(source: str, is_complex: bool, tmp_path: Any) -> None:
     n = 23
     A, b = definite(n, is_complex=is_complex), sides(n, is_complex=is_complex)
     for lower in (False, True):
@@ -237,14 +239,14 @@ def test_wherever_the_entries_lie_only_one_triangle_counts(made: str, is_complex
 
         def body(comm: Any, stored: Array = stored, lower: bool = lower) -> Any:
             first = comm.rank == 0
-            if made == "rows":
+            if source == "rows":
                 M = mx.DistributedMatrix.from_rows(stored[:9] if first else stored[9:], comm=comm, nb=4)
-            elif made == "root":
+            elif source == "root":
                 M = mx.DistributedMatrix.from_root(stored if first else None, comm=comm, nb=4)
-            elif made == "pieces":
+            elif source == "pieces":
                 mine = {(0, 0): stored[:, :11]} if first else {(0, 11): stored[:, 11:]}
                 M = mx.DistributedMatrix.from_pieces(mine, n, comm=comm, nb=4)
-            elif made == "file":
+            elif source == "file":
                 M = mx.DistributedMatrix.from_file(tmp_path / "A.npy", comm=comm, nb=4)
             else:
                 desc = [1, 0, n, n, 4, 4, 0, 0, n]
@@ -585,9 +587,9 @@ def test_a_singular_definite_matrix_is_reported() -> None:
     A = np.eye(n)
     A[0, -1] = A[-1, 0] = 1.0
     A[-1, -1] += 2 * U  # the last pivot is exactly 2·u, so the factorization succeeds
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, info = on_ranks(A, (2, 2), 8, lambda M: mx.solve(M, np.ones(n), assume_a="pos"))[0]
     assert info.factorization == "Cholesky"
     assert info.ill_conditioned
-    assert any(one.category is IllConditionedWarning for one in told)
+    assert any(one.category is IllConditionedWarning for one in caught)

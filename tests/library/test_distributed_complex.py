@@ -48,11 +48,11 @@ def test_all_ranks_get_the_solution_and_that_with_the_transpose(
     for (x, info), (y, other) in answers:
         assert x.dtype == y.dtype == np.complex128
         assert (info.n, info.rhs, info.grid, info.precision) == (n, 2, shape, precision)
-        for C, found, how in ((A, x, info), (A.T, y, other)):
+        for C, z, how in ((A, x, info), (A.T, y, other)):
             assert how.solved
-            assert eta(C, found, b) <= 1 + 2 * max(4 / n, 1)
+            assert eta(C, z, b) <= 1 + 2 * max(4 / n, 1)
             # Norms of the real form are up to √2 times those of A, |x|_inf of it down to 1/√2 of that.
-            assert eta(C, found, b) <= 2 * how.backward_error + 1
+            assert eta(C, z, b) <= 2 * how.backward_error + 1
         assert np.abs(x - np.linalg.solve(A, b)).max() <= 50 * n * U * np.linalg.cond(A) * np.abs(x).max()
         assert np.array_equal(x, answers[0][0][0])
 
@@ -80,24 +80,26 @@ def test_wherever_the_entries_lie_it_is_the_same_system(
     ends, desc = np.cumsum(split), [1, 0, n, n, nb, nb, 0, 0, n]
 
     def body(comm: Any) -> list[Array]:
-        mine = slice(ends[comm.rank] - split[comm.rank], ends[comm.rank])
-        rows = A[mine] if split[comm.rank] else np.empty((0, n))
+        own_rows = slice(ends[comm.rank] - split[comm.rank], ends[comm.rank])
+        rows = A[own_rows] if split[comm.rank] else np.empty((0, n))
         P, Q = {1: (1, 1), 2: (1, 2), 4: (2, 2)}[ranks]
         at = ProcessGrid(P, Q).coords(comm.rank)
         local = scalapack_array(scalapack_part(A, desc, (P, Q), *at), n, flat=False)
-        made = [
+        matrices = [
             mx.DistributedMatrix.from_function(entries(A), n, nb=nb, comm=comm),
             mx.DistributedMatrix.from_rows(rows, nb=nb, comm=comm),
             mx.DistributedMatrix.from_root(A if comm.rank == 0 else None, nb=nb, comm=comm),
-            mx.DistributedMatrix.from_pieces({(mine.start, 0): A[mine]} if len(rows) else {}, n, nb=nb, comm=comm),
+            mx.DistributedMatrix.from_pieces(
+                {(own_rows.start, 0): A[own_rows]} if len(rows) else {}, n, nb=nb, comm=comm
+            ),
             mx.DistributedMatrix.from_file(tmp_path / "A.npy", nb=nb, comm=comm),
             mx.DistributedMatrix.from_blocks(mx.from_scalapack(local, desc, grid=(P, Q), comm=comm)),
         ]
-        for M in made:
+        for M in matrices:
             assert mx.norm(M.blocks(), "max") == pytest.approx(np.abs(A.astype(complex)).max(), rel=8 * U)
-        own = slice(made[1].own_rows.start, made[1].own_rows.stop)
-        part = mx.solve(made[1], b[own], local=True)[0]
-        answers = [mx.solve(M, b)[0] for M in made]
+        own = slice(matrices[1].own_rows.start, matrices[1].own_rows.stop)
+        part = mx.solve(matrices[1], b[own], local=True)[0]
+        answers = [mx.solve(M, b)[0] for M in matrices]
         assert np.array_equal(part, answers[1][own])
         return answers
 

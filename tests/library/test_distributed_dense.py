@@ -74,18 +74,18 @@ SHARES: dict[str, tuple[Callable[[Any, Array], Any], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("made", SHARES)
+@pytest.mark.parametrize("source", SHARES)
 @pytest.mark.parametrize("sides", [(), (3,)])
-def test_each_rank_gives_its_rows_of_b_and_gets_those_of_x(made: str, sides: tuple[int, ...]) -> None:
-    make, starts = SHARES[made]
+def test_each_rank_gives_its_rows_of_b_and_gets_those_of_x(source: str, sides: tuple[int, ...]) -> None:
+    make, starts = SHARES[source]
     A, b = random(31), np.random.default_rng(2).standard_normal((31, *sides))
 
     def body(comm: Any) -> Any:
-        M, mine = make(comm, A), slice(*starts[comm.rank :][:2])
-        assert M.own_rows == range(mine.start, mine.stop)
-        x, info = mx.solve(M, b[mine], local=True)
+        M, own_rows = make(comm, A), slice(*starts[comm.rank :][:2])
+        assert M.own_rows == range(own_rows.start, own_rows.stop)
+        x, info = mx.solve(M, b[own_rows], local=True)
         assert info.solved
-        assert x.shape == b[mine].shape
+        assert x.shape == b[own_rows].shape
         return x, mx.solve(M, b)[0]
 
     answers = run_ranks(2, body)
@@ -239,14 +239,14 @@ def test_a_matrix_singular_to_working_precision_is_told_of() -> None:
     n = 40
     A = random(n)
     A[:, 7] = A[:, 3] + 2.0**-52 * A[:, 7]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _, info = solved(A, np.ones(n), (1, 1), 8)[0]
         mx.lu_factor(mx.DistributedMatrix.from_root(A)).solve(np.ones(n))
     assert info.ill_conditioned
     assert info.condition * U >= 1
-    assert [one.category for one in told] == [IllConditionedWarning] * 2
-    assert [one.filename for one in told] == [solved.__code__.co_filename, __file__]
+    assert [one.category for one in caught] == [IllConditionedWarning] * 2
+    assert [one.filename for one in caught] == [solved.__code__.co_filename, __file__]
 
 
 def test_a_zero_pivot_is_one_error_on_all_ranks() -> None:
@@ -271,11 +271,13 @@ def test_what_does_not_fit_is_refused_with_the_ranks_that_would_do() -> None:
         mx.lu_factor(A)
 
 
-@pytest.mark.parametrize(("asked", "told"), [({"precision": "fp17"}, "fp16"), ({"device": "cuda"}, 'device="cpu"')])
-def test_what_is_unknown_or_for_arrays_only_is_refused(asked: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"), [({"precision": "fp17"}, "fp16"), ({"device": "cuda"}, 'device="cpu"')]
+)
+def test_what_is_unknown_or_for_arrays_only_is_refused(options: dict[str, Any], message: str) -> None:
     A = mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i == j), 3)
-    with pytest.raises(UsageError, match=told):
-        mx.solve(A, np.ones(3), **asked)
+    with pytest.raises(UsageError, match=message):
+        mx.solve(A, np.ones(3), **options)
 
 
 def test_factors_of_16_bits_hide_no_singular_matrix() -> None:

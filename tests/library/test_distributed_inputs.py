@@ -25,7 +25,7 @@ BFLOAT16 = ml_dtypes.bfloat16
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"n": 0}, "n = 0 is not a positive integer; use an integer of 1 or more"),
         ({"n": 4.0}, "n = 4.0"),
@@ -35,9 +35,9 @@ BFLOAT16 = ml_dtypes.bfloat16
         ({"comm": 7}, "not a communicator"),
     ],
 )
-def test_a_matrix_that_cannot_be_made_is_refused(arguments: dict[str, Any], told: str) -> None:
+def test_a_matrix_that_cannot_be_made_is_refused(arguments: dict[str, Any], message: str) -> None:
     asked: dict[str, Any] = {"fn": lambda i, j: i + j, "n": 4, **arguments}
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         mx.DistributedMatrix.from_function(asked.pop("fn"), asked.pop("n"), **asked)
 
 
@@ -50,13 +50,13 @@ def test_rows_wherever_they_lie_and_files_make_the_same_system(ranks: int, split
 
     def body(comm: Any) -> tuple[list[Array], Any]:
         rows = A[ends[comm.rank] - split[comm.rank] : ends[comm.rank]]
-        made = [
+        matrices = [
             mx.DistributedMatrix.from_function(lambda i, j: np.asfortranarray(A[i, j]), n, nb=4, comm=comm),
             mx.DistributedMatrix.from_rows(rows, nb=4, comm=comm),
             mx.DistributedMatrix.from_root(A if comm.rank == 0 else None, nb=4, comm=comm),
             mx.DistributedMatrix.from_file(tmp_path / "A.npy", nb=4, comm=comm),
         ]
-        answers = [mx.solve(M, b) for M in made]
+        answers = [mx.solve(M, b) for M in matrices]
         assert all(info.solved for _, info in answers)
         return [x for x, _ in answers], answers[1][1]
 
@@ -274,10 +274,10 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_of_one_rank_is_raised_on_all(name: str) -> None:
-    body, told = MISTAKES[name]
+    body, message = MISTAKES[name]
     texts = raised(4, body)
     assert len(set(texts)) == 1
-    assert texts[0].startswith(told)
+    assert texts[0].startswith(message)
 
 
 def test_a_file_of_complex_numbers_on_one_rank_is_refused_on_all(tmp_path: Path) -> None:
@@ -373,10 +373,10 @@ def test_pieces_of_any_shape_make_the_matrix_and_every_entry_is_given_once() -> 
 
     for ranks in (1, 3, 4):
         assert eta(A, run_ranks(ranks, body)[0], b) <= 2
-    for given, told in (
+    for given, message in (
         (places[:-1], r"A\[14, 4\] is in 0 pieces"),
         ([*places, (3, 3, 2, 2)], r"A\[3, 3\] is in 2 pieces"),
         ([*places, (23, 0, 1, 1)], r"row 0 to 24"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             run_ranks(1, lambda comm, given=given: body(comm, given))

@@ -12,8 +12,8 @@ import mxpeak as mx
 from mxpeak.errors import Outcome
 from mxpeak.library.dense import small_lu
 from mxpeak.library.dense.small_lu import solve_by_small_lu, suits_small_lu
-from mxpeak.library.policy import SMALL_LU_COLUMNS as MOST
-from mxpeak.library.policy import SMALL_LU_COLUMNS_COMPLEX128 as MOST_COMPLEX128
+from mxpeak.library.policy import SMALL_LU_COLUMNS as MAX_COLUMNS
+from mxpeak.library.policy import SMALL_LU_COLUMNS_COMPLEX128 as MAX_COLUMNS_COMPLEX128
 from mxpeak.library.policy import SMALL_LU_FROM as FROM
 from tests.support.systems import enough, eta, layouts, random
 
@@ -37,19 +37,19 @@ def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, d
         given = np.asarray(laid_out, dtype)
         for array in (given, b):
             array.flags.writeable = False
-        found = solve_by_small_lu(given, b)
-        assert found is not None, name
-        assert found.X.shape == b.shape
+        solution = solve_by_small_lu(given, b)
+        assert solution is not None, name
+        assert solution.X.shape == b.shape
         columns = b.reshape(n, -1)
-        worst = max(eta(A, x, y) for x, y in zip(found.X.reshape(n, -1).T, columns.T))
+        worst = max(eta(A, x, y) for x, y in zip(solution.X.reshape(n, -1).T, columns.T))
         assert worst <= enough(n) * (2 if sides > 8 else 1), name
-        assert found.enough, name
+        assert solution.enough, name
         if sides <= 8:
-            assert found.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
+            assert solution.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
         exact = np.linalg.cond(A.astype(np.complex128), 1)
-        assert exact / 3 <= found.condition() <= 1.2 * exact
+        assert exact / 3 <= solution.condition() <= 1.2 * exact
         sums = np.abs(A).sum(1).max(), np.abs(A).sum(0).max(), np.abs(A).max()
-        assert found.norms == pytest.approx(sums, rel=1e-4)
+        assert solution.norms == pytest.approx(sums, rel=1e-4)
 
 
 @pytest.mark.usefixtures("products")
@@ -59,11 +59,11 @@ def test_its_factors_are_those_of_lapack(n: int, dtype: str) -> None:
     from scipy.linalg import lu_factor
 
     A = random((n, n), dtype)
-    found = solve_by_small_lu(A, np.ones(n, dtype))
-    assert found is not None
+    solution = solve_by_small_lu(A, np.ones(n, dtype))
+    assert solution is not None
     LU, pivots = lu_factor(A)
-    assert np.array_equal(found.pivots, pivots)
-    assert np.allclose(found.LU(), LU, rtol=1e-9, atol=1e-11)
+    assert np.array_equal(solution.pivots, pivots)
+    assert np.allclose(solution.LU(), LU, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.usefixtures("products")
@@ -80,11 +80,11 @@ def test_growth_is_mended_by_one_correction_where_that_does_and_refined_where_no
         milder[grown, grown] = np.tril(growth[:30, :30])
         milder[grown, first + 29] = 1.0  # grows to 2^29
         milder[[40, n - 1]] = milder[[n - 1, 40]]  # an interchange, too
-        found = solve_by_small_lu(milder, random((n, 3)))
-        assert found is not None
-        assert len(found.history) == 2, n
-        assert found.history[1] < found.history[0], n
-        assert found.enough, n
+        solution = solve_by_small_lu(milder, random((n, 3)))
+        assert solution is not None
+        assert len(solution.history) == 2, n
+        assert solution.history[1] < solution.history[0], n
+        assert solution.enough, n
 
 
 @pytest.mark.usefixtures("products")
@@ -112,15 +112,15 @@ def test_what_it_cannot_judge_is_left_to_others(order: Any, sides: int) -> None:
 def test_complex_numbers_whose_squares_leave_the_range_are_judged_as_others(sides: int) -> None:
     n = 37
     A, b = random((n, n), "complex128"), random((n, sides), "complex128", 2)
-    known = solve_by_small_lu(A, b)
+    reference = solve_by_small_lu(A, b)
     for factor in (2.0**-600, 2.0**600):
-        found = solve_by_small_lu(A, factor * b)
-        assert found is not None
-        assert known is not None
-        assert found.enough
-        assert np.array_equal(found.X, factor * known.X)
+        solution = solve_by_small_lu(A, factor * b)
+        assert solution is not None
+        assert reference is not None
+        assert solution.enough
+        assert np.array_equal(solution.X, factor * reference.X)
         # Moduli come by way of squares or of quotients, rounded four times in either.
-        assert found.history == pytest.approx(known.history, rel=8 * 2.0**-53)
+        assert solution.history == pytest.approx(reference.history, rel=8 * 2.0**-53)
 
 
 @pytest.mark.parametrize("sides", [1, 8, 9])
@@ -150,11 +150,16 @@ def test_a_singular_matrix_is_told_though_b_fits_to_it(sides: int) -> None:
 
 
 def test_which_systems_it_is_for() -> None:
-    for dtype, most in (("float32", MOST), ("float64", MOST), ("complex64", MOST), ("complex128", MOST_COMPLEX128)):
+    for dtype, limit in (
+        ("float32", MAX_COLUMNS),
+        ("float64", MAX_COLUMNS),
+        ("complex64", MAX_COLUMNS),
+        ("complex128", MAX_COLUMNS_COMPLEX128),
+    ):
         A = random((FROM, FROM), dtype)
         assert suits_small_lu(A, np.ones(FROM, dtype))
         assert not suits_small_lu(A[1:, 1:], np.ones(FROM - 1, dtype))
-        for sides, suits in ((most - 2 * FROM, True), (most - 2 * FROM + 1, False)):
+        for sides, suits in ((limit - 2 * FROM, True), (limit - 2 * FROM + 1, False)):
             assert suits_small_lu(A, np.ones((FROM, sides), dtype)) is suits
     packed = np.zeros(FROM * FROM, [("byte", "u1"), ("a", "f8")])["a"].reshape(FROM, FROM)
     assert not suits_small_lu(packed, np.ones(FROM))

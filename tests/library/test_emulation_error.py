@@ -17,13 +17,13 @@ from tests.support.roundoff import U
 
 def exact_errors(C: Any, A: Any, B: Any) -> Any:
     """|C + A B| / |A||B| entry by entry, in rational numbers."""
-    found = np.zeros(C.shape)
+    errors = np.zeros(C.shape)
     for i in range(C.shape[0]):
         for j in range(C.shape[1]):
             terms = [Fraction(a) * Fraction(b) for a, b in zip(A[i].tolist(), B[:, j].tolist())]
             size = sum(map(abs, terms))
-            found[i, j] = float(abs(Fraction(float(C[i, j])) + sum(terms)) / size) if size else 0.0
-    return found
+            errors[i, j] = float(abs(Fraction(float(C[i, j])) + sum(terms)) / size) if size else 0.0
+    return errors
 
 
 def test_errors_are_those_of_rational_arithmetic(rng: Any) -> None:

@@ -66,14 +66,14 @@ def test_bounds_hold_for_many_right_hand_sides_complex_numbers_and_fp32() -> Non
                 M = np.block([[A.real, -A.imag], [A.imag, A.real]])
                 exact = np.array([exactly(M, np.concatenate([b.real, b.imag])) for b in B.T]).T
                 exact = exact[:n] + 1j * exact[n:]
-            found = [errors(x[:, j], exact[:, j]) for j in range(5)]
-            for error, bound in zip(np.max(found, axis=0), info.error_bound):
+            errors_of = [errors(x[:, j], exact[:, j]) for j in range(5)]
+            for error, bound in zip(np.max(errors_of, axis=0), info.error_bound):
                 assert error <= bound <= 1e6 * max(error, np.finfo(dtype).eps) * n, (dtype, n, info)
     stack, b = rng.standard_normal((3, 20, 20)), rng.standard_normal(20)
     x, info = mx.solve(stack, b)
-    found = [errors(x[i], exactly(stack[i], b)) for i in range(3)]
+    errors_of = [errors(x[i], exactly(stack[i], b)) for i in range(3)]
     worst = [mx.solve(M, b)[1].error_bound for M in stack]
-    for error, bound, single in zip(np.max(found, axis=0), info.error_bound, np.max(worst, axis=0)):
+    for error, bound, single in zip(np.max(errors_of, axis=0), info.error_bound, np.max(worst, axis=0)):
         assert error <= bound
         assert single / 3 <= bound <= 3 * single  # the inverse instead of an estimate
 
@@ -136,16 +136,16 @@ def test_the_condition_is_that_of_a_on_every_path(decades: int) -> None:
         condition: float = mx.lu_factor(M, precision="fp64").condition
         return condition
 
-    found = {"ranks": run_ranks(2, body)[0], "stack": mx.solve(A[None], b)[1].condition}
+    conditions = {"ranks": run_ranks(2, body)[0], "stack": mx.solve(A[None], b)[1].condition}
     for precision in ("auto", "fp64", "fp32", "bf16", "fp16"):
         _, info = mx.solve(A, b, precision=precision)
-        found[f"solve {precision} {info.precision} {info.scaled}"] = info.condition
-        found[f"factors {precision}"] = mx.lu_factor(A, precision=precision).condition
-        found[f"F order {precision}"] = mx.solve(np.asfortranarray(A), b, precision=precision)[1].condition
+        conditions[f"solve {precision} {info.precision} {info.scaled}"] = info.condition
+        conditions[f"factors {precision}"] = mx.lu_factor(A, precision=precision).condition
+        conditions[f"F order {precision}"] = mx.solve(np.asfortranarray(A), b, precision=precision)[1].condition
         transposed = mx.lu_factor(A, precision=precision).solve(b, transposed=True)[1].condition
         assert np.linalg.cond(A.T, 1) / 3 <= transposed <= 1.01 * np.linalg.cond(A.T, 1)
-    found["refine"] = mx.refine(A, b, np.linalg.solve(A, b))[1].condition
-    for path, value in found.items():
+    conditions["refine"] = mx.refine(A, b, np.linalg.solve(A, b))[1].condition
+    for path, value in conditions.items():
         if value == np.inf:  # factors before a solve, so coarse that refinement with them does not converge
             assert decades == 7
             assert path in ("factors bf16", "factors fp16")

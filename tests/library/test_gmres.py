@@ -158,19 +158,19 @@ def test_mixed_keeps_less_than_fp64() -> None:
 
 def test_callers_in_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "allowed_cores", lambda: [0, 1])
-    A, found = poisson(15, 15), {}
+    A, residuals = poisson(15, 15), {}
 
     def call(seed: int) -> None:
         b = vector(225, seed)
-        found[seed] = residual(A, mx.gmres(A, b, threads=2, preconditioner="gs")[0], b)
+        residuals[seed] = residual(A, mx.gmres(A, b, threads=2, preconditioner="gs")[0], b)
 
     callers = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    assert len(found) == 4
-    assert max(found.values()) <= 1.0001e-9  # sums in another order
+    assert len(residuals) == 4
+    assert max(residuals.values()) <= 1.0001e-9  # sums in another order
 
 
 def test_a_preconditioner_that_fails_leaves_the_next_call_unharmed() -> None:

@@ -95,10 +95,10 @@ def test_a_graph_is_as_wide_as_what_cuts_it() -> None:
 
 def test_factors_are_about_as_large_as_was_thought() -> None:
     for A in (poisson(60, 60), flow(60), line(5000)):
-        made, problem = factored(A, "fp64")
+        factors, problem = factored(A, "fp64")
         assert not problem
-        assert made is not None
-        assert made.lu.nnz <= 1.5 * fill(A.shape[0], A.nnz)
+        assert factors is not None
+        assert factors.lu.nnz <= 1.5 * fill(A.shape[0], A.nnz)
 
 
 def network(side: int, lines: int) -> Any:
@@ -197,12 +197,12 @@ def test_the_largest_level_is_of_all_parts() -> None:
 @pytest.mark.parametrize("A", [network(60, 60), poisson(30, 30), poisson(11, 11, 11), random(300)])
 def test_the_order_of_elimination_bounds_the_fill_in(A: Any) -> None:
     dominant = sparse.csr_array(A + 50.0 * sparse.eye_array(A.shape[0]))
-    made, problem = factored(dominant, "fp64")
+    factors, problem = factored(dominant, "fp64")
     assert not problem
-    assert made is not None
+    assert factors is not None
     bound = fill_in_order(sparse.csr_array(dominant))
-    assert made.lu.nnz <= bound + A.shape[0]  # SuperLU stores the diagonals of both factors
-    assert bound <= 2.5 * made.lu.nnz
+    assert factors.lu.nnz <= bound + A.shape[0]  # SuperLU stores the diagonals of both factors
+    assert bound <= 2.5 * factors.lu.nnz
 
 
 # --- factors ---------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytes
 
 def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """SciPy gives memory of SuperLU back on the thread that took it; on others it stays taken."""
-    made: list[int] = []
+    threads: list[int] = []
     dropped: list[int] = []
 
     class Noticed:
@@ -248,7 +248,7 @@ def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.
 
         def __init__(self, lu: Any):
             self.solve, self.nnz = lu.solve, lu.nnz
-            made.append(threading.get_ident())
+            threads.append(threading.get_ident())
 
         def __del__(self) -> None:
             dropped.append(threading.get_ident())
@@ -256,8 +256,8 @@ def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.
     right = factors.linalg.splu
     monkeypatch.setattr(factors.linalg, "splu", lambda *args, **options: Noticed(right(*args, **options)))
     assert mx.gmres(poisson(30, 30), np.ones(900), preconditioner="lu")[1].converged
-    assert made
-    assert made == dropped == [threading.get_ident()] * len(made)
+    assert threads
+    assert threads == dropped == [threading.get_ident()] * len(threads)
 
 
 def test_products_behind_factors_are_not_rounded_before_they_are_summed() -> None:
@@ -275,14 +275,16 @@ def test_a_band_has_factors_of_lapack(phase: complex, dtype: str) -> None:
     rng, n = np.random.default_rng(4), 37
     A = sparse.diags_array([rng.standard_normal(n - abs(k)) for k in (-1, 0, 1, 2)], offsets=[-1, 0, 1, 2])
     A = sparse.csr_array(A * phase)
-    made, problem = factored(A, dtype)
+    factors, problem = factored(A, dtype)
     assert not problem
-    assert made is not None
-    assert isinstance(made.lu, BandFactors)
+    assert factors is not None
+    assert isinstance(factors.lu, BandFactors)
     B, dense = rng.standard_normal((n, 3)), A.toarray()
     accuracy = 1e3 * np.linalg.cond(dense) * np.finfo(dense.dtype if dtype == "fp64" else np.float32).eps
-    assert np.allclose(made.solve(B), np.linalg.solve(dense, B), rtol=0, atol=accuracy)
-    assert np.allclose(made.solve_transposed(B[:, 0]), np.linalg.solve(dense.conj().T, B[:, 0]), rtol=0, atol=accuracy)
+    assert np.allclose(factors.solve(B), np.linalg.solve(dense, B), rtol=0, atol=accuracy)
+    assert np.allclose(
+        factors.solve_transposed(B[:, 0]), np.linalg.solve(dense.conj().T, B[:, 0]), rtol=0, atol=accuracy
+    )
 
 
 def test_only_full_and_small_bands_are_bands() -> None:

@@ -53,11 +53,11 @@ OTHERS = [
 def test_others_are_not_warned_of_and_are_factored_once(
     A: Any, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
+    precisions: list[str] = []
     right = factors.factored
 
     def counted(*args: Any) -> Any:
-        made.append(args[1])
+        precisions.append(args[1])
         return right(*args)
 
     for module in (setup, gmres_driver):
@@ -67,7 +67,7 @@ def test_others_are_not_warned_of_and_are_factored_once(
         _, info = mx.gmres(A, vector(A.shape[0]), preconditioner="lu", rtol=1e-6)
     assert info.converged
     assert not info.ill_conditioned
-    assert made == [precision]
+    assert precisions == [precision]
 
 
 def test_a_large_condition_is_estimated_to_a_factor_of_three() -> None:
@@ -76,11 +76,11 @@ def test_a_large_condition_is_estimated_to_a_factor_of_three() -> None:
         Q, R = (np.linalg.qr(rng.standard_normal((40, 40)))[0] for _ in range(2))
         dense = (Q * np.geomspace(1.0, 10.0**-decades, 40)) @ R
         A = sparse.csr_array(dense)
-        made, _ = factored(A, "fp64")
-        assert made is not None
+        factors, _ = factored(A, "fp64")
+        assert factors is not None
         condition = np.linalg.norm(dense, 1) * np.linalg.norm(np.linalg.inv(dense), 1)
-        assert condition / 3 <= condition_estimate(made, A, SERIAL) <= condition * (1 + 1e3 * condition * U)
-        assert condition_bound(made, A, SERIAL) <= 1.01 * np.linalg.cond(dense, np.inf)
+        assert condition / 3 <= condition_estimate(factors, A, SERIAL) <= condition * (1 + 1e3 * condition * U)
+        assert condition_bound(factors, A, SERIAL) <= 1.01 * np.linalg.cond(dense, np.inf)
 
 
 def test_a_doubt_that_no_memory_is_left_to_settle_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,10 +99,10 @@ def test_ranks_solve_them_too(name: str) -> None:
 def test_many_right_hand_sides_keep_the_rows_in_their_place() -> None:
     A = SYSTEMS["permuted Laplacian"]
     X = np.stack([vector(2500), np.ones(2500), np.zeros(2500)], axis=1)
-    found, info = mx.gmres(A, A @ X, X + 0.1)
+    Y, info = mx.gmres(A, A @ X, X + 0.1)
     assert info.converged
     assert "diagonal entries are zero" in info.reason
-    np.testing.assert_allclose(found, X, atol=1e-6)  # condition 1e3 times rtol 1e-9
+    np.testing.assert_allclose(Y, X, atol=1e-6)  # condition 1e3 times rtol 1e-9
 
 
 @needs_pyamg
@@ -124,28 +124,28 @@ def test_factors_are_the_last_resort_of_auto_alone_and_info_states_their_memory(
     assert info.preconditioner == "lu"
     assert info.reason.startswith("the last resort, of at most ")
     assert "GMRES with gs" in info.reason
-    x, asked = mx.gmres(A, b, preconditioner="gs")
-    assert not asked.converged
-    assert asked.preconditioner == "gs"
-    assert asked.message.endswith('use a restart larger than 30, or preconditioner="lu", complete factors')
+    x, by_gs = mx.gmres(A, b, preconditioner="gs")
+    assert not by_gs.converged
+    assert by_gs.preconditioner == "gs"
+    assert by_gs.message.endswith('use a restart larger than 30, or preconditioner="lu", complete factors')
     assert np.isfinite(x).all()
     _, short = mx.gmres(A, b, preconditioner="none", maxiter=20)
     assert 'maxiter=20 steps were used; use a larger maxiter, or preconditioner="lu"' in short.message
 
 
 def test_the_last_resort_serves_the_right_hand_sides_that_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    calls: list[str] = []
     right = gmres_driver.factored
 
     def counted(*args: Any) -> Any:
-        made.append("lu")
+        calls.append("lu")
         return right(*args)
 
     monkeypatch.setattr(gmres_driver, "factored", counted)
     A = SYSTEMS["nearly skew"]
     X, info = mx.gmres(A, np.stack([vector(500, seed) for seed in range(4)], axis=1))
     assert info.converged
-    assert made == ["lu"]
+    assert calls == ["lu"]
     for k in range(4):
         assert reached(A, X[:, k], vector(500, k), 1e-9)
 
@@ -228,10 +228,10 @@ def test_factors_take_no_more_than_is_estimated() -> None:
     rng = np.random.default_rng(8)
     scattered = sparse.csr_array(sprinkled(rng, 800, 2400) + 3 * sparse.eye_array(800))
     for A in (poisson(12, 12, 12), poisson(60, 60), scattered, circuit(), karush_kuhn_tucker()):
-        made, problem = factored(A, "fp64")
+        factors, problem = factored(A, "fp64")
         assert not problem
-        assert made is not None
-        assert made.lu.nnz <= fill_of_any(A)
+        assert factors is not None
+        assert factors.lu.nnz <= fill_of_any(A)
         assert fill_of_any(A) <= float(A.shape[0]) ** 2
 
 

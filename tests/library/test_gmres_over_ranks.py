@@ -119,7 +119,7 @@ GALLERY = {
 @needs_pyamg
 @pytest.mark.parametrize("name", GALLERY)
 def test_multigrid_takes_as_many_steps_on_eight_ranks_as_on_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "LEAST_SHARED", 150)  # so that coarser levels are shared too
+    monkeypatch.setattr(levels, "MIN_SHARED", 150)  # so that coarser levels are shared too
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
@@ -175,8 +175,8 @@ def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], mon
     A, b = flow(40), vector(1600)
     monkeypatch.setattr(ruge_stuben, "EVEN", 100)
     _, (gathered, *_) = gmres_on(starts, A, b, preconditioner="amg")
-    monkeypatch.setattr(levels, "LEAST_SHARED", 20)
-    monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
+    monkeypatch.setattr(levels, "MIN_SHARED", 20)
+    monkeypatch.setattr(aggregation, "MIN_ROWS_PER_RANK", 5)
     x, infos = gmres_on(starts, A, b, preconditioner="amg")
     assert reached(A, x, b, 1e-9)
     assert infos[0].iterations <= 1.15 * gathered.iterations
@@ -187,19 +187,19 @@ def test_ranks_share_coarser_levels_that_all_of_them_make(starts: list[int], mon
 
 @needs_pyamg
 def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "LEAST_SHARED", 20)
-    monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
+    monkeypatch.setattr(levels, "MIN_SHARED", 20)
+    monkeypatch.setattr(aggregation, "MIN_ROWS_PER_RANK", 5)
     A, starts = flow(20), [0, 150, 150, 290, 400]
 
     def body(comm: Communicator) -> Any:
-        everybody, grids, problem = aggregated(A, starts, comm)
+        group, grids, problem = aggregated(A, starts, comm)
         first, second, *_ = grids
         assert not problem
         assert first.overlap is not None
         assert second.overlap is not None
         return [
             named(second.A, second.group, second.group.partners),
-            named(first.R.T, everybody, first.R.partners),
+            named(first.R.T, group, first.R.partners),
             named(first.P.T, second.group, first.P.partners),
         ]
 
@@ -218,8 +218,8 @@ def test_a_gathered_level_that_is_unfit_is_told_by_its_number(monkeypatch: pytes
         return aggregated(flow(20), [0, 150, 400], comm)[1:]
 
     assert run_ranks(2, body) == [([], "level 2 is unfit")] * 2
-    monkeypatch.setattr(levels, "LEAST_SHARED", 20)
-    monkeypatch.setattr(aggregation, "LEAST_OF_RANK", 5)
+    monkeypatch.setattr(levels, "MIN_SHARED", 20)
+    monkeypatch.setattr(aggregation, "MIN_ROWS_PER_RANK", 5)
     assert run_ranks(2, body) == [([], "level 3 is unfit")] * 2
 
 
@@ -231,10 +231,10 @@ def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[RankGroup
     return everybody, *aggregation.aggregated(mine, mine, Equilibration(group=everybody))
 
 
-def named(T: Any, everybody: RankGroup, partners: Any) -> Any:
+def named(T: Any, group: RankGroup, partners: Any) -> Any:
     """This rank's rows of a matrix as an array, in the columns of the whole."""
-    starts, rank = everybody.starts, everybody.comm.rank
-    columns = RankGroup(everybody.comm, starts, partners).with_halo(np.arange(starts[rank], starts[rank + 1]))
+    starts, rank = group.starts, group.comm.rank
+    columns = RankGroup(group.comm, starts, partners).with_halo(np.arange(starts[rank], starts[rank + 1]))
     found = np.zeros((T.shape[0], starts[-1]))
     found[:, columns] = T.toarray()
     return found
@@ -326,10 +326,10 @@ def test_a_function_of_the_users_sees_and_returns_each_ranks_part() -> None:
 
 def test_nothing_that_is_handed_over_is_changed() -> None:
     A, b = random(50), vector(50)
-    mine = [(cut(A, even(50, 2), rank), cut(b, even(50, 2), rank).copy()) for rank in range(2)]
-    before = [[*parts(A_r), b_r.copy()] for A_r, b_r in mine]
-    run_ranks(2, lambda comm: mx.gmres(*mine[comm.rank], comm=comm, threads=1))
-    for (A_r, b_r), old in zip(mine, before):
+    blocks = [(cut(A, even(50, 2), rank), cut(b, even(50, 2), rank).copy()) for rank in range(2)]
+    before = [[*parts(A_r), b_r.copy()] for A_r, b_r in blocks]
+    run_ranks(2, lambda comm: mx.gmres(*blocks[comm.rank], comm=comm, threads=1))
+    for (A_r, b_r), old in zip(blocks, before):
         for one, other in zip([*parts(A_r), b_r], old):
             assert np.array_equal(one, other)
 
@@ -397,18 +397,20 @@ MISTAKES: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any, dict[str, Any]]],
 def test_a_mistake_on_one_rank_is_the_same_error_on_all(name: str) -> None:
     change, kind, text = MISTAKES[name]
     A, b, starts = random(N), vector(N), even(N, 3)
-    told = told_by_all(lambda rank, A, b: change(A, b) if rank == 1 else (A, b, {}), A, b, starts)
-    assert len(set(map(str, told))) == 1
-    for error in told:
+    errors = errors_of_all(lambda rank, A, b: change(A, b) if rank == 1 else (A, b, {}), A, b, starts)
+    assert len(set(map(str, errors))) == 1
+    for error in errors:
         assert isinstance(error, kind)
         assert re.search(text, str(error)), str(error)
 
 
-def told_by_all(asked: Callable[[int, Any, Any], tuple[Any, Any, dict[str, Any]]], A: Any, b: Any, starts: Any) -> Any:
+def errors_of_all(
+    arguments_of: Callable[[int, Any, Any], tuple[Any, Any, dict[str, Any]]], A: Any, b: Any, starts: Any
+) -> Any:
     """The error of every rank, within seconds."""
 
     def body(comm: Communicator) -> Exception:
-        mine, side, options = asked(comm.rank, cut(A, starts, comm.rank), cut(b, starts, comm.rank))
+        mine, side, options = arguments_of(comm.rank, cut(A, starts, comm.rank), cut(b, starts, comm.rank))
         with pytest.raises(MxpeakError) as error:
             mx.gmres(mine, side, comm=comm, **{"threads": 1, **options})
         return error.value
@@ -425,24 +427,24 @@ def told_by_all(asked: Callable[[int, Any, Any], tuple[Any, Any, dict[str, Any]]
     ],
 )
 def test_a_function_that_fails_on_one_rank_ends_all_of_them(function: Any, text: str) -> None:
-    def asked(rank: int, A: Any, b: Any) -> tuple[Any, Any, dict[str, Any]]:
+    def with_function(rank: int, A: Any, b: Any) -> tuple[Any, Any, dict[str, Any]]:
         return A, b, {"preconditioner": function if rank == 2 else lambda r: r}
 
-    told = told_by_all(asked, random(N), vector(N), even(N, 3))
-    assert all(str(error).startswith(text) for error in told), told
-    assert isinstance(told[2].__cause__, ZeroDivisionError) == (function is crash)
+    errors = errors_of_all(with_function, random(N), vector(N), even(N, 3))
+    assert all(str(error).startswith(text) for error in errors), errors
+    assert isinstance(errors[2].__cause__, ZeroDivisionError) == (function is crash)
 
 
 def test_zeros_on_the_diagonal_are_named_by_their_rank() -> None:
     A = sparse.csr_array(np.fliplr(np.eye(N)) + 0.1 * np.eye(N, k=1))
-    told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "gs"}), A, vector(N), even(N, 3))
-    assert len(set(map(str, told))) == 1
-    assert "A[0, 0] is zero (one of 4" in str(told[0])
+    errors = errors_of_all(lambda rank, A, b: (A, b, {"preconditioner": "gs"}), A, vector(N), even(N, 3))
+    assert len(set(map(str, errors))) == 1
+    assert "A[0, 0] is zero (one of 4" in str(errors[0])
 
 
 def test_what_is_for_one_process_only_says_so() -> None:
-    told = told_by_all(lambda rank, A, b: (A, b, {"preconditioner": "stencil"}), random(N), vector(N), even(N, 2))
-    assert '"stencil" supports only one process, but A is distributed over 2 ranks' in str(told[0])
+    errors = errors_of_all(lambda rank, A, b: (A, b, {"preconditioner": "stencil"}), random(N), vector(N), even(N, 2))
+    assert '"stencil" supports only one process, but A is distributed over 2 ranks' in str(errors[0])
     with pytest.raises(UsageError, match='use "world"'):
         mx.gmres(random(N), vector(N), comm="everyone")
     x, info = mx.gmres(random(N), vector(N), comm="world")

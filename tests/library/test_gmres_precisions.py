@@ -78,10 +78,10 @@ def test_every_storage_and_order_gives_the_same_solution(solve: Any, smoother: s
 
 def test_rows_are_taken_one_after_the_other_in_the_natural_order() -> None:
     A, b = poisson(7, 4, 5), vector(140)
-    for asked, preconditioner in product(
+    for options, preconditioner in product(
         ({"smoother": "natural"}, {"storage": "rows", "smoother": "natural"}), ("gs", "sgs", "amg")
     ):
-        x, info = mx.gmres(A, b, preconditioner=preconditioner, rtol=1e-12, **asked)
+        x, info = mx.gmres(A, b, preconditioner=preconditioner, rtol=1e-12, **options)
         assert (info.storage, info.colours) == ("rows", None)
         assert "  storage         rows, row after row, " in str(info)
         assert reached(A, x, b, 1e-12)

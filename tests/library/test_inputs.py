@@ -125,7 +125,7 @@ def test_the_first_entry_that_is_not_finite_is_named(
 def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "device_named", lambda name: f"opened {name}")
     assert [device_of(values) for values in (np.ones(1), torch.ones(1), 3.0)] == ["cpu", "cpu", None]
-    for name, devices, found in (
+    for name, devices, device in (
         ("auto", (), None),
         ("auto", ("cpu", None), None),
         ("cpu", ("cpu", None), None),
@@ -135,7 +135,7 @@ def test_the_device_is_that_of_the_tensors_unless_another_is_named(monkeypatch: 
         ("cuda", ("cpu",), "opened cuda"),
         ("cuda:0", ("cuda:0", "cpu"), "opened cuda:0"),
     ):
-        assert device_for(name, *devices) == found
+        assert device_for(name, *devices) == device
     for name, devices, advice in (
         ("auto", ("cuda:0", "cuda:1"), "cuda:0 and cuda:1"),
         ("auto", ("cuda:0", "cpu"), 'use device="cuda:0"'),

@@ -117,10 +117,10 @@ def test_500_problems_are_reported_truly(precision: str) -> None:
         counted[info.method] += 1
         counted["warned"] += info.ill_conditioned
         if info.method == "qr":
-            found, reported = true_eta(A, x, info.residual, b), info.backward_error
+            eta_exact, reported = true_eta(A, x, info.residual, b), info.backward_error
             # Rounding of x = D y and of the check itself: about one unit of a sum of max(m, n) + 1 terms.
-            assert abs(found - reported) <= max(1.0, reported / 2), (number, name, found, info)
-            assert found <= 2.0, (number, name, found, info)
+            assert abs(eta_exact - reported) <= max(1.0, reported / 2), (number, name, eta_exact, info)
+            assert eta_exact <= 2.0, (number, name, eta_exact, info)
         exact = exactly(A, b)
         with np.errstate(all="ignore"):
             error = float(np.abs(x - exact).max() / np.abs(x).max()) if x.any() else float(np.abs(exact).max())
@@ -307,17 +307,17 @@ def test_a_bound_of_the_condition_changes_no_warning(
 def test_small_problems_use_one_thread_of_blas(
     m: int, n: int, rhs: int, dtype: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[Any] = []
+    counts: list[Any] = []
     factor = QrFactors.condition_bound
 
     def observed(self: Any) -> float:
-        found.append(max(controller.num_threads for controller in blas._controllers()))
+        counts.append(max(controller.num_threads for controller in blas._controllers()))
         return factor(self)
 
     monkeypatch.setattr(QrFactors, "condition_bound", observed)
     with threadpool_limits(2):
         mx.lstsq(random((m, n)).astype(dtype), random((m, rhs)))
-    assert found == [threads]
+    assert counts == [threads]
 
 
 def test_an_unclear_rank_is_warned_of() -> None:

@@ -35,10 +35,10 @@ def test_solutions_and_errors_are_those_of_the_definition(dtype: str, n: int, k:
         assert x.shape == b.shape
         assert info.solved
         assert info.systems == SYSTEMS
-        found = worst_error(M, x, b)
-        assert found <= max(4.0 / n, 2.0**-7) * (2.0 if k > 8 else 1.0)
+        error = worst_error(M, x, b)
+        assert error <= max(4.0 / n, 2.0**-7) * (2.0 if k > 8 else 1.0)
         # the residual in working precision differs from the exact one by up to n + 1 roundings
-        assert found == pytest.approx(info.backward_error, rel=0.5, abs=2.0 / n + 0.01)
+        assert error == pytest.approx(info.backward_error, rel=0.5, abs=2.0 / n + 0.01)
 
 
 def test_leading_dimensions_broadcast_as_in_numpy() -> None:
@@ -75,9 +75,9 @@ def test_systems_that_fail_the_check_are_solved_again() -> None:
     b = A @ np.ones((n, 1))
     with pytest.warns(mx.IllConditionedWarning, match=r"^A\[5\]"):
         x, info = mx.solve(A, b)
-    assert {(5,), (9,), (13,)} <= set(info.one_by_one)
-    assert len(info.one_by_one) < 8
-    assert info.one_by_one[9,].scaled
+    assert {(5,), (9,), (13,)} <= set(info.individual)
+    assert len(info.individual) < 8
+    assert info.individual[9,].scaled
     others = np.delete(np.arange(SYSTEMS), [5, 13])
     assert np.abs(x[others] - 1.0).max() < 1e-6
 
@@ -97,7 +97,7 @@ def test_right_hand_sides_at_the_ends_of_the_range() -> None:
     x, info = mx.solve(A, np.zeros(5))
     assert not x.any()
     assert info.backward_error == 0.0
-    assert not info.one_by_one
+    assert not info.individual
     expected = np.linalg.solve(A, np.ones((5, 1)))[..., 0]
     for size in (1e-305, 1e300):
         x, info = mx.solve(A * size, np.ones(5) * size)
@@ -106,7 +106,7 @@ def test_right_hand_sides_at_the_ends_of_the_range() -> None:
     b = np.zeros((SYSTEMS, 5, 2))
     b[3, :, 1] = 1e-312  # subnormal
     x, info = mx.solve(A, b)
-    assert list(info.one_by_one) == [(3,)]
+    assert list(info.individual) == [(3,)]
 
 
 def test_pivots_are_those_of_partial_pivoting() -> None:

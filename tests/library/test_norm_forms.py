@@ -16,7 +16,7 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.structure import WITH_DIAG, WITH_UPLO
 from tests.support.exact_norms import KINDS, agree, cases, exact_norms, expanded, poisoned, shapes, tiles_of
 from tests.support.norm_tiles import TYPES, random_values
-from tests.support.notes import told
+from tests.support.notes import note_case
 
 FUNCTIONS = (mx.norm, mx.norms, mx.column_norms, mx.row_norms)
 
@@ -94,7 +94,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 
 def test_options_that_do_not_fit_are_refused_with_the_choices() -> None:
     for (options, says), norms_of in product(IMPOSSIBLE, FUNCTIONS):
-        with told(options=options), pytest.raises(UsageError) as error:
+        with note_case(options=options), pytest.raises(UsageError) as error:
             norms_of(np.ones((2, 3)), **options)
         assert all(word in str(error.value) for word in says), str(error.value)
 
@@ -102,7 +102,7 @@ def test_options_that_do_not_fit_are_refused_with_the_choices() -> None:
 def test_unknown_kinds_are_refused_with_the_choices() -> None:
     kinds: list[Any] = ["two", 2, -1, "max ", None, "", [1], np.nan, -np.inf]
     for kind, norm_of in product(kinds, (mx.norm, mx.column_norms, mx.row_norms)):
-        with told(kind=kind), pytest.raises(UsageError, match="max, one, inf, fro"):
+        with note_case(kind=kind), pytest.raises(UsageError, match="max, one, inf, fro"):
             norm_of(np.ones((2, 2)), kind)
 
 
@@ -213,7 +213,7 @@ BAD_TILES: list[tuple[Any, tuple[str, ...]]] = [
 
 def test_tiles_that_do_not_make_a_matrix_are_refused() -> None:
     for arguments, says in BAD_TILES:
-        with told(arguments=arguments), pytest.raises(UsageError) as error:
+        with note_case(arguments=arguments), pytest.raises(UsageError) as error:
             mx.from_tiles(*arguments)
         assert all(word in str(error.value) for word in says), str(error.value)
 
@@ -318,7 +318,7 @@ BAD_BANDS: list[tuple[Any, int, int, str]] = [
 
 def test_band_storage_that_does_not_fit_is_refused() -> None:
     for AB, kl, ku, says in BAD_BANDS:
-        with told(shape=AB.shape, kl=kl, ku=ku), pytest.raises(UsageError, match=says):
+        with note_case(shape=AB.shape, kl=kl, ku=ku), pytest.raises(UsageError, match=says):
             mx.from_band(AB, kl, ku)
 
 
@@ -374,5 +374,5 @@ BAD_DESCRIPTORS: list[tuple[Any, list[int], dict[str, Any], str]] = [
 
 def test_descriptors_that_do_not_fit_are_refused() -> None:
     for local, desc, options, says in BAD_DESCRIPTORS:
-        with told(desc=desc, options=options), pytest.raises(UsageError, match=says):
+        with note_case(desc=desc, options=options), pytest.raises(UsageError, match=says):
             mx.from_scalapack(local, desc, **options)

@@ -52,14 +52,14 @@ def off(A: Array, x: Array, b: Array) -> float:
 def test_small_blocks_of_x_have_all_their_digits_with_fp32_factors(kernels: DenseKernels, dtype: Any) -> None:
     A, b = small_block(160, dtype)
     # Two backward stable solutions differ by cond·(their row-wise errors): 160 roundings each are allowed here.
-    most = 320 * U * np.linalg.cond(A[:80, :80])
+    bound = 320 * U * np.linalg.cond(A[:80, :80])
     x, info = solve_on(kernels, A, b, "fp32")
     F = lu_factor_on(kernels, A, "fp32")
     y, of_transpose = F.solve(b, transposed=True)
-    for M, found, how in ((A, x, info), (A.T, y, of_transpose), (A, *F.solve(b))):
-        assert off(M, found, b) <= most
+    for M, z, how in ((A, x, info), (A.T, y, of_transpose), (A, *F.solve(b))):
+        assert off(M, z, b) <= bound
         assert how.precision == "fp32"
-        assert how.componentwise_error == pytest.approx(omega(M, found, b), rel=0.2, abs=4 / 160)
+        assert how.componentwise_error == pytest.approx(omega(M, z, b), rel=0.2, abs=4 / 160)
         assert how.componentwise_error <= plain_lu_by_rows(160, is_complex=dtype is np.complex128)
 
 

@@ -90,12 +90,12 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_wrong_with_a_file_is_the_same_error_on_all_ranks(name: str, tmp_path: Path) -> None:
-    text, told = BAD[name]
+    text, message = BAD[name]
     if text is not None:
         (tmp_path / name).write_text(f"%%MatrixMarket matrix coordinate {text}")
 
     def body(comm: Any) -> str:
-        with pytest.raises(UsageError, match=told) as error:
+        with pytest.raises(UsageError, match=message) as error:
             mx.rows_from_file(tmp_path / name, comm=comm)
         return str(error.value)
 

@@ -366,14 +366,14 @@ def test_ranks_must_pass_the_same_kind_of_operator_and_the_same_method() -> None
         return 2.0 * x
 
     real, cplx = (LinearOperator((32, 32), diagonal, dtype=dtype) for dtype in (float, complex))
-    for operators, solvers, said in (
+    for operators, solvers, text in (
         ((real, diagonal), (mx.cg, mx.cg), "A=function with no dtype"),
         ((real, cplx), (mx.cg, mx.cg), "a complex dtype"),
         ((real, real), (mx.cg, mx.minres), "method=minres"),
     ):
 
-        def call(comm: Any, rows: slice, operators: Any = operators, solvers: Any = solvers, said: str = said) -> None:
-            with pytest.raises(UsageError, match=said):
+        def call(comm: Any, rows: slice, operators: Any = operators, solvers: Any = solvers, text: str = text) -> None:
+            with pytest.raises(UsageError, match=text):
                 solvers[comm.rank](operators[comm.rank], np.ones(32), comm=comm)
 
         on_two_ranks(call)

@@ -31,16 +31,16 @@ def test_every_order_triangle_and_number_of_sides_is_solved_and_reported_truly(n
     for k, lower in product((0, 1, 3, 8), (True, False)):
         b = random((n, k) if k else n, dtype, 2)
         for name, given in layouts(one_triangle(A, lower=lower)).items():
-            found = solved(np.asarray(given, dtype), b, lower=lower)
-            assert found is not None
-            assert found.enough, name
-            assert found.X.shape == b.shape
-            worst = max(eta(A, x, y) for x, y in zip(found.X.reshape(n, -1).T, b.reshape(n, -1).T))
+            solution = solved(np.asarray(given, dtype), b, lower=lower)
+            assert solution is not None
+            assert solution.enough, name
+            assert solution.X.shape == b.shape
+            worst = max(eta(A, x, y) for x, y in zip(solution.X.reshape(n, -1).T, b.reshape(n, -1).T))
             assert worst <= enough(n), name
-            assert found.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
+            assert solution.history[-1] == pytest.approx(worst, rel=0.5, abs=1 / n)
             exact = np.linalg.cond(A.astype(np.complex128), 1)
-            assert exact / 3 <= found.condition() <= 1.2 * exact
-            assert found.norm == pytest.approx(np.abs(A).sum(1).max(), rel=1e-4)
+            assert exact / 3 <= solution.condition() <= 1.2 * exact
+            assert solution.norm == pytest.approx(np.abs(A).sum(1).max(), rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -48,11 +48,13 @@ def test_the_factor_is_that_of_lapack(dtype: Any) -> None:
     """Both factors have backward errors of at most (n + 1)·u·||A||, which the condition number of 100 magnifies."""
     n, b = 61, np.ones(61, dtype)
     A = definite(n, dtype)
-    found = solved(one_triangle(A, lower=False), b)
-    assert found is not None
-    C, expected = np.tril(found.C()), scipy.linalg.cholesky(np.conj(A), lower=True)
+    solution = solved(one_triangle(A, lower=False), b)
+    assert solution is not None
+    C, expected = np.tril(solution.C()), scipy.linalg.cholesky(np.conj(A), lower=True)
     assert np.abs(C - expected).max() <= 200 * n * np.finfo(dtype).eps * np.abs(expected).max()
-    assert found.growth() == pytest.approx(np.abs(expected.diagonal()).max() ** 2 / A.diagonal().real.max(), rel=1e-4)
+    assert solution.growth() == pytest.approx(
+        np.abs(expected.diagonal()).max() ** 2 / A.diagonal().real.max(), rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -60,11 +62,13 @@ def test_bounds_and_condition_are_those_of_lapack(dtype: Any) -> None:
     A, b = definite(50, dtype, condition=1e4), random(50, dtype, 3)
     for lower, order in product((True, False), "CF"):
         triangle = Triangle(np.array(A, order=order), lower, True)  # type: ignore[call-overload]
-        one, other = solve_by_small_cholesky(triangle, b), solve_by_cholesky(triangle, b)
-        assert one is not None
+        small, other = solve_by_small_cholesky(triangle, b), solve_by_cholesky(triangle, b)
+        assert small is not None
         assert other is not None
-        assert one.condition() == pytest.approx(other.condition(), rel=0.1)
-        assert one.error_bound(triangle, b).normwise == pytest.approx(other.error_bound(triangle, b).normwise, rel=1.0)
+        assert small.condition() == pytest.approx(other.condition(), rel=0.1)
+        assert small.error_bound(triangle, b).normwise == pytest.approx(
+            other.error_bound(triangle, b).normwise, rel=1.0
+        )
 
 
 def test_imaginary_parts_of_a_diagonal_are_not_read() -> None:
@@ -73,10 +77,10 @@ def test_imaginary_parts_of_a_diagonal_are_not_read() -> None:
     given = A.copy()
     given.imag[np.arange(40), np.arange(40)] = np.nan
     for lower in (True, False):
-        found = solved(given, b, lower=lower)
-        assert found is not None
-        assert found.enough
-        assert eta(A, found.X, b) <= enough(40)
+        solution = solved(given, b, lower=lower)
+        assert solution is not None
+        assert solution.enough
+        assert eta(A, solution.X, b) <= enough(40)
 
 
 @pytest.mark.parametrize("minor", [1, 8, 9, 40])
@@ -108,10 +112,10 @@ def test_a_right_hand_side_at_the_limits_of_the_range_is_not_judged(value: float
 
 
 def test_a_zero_right_hand_side_has_the_solution_zero() -> None:
-    found = solved(definite(40), np.zeros((40, 2)))
-    assert found is not None
-    assert found.enough
-    assert not found.X.any()
+    solution = solved(definite(40), np.zeros((40, 2)))
+    assert solution is not None
+    assert solution.enough
+    assert not solution.X.any()
 
 
 def test_an_inaccurate_solution_is_corrected() -> None:

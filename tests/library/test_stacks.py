@@ -43,13 +43,13 @@ def test_stacks_have_the_shapes_of_numpy_and_the_accuracy_of_a_stable_solver(dty
             assert x.shape == (M @ b).shape
             assert x.dtype == dtype
             side = b[:, None] if b.ndim == 1 else b
-            found = eta(M, x[..., None] if b.ndim == 1 else x, side)
+            error = eta(M, x[..., None] if b.ndim == 1 else x, side)
             assert info.solved
             assert info.n == of_A[-1]
             assert info.systems == x.size // (side.shape[-1] * of_A[-1])
-            assert found <= 1.0
-            if side.shape[-1] <= 8 and not info.one_by_one:
-                assert found == pytest.approx(info.backward_error, rel=0.5, abs=0.05)
+            assert error <= 1.0
+            if side.shape[-1] <= 8 and not info.individual:
+                assert error == pytest.approx(info.backward_error, rel=0.5, abs=0.05)
 
 
 def test_those_that_numpy_does_not_solve_are_looked_at_one_by_one() -> None:
@@ -66,10 +66,10 @@ def test_those_that_numpy_does_not_solve_are_looked_at_one_by_one() -> None:
     assert info.solved
     assert info.ill_conditioned
     assert info.scaled
-    assert {(1,), (3,)} <= set(info.one_by_one)
-    assert not {(0,), (2,)} & set(info.one_by_one)
-    assert info.one_by_one[1,].scaled
-    assert info.one_by_one[3,].ill_conditioned
+    assert {(1,), (3,)} <= set(info.individual)
+    assert not {(0,), (2,)} & set(info.individual)
+    assert info.individual[1,].scaled
+    assert info.individual[3,].ill_conditioned
     assert np.abs(x[[0, 1, 2, 4]] - 1.0).max() < 1e-6
     assert "some x may have no correct digit" in str(info)
     assert "5 systems" in str(info)
@@ -84,10 +84,10 @@ def test_a_singular_one_is_named_and_nothing_is_returned() -> None:
 def test_another_precision_is_used_for_each_system() -> None:
     A, b = numbers((3, 70, 70), "float64") + 20.0 * np.eye(70), numbers((3, 70, 1), "float64")
     x, info = mx.solve(A, b, precision="bf16")
-    assert {one.precision for one in info.one_by_one.values()} == {"bf16"}
-    assert len(info.one_by_one) == 3
+    assert {one.precision for one in info.individual.values()} == {"bf16"}
+    assert len(info.individual) == 3
     assert (info.precision, info.fallback) == ("bf16", False)
-    assert info.emulated == info.one_by_one[0,].emulated
+    assert info.emulated == info.individual[0,].emulated
     assert eta(A, x, b) <= 1.0
 
 
@@ -95,7 +95,7 @@ def test_a_fallback_in_one_system_is_reported() -> None:
     A = numbers((3, 5, 5), "float64")
     A[1, 0] = A[1, 1] + 1e-10 * A[1, 0]
     _, info = mx.solve(A, np.ones(5), precision="fp32")
-    assert [one.precision for one in info.one_by_one.values()] == ["fp32", "fp64", "fp32"]
+    assert [one.precision for one in info.individual.values()] == ["fp32", "fp64", "fp32"]
     assert (info.precision, info.fallback) == ("fp32", True)
 
 

@@ -421,7 +421,7 @@ def test_stacks_are_solved_from_one_triangle() -> None:
             np.testing.assert_allclose((of if form == "N" else np.swapaxes(of, -1, -2)) @ x, b, atol=1e-11)
             assert (info.systems, info.solved) == (4, True)
             assert info.factorization == ("Cholesky" if name == "pos" else "LDL^T")
-            assert len(info.one_by_one or {}) == 4
+            assert len(info.individual or {}) == 4
     with pytest.raises(mx.NotPositiveDefiniteError, match=r"in the stack, A\[1\]: A is not positive definite"):
         mx.solve(np.stack([np.eye(3), -np.eye(3)]), np.ones((2, 3, 1)), assume_a="pos")
 

@@ -54,16 +54,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
 def test_norms_of_tensors_are_those_of_arrays() -> None:
     for dtype in DTYPES:
         A = random((37, 23), dtype)
-        for mine, same in (
+        for A_tensor, same in (
             (A, array(A)),
             (A.T, array(A).T),
             (A[3::2, 1::3], array(A)[3::2, 1::3]),
             (A[:, 2], array(A)[:, 2]),
         ):
-            assert mx.norms(mine) == mx.norms(same)
+            assert mx.norms(A_tensor) == mx.norms(same)
             for kind in KINDS:
-                assert mx.norm(mine, kind) == mx.norm(same, kind)
-                assert mx.norm(mine, kind, deterministic=True) == mx.norm(same, kind, deterministic=True)
+                assert mx.norm(A_tensor, kind) == mx.norm(same, kind)
+                assert mx.norm(A_tensor, kind, deterministic=True) == mx.norm(same, kind, deterministic=True)
 
 
 def test_norms_of_columns_of_a_tensor_are_a_tensor() -> None:
@@ -71,10 +71,10 @@ def test_norms_of_columns_of_a_tensor_are_a_tensor() -> None:
         A = random((37, 23), dtype)
         for kind in KINDS:
             for function in (mx.column_norms, mx.row_norms):
-                found = function(A, kind)
-                assert isinstance(found, torch.Tensor)
-                assert found.dtype == torch.float64
-                np.testing.assert_array_equal(found, function(array(A), kind))
+                norms = function(A, kind)
+                assert isinstance(norms, torch.Tensor)
+                assert norms.dtype == torch.float64
+                np.testing.assert_array_equal(norms, function(array(A), kind))
                 assert isinstance(function(array(A), kind), np.ndarray)
 
 
@@ -140,10 +140,10 @@ def test_a_band_may_be_a_tensor() -> None:
     AB = random((kl + ku + 1, n), torch.complex64)
     forms = (AB, AB.T.contiguous().T, torch.cat([AB, AB])[:4], random((6, n), torch.complex64))
     for m, stored in product((3, 7, 8, 9, 12), forms):
-        mine, same = from_band(stored, kl, ku, m), from_band(array(stored), kl, ku, m)
-        assert mine.shape == same.shape == (m, n)
-        assert mx.norms(mine) == pytest.approx(mx.norms(same), rel=20 * U)
-        np.testing.assert_array_equal(mx.column_norms(mine), mx.column_norms(same))
+        band, same = from_band(stored, kl, ku, m), from_band(array(stored), kl, ku, m)
+        assert band.shape == same.shape == (m, n)
+        assert mx.norms(band) == pytest.approx(mx.norms(same), rel=20 * U)
+        np.testing.assert_array_equal(mx.column_norms(band), mx.column_norms(same))
 
 
 # --- devices ----------------------------------------------------------------------------------------------------
@@ -173,10 +173,10 @@ def test_arrays_are_copied_to_the_device_that_is_named() -> None:
         for B in (read_only, backwards):
             assert mx.norms(B, device="cuda") == pytest.approx(mx.norms(B), rel=(37 * 23 + 9) * U)
             for kind in KINDS:
-                found = mx.column_norms(B, kind, device="cuda")
-                assert isinstance(found, np.ndarray)
+                norms = mx.column_norms(B, kind, device="cuda")
+                assert isinstance(norms, np.ndarray)
                 # The same bits, but for the modulus of which host and device may round the largest differently.
-                np.testing.assert_allclose(found, mx.column_norms(B, kind), rtol=4 * U if dtype.is_complex else 0)
+                np.testing.assert_allclose(norms, mx.column_norms(B, kind), rtol=4 * U if dtype.is_complex else 0)
         assert isinstance(mx.row_norms(A, device="cuda"), torch.Tensor)
         assert mx.norm(from_tiles([[array(A)]]), "one", device="cuda") == pytest.approx(mx.norm(A, "one"), rel=46 * U)
 
@@ -187,16 +187,16 @@ def test_solvers_take_the_device_s_vectors(name: str) -> None:
     A, kernels = random((29, 29), torch.complex128), TorchNorms(Device(torch.device("cpu"), triton=False, poison=True))
     options = {"diag": "unit"} if name == "triangular" else {}
     S = structure(name, 29, 29, **options)
-    asked: dict[str, Any] = {"structure": name, **options}
-    expected = mx.norms(array(A), **asked)
+    settings: dict[str, Any] = {"structure": name, **options}
+    expected = mx.norms(array(A), **settings)
     found = four_stages.norms(whole(A), S, KINDS, kernels)
     assert found == pytest.approx(expected._asdict(), rel=(29 + 9) * U)
-    exact = {kind: mx.norm(array(A), kind, deterministic=True, **asked) for kind in KINDS}
+    exact = {kind: mx.norm(array(A), kind, deterministic=True, **settings) for kind in KINDS}
     assert reproducible_norms(whole(A), S, KINDS, kernels) == pytest.approx(exact, rel=8 * U)
     for kind in KINDS:
         for by, function in (("rows", mx.row_norms), ("columns", mx.column_norms)):
             mine = vector_norms(whole(A), S, kind, by, kernels)
-            np.testing.assert_allclose(mine, function(array(A), kind, **asked), rtol=8 * U)
+            np.testing.assert_allclose(mine, function(array(A), kind, **settings), rtol=8 * U)
 
 
 def test_tiles_that_lie_on_several_devices_are_each_computed_with_there(monkeypatch: pytest.MonkeyPatch) -> None:

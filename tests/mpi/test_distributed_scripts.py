@@ -28,10 +28,10 @@ def on_rank(name: str, folder: str) -> None:
     """Run a script, and keep what this rank prints."""
     from mpi4py import MPI
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.chdir(folder):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.chdir(folder):
         exec(compile(script(name), name, "exec"), {"__name__": "__main__"})
-    (Path(folder) / str(MPI.COMM_WORLD.rank)).write_text(said.getvalue())
+    (Path(folder) / str(MPI.COMM_WORLD.rank)).write_text(output.getvalue())
 
 
 def test_rows_of_a_plate_are_solved(standing: dict[int, StandingRanks], tmp_path: Path) -> None:

@@ -85,18 +85,18 @@ def test_real_ranks_take_the_steps_of_virtual_ones(
     ranks, name = problem
     ended = {2: on_two, 4: on_four}[ranks][name]
     ended.check(0)
-    found = Result.from_dict(ended.body)
-    check_result(found)
-    assert (found.launch["ranks"], found.problem["ranks"]) == (ranks, ranks)
-    monkeypatch.setattr(limits, "MOST_S", 0.0)
+    result = Result.from_dict(ended.body)
+    check_result(result)
+    assert (result.launch["ranks"], result.problem["ranks"]) == (ranks, ranks)
+    monkeypatch.setattr(limits, "MAX_S", 0.0)
     settings = {"nx": 16, "mode": "official", "iterations": 1, "warmup": "none", **PROBLEMS[problem][1]}
     wanted = measured(ranks, **settings)
     for name in ("nx", "ny", "nz", "npx", "npy", "npz", "rows", "nnz"):
-        assert found.problem[name] == wanted.problem[name]
-    assert found.validation["double_iterations"] == wanted.validation["double_iterations"]
-    agree(found.validation["history"]["double"], wanted.validation["history"]["double"])
+        assert result.problem[name] == wanted.problem[name]
+    assert result.validation["double_iterations"] == wanted.validation["double_iterations"]
+    agree(result.validation["history"]["double"], wanted.validation["history"]["double"])
     # A sum over the ranks may be taken in another order, and what fp32 leaves is rounding: a step more or less.
-    assert abs(found.validation["mixed_iterations"] - wanted.validation["mixed_iterations"]) <= 1
+    assert abs(result.validation["mixed_iterations"] - wanted.validation["mixed_iterations"]) <= 1
 
 
 def test_a_validation_that_fails_is_exit_code_3_from_all_ranks(on_two: dict[str, Ended]) -> None:

@@ -88,11 +88,11 @@ def test_every_grid_solves_the_system_of_one_process(
         assert body["software"]["mpi_library"], "the library that carried the messages"
         assert body["result"]["panel_solves"]["share"] == 1.0
         assert abs(body["validation"]["iterations"] - alone["iterations"]) <= 1
-        found, same = body["validation"]["norms"], alone["norms"]
-        assert found["A_inf"] == pytest.approx(same["A_inf"], rel=197 * 2.0**-53)  # the order of 197 additions
-        assert found["b_inf"] == same["b_inf"]
+        norms, same = body["validation"]["norms"], alone["norms"]
+        assert norms["A_inf"] == pytest.approx(same["A_inf"], rel=197 * 2.0**-53)  # the order of 197 additions
+        assert norms["b_inf"] == same["b_inf"]
         # Both are within eta·n·u·condition of the solution, and the condition is about a thousand.
-        assert found["x_inf"] == pytest.approx(same["x_inf"], rel=32 * 197 * 2.0**-53 * 5000)
+        assert norms["x_inf"] == pytest.approx(same["x_inf"], rel=32 * 197 * 2.0**-53 * 5000)
 
 
 def test_a_system_that_cannot_converge_is_invalid_with_its_history(on_two: dict[str, Ended]) -> None:

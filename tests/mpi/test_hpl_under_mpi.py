@@ -72,10 +72,10 @@ def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standi
 
 def test_every_grid_solves_a_ragged_system(tmp_path: Path, on_two: dict[str, Ended], on_four: dict[str, Ended]) -> None:
     same = commands_here({"alone": SYSTEM}, tmp_path)["alone"].body["validation"]["norms"]
-    for ranks, found in ((2, on_two), (4, on_four)):
+    for ranks, results in ((2, on_two), (4, on_four)):
         for grid in GRIDS[ranks]:
-            found[grid].check(0)
-            body = found[grid].body
+            results[grid].check(0)
+            body = results[grid].body
             assert (body["status"], body["launch"]["ranks"]) == ("valid", ranks), grid
             norms = body["validation"]["norms"]
             by_phase = phase_changes(body, body)
@@ -211,12 +211,12 @@ HPL.out      output file name (if any)
 def test_hpls_own_file_passes_on_ranks_that_share_cores(on_four: dict[str, Ended]) -> None:
     """With one of its four orders, of its four sizes of blocks, the last of which is ragged, and of its RFACTs."""
     on_four["all"].check(0)
-    said = on_four["all"].stdout
+    output = on_four["all"].stdout
     # 3 grids × 3 PFACT × 2 NBMIN
-    assert "Finished     18 tests with the following results:" in said
-    assert "             18 tests completed and passed residual checks," in said
-    assert said.count("WR00") == 18
-    assert said.rstrip().endswith("=" * 80)
+    assert "Finished     18 tests with the following results:" in output
+    assert "             18 tests completed and passed residual checks," in output
+    assert output.count("WR00") == 18
+    assert output.rstrip().endswith("=" * 80)
 
 
 def test_a_grid_of_hpl_dat_may_leave_ranks_idle(on_four: dict[str, Ended]) -> None:

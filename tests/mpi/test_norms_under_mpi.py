@@ -65,16 +65,16 @@ def check_ends_of_the_range(comm: Any) -> None:
         return mx.from_tiles({(rank, 0): np.full((1, 1), value)}, [1] * size, [1], comm=comm)
 
     for deterministic in (False, True):
-        asked: dict[str, Any] = {"deterministic": deterministic, "threads": 1}
-        large = mx.norm(stacked(3e300 if rank == 0 else 4e300 if rank == 1 else 1e-300), "fro", **asked)
+        options: dict[str, Any] = {"deterministic": deterministic, "threads": 1}
+        large = mx.norm(stacked(3e300 if rank == 0 else 4e300 if rank == 1 else 1e-300), "fro", **options)
         assert large == pytest.approx(5e300, rel=8 * U)  # square, sum and root of a few numbers
-        small = mx.norm(stacked(1e-300), "fro", **asked)
+        small = mx.norm(stacked(1e-300), "fro", **options)
         assert small == pytest.approx(math.sqrt(size) * 1e-300, rel=8 * U)
         for culprit in range(size):
             odd = stacked(np.nan if rank == culprit else -np.inf if rank == (culprit + 1) % size else 1.0)
-            assert all(map(math.isnan, mx.norms(odd, **asked)))
+            assert all(map(math.isnan, mx.norms(odd, **options)))
             odd = stacked(np.inf if rank == culprit else 1.0)
-            assert all(map(math.isinf, mx.norms(odd, **asked)))
+            assert all(map(math.isinf, mx.norms(odd, **options)))
     for m, n in ((0, 0), (0, 3), (3, 0)):
         norms, same, by_row, by_column = all_norms(mx.from_tiles({}, [m], [n], comm=comm))
         assert norms == same == (0.0, 0.0, 0.0, 0.0)
@@ -139,7 +139,7 @@ def test_matrices_do_not_use_up_mpis_communicators(standing: dict[int, StandingR
 
 
 def test_the_benchmark_measures_the_norms_of_one_process(tmp_path: Path, standing: dict[int, StandingRanks]) -> None:
-    asked = [
+    command = [
         "run",
         "norms",
         "-N",
@@ -153,12 +153,12 @@ def test_the_benchmark_measures_the_norms_of_one_process(tmp_path: Path, standin
         "--kind",
         "all",
     ]
-    asked += ["--threads", "1", "--warmup", "none", "--json", "-", "--quiet"]
-    one = commands_here({"one": asked}, tmp_path)["one"]
-    two = standing[2].run({"two": [*asked, "--layout", "tiles"]}, tmp_path)["two"]
-    for ended in (one, two):
+    command += ["--threads", "1", "--warmup", "none", "--json", "-", "--quiet"]
+    single = commands_here({"one": command}, tmp_path)["one"]
+    two = standing[2].run({"two": [*command, "--layout", "tiles"]}, tmp_path)["two"]
+    for ended in (single, two):
         ended.check(0)
-    for a, b in zip(one.body["results"], two.body["results"], strict=True):
+    for a, b in zip(single.body["results"], two.body["results"], strict=True):
         assert a["status"] == b["status"] == "valid"
         assert (b["problem"]["P"], b["problem"]["Q"]) == (1, 2)
         assert set(b["result"]["values"]) == set(KINDS)
@@ -171,14 +171,14 @@ def test_the_options_of_the_benchmark_work_under_mpi(
     tmp_path: Path, standing: dict[int, StandingRanks], size: int
 ) -> None:
     """Columns, rows, transposes, tiles of several sizes, and NaN and infinity; a prime size."""
-    asked = ["run", "norms", "-N", "61", "-m", "53", "--layout", "tiles", "--tiles", "8+3+1,100", "--kind", "one,fro"]
-    asked += ["--scope", "matrix,columns,rows", "--trans", "n,t", "--extended", "--threads", "1", "--warmup", "none"]
-    asked += ["--json", "-", "--quiet"]
-    one = commands_here({"one": asked}, tmp_path)["one"]
-    many = standing[size].run({"many": asked}, tmp_path)["many"]
-    for ended in (one, many):
+    command = ["run", "norms", "-N", "61", "-m", "53", "--layout", "tiles", "--tiles", "8+3+1,100", "--kind", "one,fro"]
+    command += ["--scope", "matrix,columns,rows", "--trans", "n,t", "--extended", "--threads", "1", "--warmup", "none"]
+    command += ["--json", "-", "--quiet"]
+    single = commands_here({"one": command}, tmp_path)["one"]
+    many = standing[size].run({"many": command}, tmp_path)["many"]
+    for ended in (single, many):
         ended.check(0)
-    for a, b in zip(one.body["results"], many.body["results"], strict=True):
+    for a, b in zip(single.body["results"], many.body["results"], strict=True):
         assert a["status"] == b["status"] == "valid"
         assert b["problem"]["P"] * b["problem"]["Q"] == size
         assert all(check["passed"] for check in b["validation"]["extended"])

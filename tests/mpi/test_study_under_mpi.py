@@ -25,11 +25,11 @@ def test_ranks_find_the_cases_of_one_process(ranks: int, tmp_path: Path, standin
     alone, together = commands_here(STUDIES, here), standing[ranks].run(STUDIES, there)
     for name in STUDIES:
         together[name].check(0)
-        mine: dict[str, Any] = together[name].body
+        study_of_ranks: dict[str, Any] = together[name].body
         other: dict[str, Any] = alone[name].body
-        assert (mine["ranks"], other["ranks"]) == (ranks, 1)
-        for study in set(STUDIES[name]) & set(mine):
-            for case, single in zip(mine[study]["cases"], other[study]["cases"], strict=True):
+        assert (study_of_ranks["ranks"], other["ranks"]) == (ranks, 1)
+        for study in set(STUDIES[name]) & set(study_of_ranks):
+            for case, single in zip(study_of_ranks[study]["cases"], other[study]["cases"], strict=True):
                 for key in ("generator", "pivoting", "steps", "iterations"):
                     assert case.get(key) == single.get(key)
                 for key in {"largest", "growth"} & set(case):  # sums in another order, in fp64 or in fp32

@@ -42,13 +42,13 @@ def device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails() -> None
     comm: Any = world()
     for fault, word, used, says in DEVICES:
         os.environ["MXPEAK_GPU_AWARE_MPI"] = word
-        with redirect_stderr(io.StringIO()) as said:
+        with redirect_stderr(io.StringIO()) as output:
             checked = check_device_messages(comm, Device(fault if comm.rank == 1 else ""), patience_s=1.0)
-        case = f"{fault!r} {word}: {checked.transport.name}, {said.getvalue()}"
+        case = f"{fault!r} {word}: {checked.transport.name}, {output.getvalue()}"
         assert checked.transport.name == used, case
-        notes = said.getvalue().count("note: messages are staged through made-up host memory")
+        notes = output.getvalue().count("note: messages are staged through made-up host memory")
         assert notes == (1 if says and comm.rank == 0 else 0), case
-        assert says in said.getvalue() or comm.rank > 0, case
+        assert says in output.getvalue() or comm.rank > 0, case
 
 
 def mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:

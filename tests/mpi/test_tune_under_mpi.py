@@ -18,7 +18,7 @@ pytestmark = needs_mpi
 
 def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
     wanted = probes(2, [], on_gpu=False, scale=32)
-    others = [one for one in wanted if one["name"] not in ("pingpong", "bcast", "read", "pair", "turn")]
+    others = [record for record in wanted if record["name"] not in ("pingpong", "bcast", "read", "pair", "turn")]
     trial = {
         "do": "trial",
         "benchmark": "hpl",
@@ -39,14 +39,14 @@ def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) 
     (tmp_path / "job.json").write_text(json.dumps(asdict(job)))
     ended = standing[2].run({"job": ["tune", "--job", str(tmp_path / "job.json")]}, tmp_path)["job"]
     assert ended.codes == [0, 0], ended.stderr
-    found, bad = read_journal((tmp_path / "journal.jsonl").read_text())
+    journal, bad = read_journal((tmp_path / "journal.jsonl").read_text())
     assert bad == 0
-    measured = [one for one in found if one["kind"] == "kernel"]
-    assert {one["name"] for one in measured} >= {"pingpong", "bcast", "read", "pair", "turn"}
-    assert len([one for one in measured if one["name"] == "pingpong"]) == len(
-        [one for one in wanted if one["name"] == "pingpong"]
+    measured = [record for record in journal if record["kind"] == "kernel"]
+    assert {record["name"] for record in measured} >= {"pingpong", "bcast", "read", "pair", "turn"}
+    assert len([record for record in measured if record["name"] == "pingpong"]) == len(
+        [record for record in wanted if record["name"] == "pingpong"]
     )
-    (run,) = [one for one in found if one["kind"] == "trial"]
+    (run,) = [record for record in journal if record["kind"] == "trial"]
     assert run["passed"]
     assert run["rate_flops"] > 0
     assert ended.stderr.count("tune 2x1 hpl search") == 1, "one rank speaks"

@@ -53,7 +53,7 @@ def message_by_message(
     at = {root: ready}
     start = ready
     for stage in stages(name, line.size):
-        left = start
+        departure = start
         for chain in stage:
             order = [root, *((root + r) % line.size for r in chain)]
             for sender, receiver in pairwise(order):
@@ -64,8 +64,8 @@ def message_by_message(
                 begin = max(start if sender == root else at[sender], entry[sender], port[sender] if leaves else 0.0)
                 at[receiver] = begin + latency + size_bytes / rate
                 if sender == root:
-                    left = max(left, at[receiver])
-        start = left
+                    departure = max(departure, at[receiver])
+        start = departure
     return [at[rank] for rank in range(line.size)]
 
 
@@ -80,10 +80,10 @@ def test_a_ring_of_arrays_is_one_message_after_the_other(name: str, size: int, i
         ready, size_bytes = rng.uniform(0, 3, lines), rng.uniform(0, 20, lines)
         entry = rng.uniform(0, 5, (lines, size))
         port = np.zeros((lines, size))
-        found = arrivals(name, line, root, ready, entry, port, size_bytes)
+        times = arrivals(name, line, root, ready, entry, port, size_bytes)
         for k in range(lines):
             expected = message_by_message(name, line, root, ready[k], list(entry[k]), [0.0] * size, size_bytes[k])
-            np.testing.assert_allclose(found[k], expected, rtol=1e-13)
+            np.testing.assert_allclose(times[k], expected, rtol=1e-13)
 
 
 def test_a_port_that_is_busy_delays_what_leaves_the_node_and_only_that() -> None:

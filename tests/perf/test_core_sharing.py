@@ -80,13 +80,13 @@ def on_the_node(
     monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], shown: list[list[str]], body: Callable[[Any], Any]
 ) -> list[Any]:
     """What ranks get that a launcher has bound to these cores, and shows these GPUs."""
-    mine = threading.local()
-    monkeypatch.setattr(placement, "one_core_each", lambda **_: cores[mine.rank])
-    monkeypatch.setattr(placement, "gpu_buses", lambda device: shown[mine.rank])
+    own = threading.local()
+    monkeypatch.setattr(placement, "one_core_each", lambda **_: cores[own.rank])
+    monkeypatch.setattr(placement, "gpu_buses", lambda device: shown[own.rank])
     monkeypatch.setattr(placement, "bind", lambda asked: [])
 
     def rank(comm: Any) -> Any:
-        mine.rank = comm.rank
+        own.rank = comm.rank
         return body(comm)
 
     return run_ranks(len(cores), rank)
@@ -125,11 +125,11 @@ def test_ranks_that_srun_lets_use_the_whole_node_compute_near_their_gpus(
         near = list(range(16 * NUMA[number], 16 * NUMA[number] + 16))
         return placement.bind_to_cores(comm, None, near, number=number)
 
-    found = on_the_node(monkeypatch, WHOLE, [GCDS] * 8, body)
-    assert [(one.device, one.cores[0], one.threads) for one in found] == [
+    placements = on_the_node(monkeypatch, WHOLE, [GCDS] * 8, body)
+    assert [(one.device, one.cores[0], one.threads) for one in placements] == [
         (0, 48, 8), (1, 56, 8), (2, 16, 8), (3, 24, 8), (4, 0, 8), (5, 8, 8), (6, 32, 8), (7, 40, 8),
     ]  # fmt: skip
-    assert not any(one.crowded or one.shared for one in found)
+    assert not any(one.crowded or one.shared for one in placements)
 
 
 def test_ranks_that_share_a_launchers_cores_divide_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,10 +74,10 @@ def test_a_gpu_without_a_counter_leaves_the_energy_of_the_processors(tmp_path: P
     measured = meter([Told(1.0, 4.0)], AmdgpuSensors("0000:c1:00.0", tmp_path))
     measured.begin()
     measured.end(2.0, {"gemm"})
-    found = energy([("a", measured.used)], 1e9)
-    assert found is not None
-    assert (found["processor_joules"], found["gpu_joules"], found["joules"]) == (3.0, None, None)
-    assert found["not_attributable"] == {"joules": None, "phases": ["gemm"], "window_s": 1200.0}
+    total = energy([("a", measured.used)], 1e9)
+    assert total is not None
+    assert (total["processor_joules"], total["gpu_joules"], total["joules"]) == (3.0, None, None)
+    assert total["not_attributable"] == {"joules": None, "phases": ["gemm"], "window_s": 1200.0}
     assert "only the Python package amdsmi of ROCm" in why_unknown(None, AmdgpuSensors("0000:c1:00.0", tmp_path))
 
 
@@ -93,15 +93,17 @@ def test_a_region_that_fails_does_not_count_and_is_looked_at_no_longer() -> None
     assert counter.looks == 3
 
 
-@pytest.mark.parametrize(("lag_s", "seconds", "known"), [(0.1, 1.0, True), (0.1, 0.99, False), (0.002, 0.02, True)])
-def test_a_region_is_long_enough_if_the_lag_is_a_tenth_of_it(lag_s: float, seconds: float, known: bool) -> None:
+@pytest.mark.parametrize(
+    ("lag_s", "seconds", "is_measured"), [(0.1, 1.0, True), (0.1, 0.99, False), (0.002, 0.02, True)]
+)
+def test_a_region_is_long_enough_if_the_lag_is_a_tenth_of_it(lag_s: float, seconds: float, is_measured: bool) -> None:
     """Both ends of a region may be lag_s late, so the error is at most lag_s of the region's power."""
     measured = meter([Told(0.0, 5.0, 5.0, 10.0, lag_s=lag_s)])
     for _ in range(2):
         measured.begin()
         measured.end(seconds, {"gemm"})
-    assert measured.used.processors == (10.0 if known else None)
-    if not known:
+    assert measured.used.processors == (10.0 if is_measured else None)
+    if not is_measured:
         why = measured.used.why_short
         assert why.startswith(f"{NOT_ATTRIBUTABLE}: a timed part takes 0.99 s, but told needs 1 s")
         assert energy([("a", measured.used)], 1e9) is None
@@ -173,7 +175,7 @@ def test_the_counters_are_read_during_a_region_and_long_spans_own_energy() -> No
 
 
 def test_a_long_region_keeps_half_of_its_readings_and_reads_half_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mxpeak.perf.energy.MOST_READINGS", 8)
+    monkeypatch.setattr("mxpeak.perf.energy.MAX_READINGS", 8)
     enough = threading.Event()
 
     class Watched(Grows):
@@ -194,7 +196,7 @@ def test_a_long_region_keeps_half_of_its_readings_and_reads_half_as_often(monkey
 
 def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
     gemm, swap = PhaseEnergy(300.0, 1.0), PhaseEnergy(10.0, 0.5)
-    found = energy(
+    total = energy(
         [
             ("a", EnergyUsed(2.0, 100.0, "gpu 0", 300.0, {"gemm": gemm, "swap": swap}, frozenset({"bcast"}), 0.2)),
             ("a", EnergyUsed(2.0, None, "gpu 0", 300.0, {"gemm": gemm}, frozenset({"swap"}), 0.2)),
@@ -202,7 +204,7 @@ def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
         ],
         4e12,
     )
-    assert found == {
+    assert total == {
         "seconds": 2.5,
         "processor_joules": 250.0,
         "gpu_joules": 750.0,
@@ -213,7 +215,7 @@ def test_hosts_are_summed_and_a_gpu_that_ranks_share_counts_once() -> None:
         "phase_watts": {"swap": 320.0, "gemm": 300.0},
         "not_attributable": {"joules": 90.0, "phases": ["bcast"], "window_s": 0.2},
     }
-    assert list(found["phases"]) == ["swap", "gemm"]
+    assert list(total["phases"]) == ["swap", "gemm"]
 
 
 FIRST, LATER = EnergyUsed(1.0, 5.0, "gpu 0", 7.0), EnergyUsed(1.0, 5.0, "gpu 2", 9.0)
@@ -246,7 +248,7 @@ def test_a_second_die_counts_only_if_a_rank_of_the_host_uses_its_first_die(
 
 
 @pytest.mark.parametrize(
-    ("everybody", "known"),
+    ("parts", "expected"),
     [
         ([("a", EnergyUsed(1.0, 5.0)), ("b", EnergyUsed(1.0))], None),
         ([("a", EnergyUsed(1.0))], None),
@@ -256,23 +258,23 @@ def test_a_second_die_counts_only_if_a_rank_of_the_host_uses_its_first_die(
         ([("a", EnergyUsed(1.0, 5.0))], (5.0, None, 5.0)),
     ],
 )
-def test_a_sum_is_known_where_all_of_its_parts_are(everybody: list[tuple[str, EnergyUsed]], known: Any) -> None:
-    found = energy(everybody, None)
-    if known is None:
-        assert found is None
+def test_a_sum_is_known_where_all_of_its_parts_are(parts: list[tuple[str, EnergyUsed]], expected: Any) -> None:
+    total = energy(parts, None)
+    if expected is None:
+        assert total is None
     else:
-        assert found is not None
-        assert (found["processor_joules"], found["gpu_joules"], found["joules"]) == known
-        assert found["gflops_per_watt"] is None
+        assert total is not None
+        assert (total["processor_joules"], total["gpu_joules"], total["joules"]) == expected
+        assert total["gflops_per_watt"] is None
 
 
 def test_the_reason_for_an_unknown_energy_names_what_is_missing() -> None:
-    known = Told(*range(9))
+    complete = Told(*range(9))
     assert "no RAPL counters" in why_unknown([], None)
-    closed = why_unknown([known, Closed()], None)
+    closed = why_unknown([complete, Closed()], None)
     assert "/sys/energy_uj: Permission denied" in closed
     assert "only root can" in closed
-    assert why_unknown([known], None) == ""
+    assert why_unknown([complete], None) == ""
     assert why_unknown(None, None) == "", "another rank of the host reads them"
     assert why_unknown(None, Closed()).startswith("the GPU reports no energy: energy and power (")
     assert why_unknown([], Closed()).count("; ") == 1

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mxpeak.verbs.tune.successive_halving import FINAL_RUNS, FINALISTS, WinnerCheck, most_runs, next_turn, ranked
+from mxpeak.verbs.tune.successive_halving import FINAL_RUNS, FINALISTS, WinnerCheck, max_runs, next_turn, ranked
 
 NAMES = [f"c{k}" for k in range(12)]
 
 
-def race(names: list[str], rate_of: dict[str, float], most: int = 10_000) -> tuple[list[str], dict[str, list[float]]]:
+def race(names: list[str], rate_of: dict[str, float], limit: int = 10_000) -> tuple[list[str], dict[str, list[float]]]:
     """Run turn after turn until nobody is to run; who is left, and what has run."""
     samples: dict[str, list[float]] = {}
-    for _ in range(most):
+    for _ in range(limit):
         turn = next_turn(names, samples)
         if not turn.batch:
             return turn.alive, samples
@@ -33,7 +33,7 @@ def test_the_fastest_of_invented_rates_wins_and_the_slow_run_once() -> None:
     assert len(alive) <= FINALISTS
     assert len(samples["c0"]) == 1
     assert len(samples["c11"]) == FINAL_RUNS
-    assert sum(map(len, samples.values())) == most_runs(len(NAMES))
+    assert sum(map(len, samples.values())) == max_runs(len(NAMES))
 
 
 @given(st.lists(st.floats(1.0, 1e15), min_size=1, max_size=40))
@@ -41,7 +41,7 @@ def test_any_rates_end_with_the_fastest_in_front(rates: list[float]) -> None:
     names = [f"c{k}" for k in range(len(rates))]
     alive, samples = race(names, dict(zip(names, rates)))
     assert rates[names.index(alive[0])] == max(rates)
-    assert sum(map(len, samples.values())) <= most_runs(len(names))
+    assert sum(map(len, samples.values())) <= max_runs(len(names))
 
 
 def test_repeats_take_turns() -> None:
@@ -60,7 +60,7 @@ def test_who_fails_once_is_out_however_fast() -> None:
 def test_a_race_goes_on_where_it_was_stopped() -> None:
     rates = {name: 10.0 + k for k, name in enumerate(NAMES)}
     _, whole = race(NAMES, rates)
-    for done in range(most_runs(len(NAMES))):
+    for done in range(max_runs(len(NAMES))):
         samples: dict[str, list[float]] = {}
         for _ in range(done):  # as many runs as there was time for
             name = next_turn(NAMES, samples).batch[0]

@@ -49,10 +49,15 @@ def test_every_number_of_a_known_machine_says_where_it_is_from(name: str) -> Non
 
 
 def test_a_file_describes_a_machine_alone_or_on_top_of_a_known_one(tmp_path: Path) -> None:
-    mine = find_machine(written(tmp_path, WHOLE))
-    assert (mine.name, mine.ranks_per_node, mine.network.nics, mine.gemm["fp16"](1024)) == ("mine", 4, 2, 150e12)
-    assert mine.network.host_rate == mine.network.local_rate, "where nothing else is said"
-    assert mine.sources["gemm.fp64"] == "measured"
+    machine = find_machine(written(tmp_path, WHOLE))
+    assert (machine.name, machine.ranks_per_node, machine.network.nics, machine.gemm["fp16"](1024)) == (
+        "mine",
+        4,
+        2,
+        150e12,
+    )
+    assert machine.network.host_rate == machine.network.local_rate, "where nothing else is said"
+    assert machine.sources["gemm.fp64"] == "measured"
     based = find_machine(written(tmp_path, '[mine]\nbased_on = "frontier"\n[mine.network]\nnics = 8\n'))
     frontier = find_machine("frontier")
     assert (based.network.nics, based.title) == (8, "mine"), "not Frontier's"
@@ -76,24 +81,24 @@ def test_a_gcd_has_64_gib_and_a_v100_16_of_which_the_system_keeps_some() -> None
 
 def test_products_have_a_rate_by_inner_size_and_by_the_side_of_what_they_update(tmp_path: Path) -> None:
     shares = "[mine.gemm_share]\nfp16 = [[1000, 0.5], [4000, 0.8]]\n"
-    mine = find_machine(written(tmp_path, WHOLE + shares))
-    assert [mine.gemm_rate("fp16", 2048, side) for side in (10, 2000, 8000)] == pytest.approx([1e14, 1.3e14, 1.6e14])
-    assert mine.gemm_rate("fp64", 512, 10) == 20e12, "of which no share is known"
-    assert mine.varied(0.5, 1.0).gemm_rate("fp16", 2048, 10) == 0.5e14
+    machine = find_machine(written(tmp_path, WHOLE + shares))
+    assert [machine.gemm_rate("fp16", 2048, side) for side in (10, 2000, 8000)] == pytest.approx([1e14, 1.3e14, 1.6e14])
+    assert machine.gemm_rate("fp64", 512, 10) == 20e12, "of which no share is known"
+    assert machine.varied(0.5, 1.0).gemm_rate("fp16", 2048, 10) == 0.5e14
 
 
 def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -> None:
     frontier = find_machine("frontier")
     assert set(frontier.gemm_share) == {"fp16"}
-    mine = '[mine]\nbased_on = "frontier"\n[mine.gemm]\n'
-    assert find_machine(written(tmp_path, mine + "fp16 = [[512, 90e12]]\n")).gemm_share == {}
-    assert find_machine(written(tmp_path, mine + "fp64 = [[512, 9e12]]\n")).gemm_share == frontier.gemm_share
-    both = mine + "fp16 = [[512, 90e12]]\n[mine.gemm_share]\nfp16 = [[512, 0.5]]\n"
+    text = '[mine]\nbased_on = "frontier"\n[mine.gemm]\n'
+    assert find_machine(written(tmp_path, text + "fp16 = [[512, 90e12]]\n")).gemm_share == {}
+    assert find_machine(written(tmp_path, text + "fp64 = [[512, 9e12]]\n")).gemm_share == frontier.gemm_share
+    both = text + "fp16 = [[512, 90e12]]\n[mine.gemm_share]\nfp16 = [[512, 0.5]]\n"
     assert find_machine(written(tmp_path, both)).gemm_share["fp16"](1) == 0.5
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("cores = 8\n", ""), r"\[mine\] 1 missing key: add cores; docs/reference"),
         (("cores = 8", "cores = 2"), "2 is less than ranks_per_node = 4"),
@@ -113,9 +118,9 @@ def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -
         (("cores = 8", "cores ="), "is not valid TOML"),
     ],
 )
-def test_what_makes_no_sense_is_told_with_its_place(tmp_path: Path, change: tuple[str, str], told: str) -> None:
+def test_what_makes_no_sense_is_told_with_its_place(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     assert change[0] in WHOLE
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         find_machine(written(tmp_path, WHOLE.replace(*change)))
 
 
@@ -165,15 +170,15 @@ def test_inherited_values_are_marked_and_widen_the_interval(tmp_path: Path) -> N
     def based(own: str) -> Machine:
         return find_machine(written(tmp_path, f'[mine]\nbased_on = "frontier"\n{own}'))
 
-    mine = based("cores = 56\n[mine.gemm]\nfp64 = 20e12\n")
-    assert mine.base == "frontier"
-    assert {"memory_bytes", "gemm.fp16", "network.nics", "panel.sync_s"} <= set(mine.inherited)
-    assert not {"cores", "gemm.fp64"} & set(mine.inherited)
-    assert mine.sources["network.nics"] == f"inherited from frontier: {base.sources['network.nics']}"
-    assert mine.spread == pytest.approx((base.spread[0] + INHERITED_SPREAD, base.spread[1] + INHERITED_SPREAD))
+    machine = based("cores = 56\n[mine.gemm]\nfp64 = 20e12\n")
+    assert machine.base == "frontier"
+    assert {"memory_bytes", "gemm.fp16", "network.nics", "panel.sync_s"} <= set(machine.inherited)
+    assert not {"cores", "gemm.fp64"} & set(machine.inherited)
+    assert machine.sources["network.nics"] == f"inherited from frontier: {base.sources['network.nics']}"
+    assert machine.spread == pytest.approx((base.spread[0] + INHERITED_SPREAD, base.spread[1] + INHERITED_SPREAD))
     assert based("spread_compute = 0.1\n").spread == pytest.approx((0.1, base.spread[1] + INHERITED_SPREAD))
     run = LuRun(n=40960, nb=512, P=2, Q=4, split=0.5)
-    narrow, wide = (predict(lambda varied: simulate_lu("hpl", run, varied), each) for each in (base, mine))
+    narrow, wide = (predict(lambda varied: simulate_lu("hpl", run, varied), each) for each in (base, machine))
     assert wide.low / wide.forecast.rate_flops < narrow.low / narrow.forecast.rate_flops
     assert wide.high / wide.forecast.rate_flops > narrow.high / narrow.forecast.rate_flops
     assert not base.inherited

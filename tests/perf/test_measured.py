@@ -29,27 +29,31 @@ def fact_rate(nb: float) -> float:
 def records(ranks: int = 2) -> list[dict[str, Any]]:
     """A machine of which all is known, as it would be measured."""
     rates = {"read": 20e9, "cast": 15e9, "generate": 1e9, "solve": 2e9, "copy": 5e9, "sweep": 16e9}
-    found: list[dict[str, Any]] = [{"name": name, "rate": rate} for name, rate in rates.items()]
-    found.append({"name": "rows", "bytes": 8e6, "seconds": 5 * 8e6 / 20e9})
+    entries: list[dict[str, Any]] = [{"name": name, "rate": rate} for name, rate in rates.items()]
+    entries.append({"name": "rows", "bytes": 8e6, "seconds": 5 * 8e6 / 20e9})
     for k in NBS:
         for name in ("fp64", "bf16"):
-            found.append({"name": "gemm", "precision": name, "m": 2048, "n": 2048, "k": k, "rate": gemm_rate(2048, k)})
-        found += [{"name": "trsm", "precision": name, "m": 2048, "k": k, "rate": 3e8 * k} for name in ("fp64", "fp32")]
-        found.append({"name": "factor", "precision": "fp32", "k": k, "rate": 1e8 * k})
+            entries.append(
+                {"name": "gemm", "precision": name, "m": 2048, "n": 2048, "k": k, "rate": gemm_rate(2048, k)}
+            )
+        entries += [
+            {"name": "trsm", "precision": name, "m": 2048, "k": k, "rate": 3e8 * k} for name in ("fp64", "fp32")
+        ]
+        entries.append({"name": "factor", "precision": "fp32", "k": k, "rate": 1e8 * k})
         for m in (4096, 4 * k):
             seconds = panel_flops(m, k) / fact_rate(k) + k * SYNC
-            found.append({"name": "fact", "precision": "fp64", "m": m, "k": k, "seconds": seconds})
+            entries.append({"name": "fact", "precision": "fp64", "m": m, "k": k, "seconds": seconds})
     for m in (256, 512):
-        found.append({"name": "gemm", "precision": "fp64", "m": m, "n": m, "k": 256, "rate": gemm_rate(m, 256)})
+        entries.append({"name": "gemm", "precision": "fp64", "m": m, "n": m, "k": 256, "rate": gemm_rate(m, 256)})
     if ranks > 1:
-        found += [{"name": "pingpong", "bytes": size, "seconds": 2e-6 + size / 8e9} for size in (8, 2**20, 2**23)]
-        found.append({"name": "pair", "k": 256, "seconds": EXCHANGE})
-        found += [{"name": "turn", "k": 512, "seconds": seconds} for seconds in (2 * TURN, TURN)]
-        found += [
+        entries += [{"name": "pingpong", "bytes": size, "seconds": 2e-6 + size / 8e9} for size in (8, 2**20, 2**23)]
+        entries.append({"name": "pair", "k": 256, "seconds": EXCHANGE})
+        entries += [{"name": "turn", "k": 512, "seconds": seconds} for seconds in (2 * TURN, TURN)]
+        entries += [
             {"name": "bcast", "bcast": name, "bytes": 2**23, "seconds": t * 2**23 / 8e9}
             for name, t in (("lib", 1.5), ("ilib", 3.0), ("1ring", 1.0))
         ]
-    return found
+    return entries
 
 
 def layout(ranks: int = 2) -> Layout:
@@ -61,20 +65,20 @@ def machine(ranks: int = 2) -> Machine:
 
 
 def test_what_was_measured_is_what_the_machine_has() -> None:
-    found = machine()
-    assert found.edge == pytest.approx(EDGE, rel=1e-6)
+    measured = machine()
+    assert measured.edge == pytest.approx(EDGE, rel=1e-6)
     for k in NBS:
-        assert found.gemm["fp64"](k) == pytest.approx(90e9 + 0.02e9 * k, rel=1e-6)
-        assert found.fact["fp64"](k) == pytest.approx(fact_rate(k), rel=1e-6)
-    assert found.sync_s == pytest.approx(SYNC, rel=1e-6)
-    assert found.exchange_s == pytest.approx(EXCHANGE - (2e-6 + 2 * 8 * 256 / 8e9), rel=1e-3)
-    assert found.turn_s == TURN
-    assert found.row_passes == pytest.approx(5.0)
-    assert found.memory_share == pytest.approx(0.8)
-    assert (found.refine_steps, found.extra_passes) == (6, 2)
-    assert found.network.local_rate == pytest.approx(8e9, rel=1e-3)
-    assert found.network.latency_s == pytest.approx(2e-6, rel=1e-3)
-    assert (found.network.lib_passes, found.network.ilib_passes) == (
+        assert measured.gemm["fp64"](k) == pytest.approx(90e9 + 0.02e9 * k, rel=1e-6)
+        assert measured.fact["fp64"](k) == pytest.approx(fact_rate(k), rel=1e-6)
+    assert measured.sync_s == pytest.approx(SYNC, rel=1e-6)
+    assert measured.exchange_s == pytest.approx(EXCHANGE - (2e-6 + 2 * 8 * 256 / 8e9), rel=1e-3)
+    assert measured.turn_s == TURN
+    assert measured.row_passes == pytest.approx(5.0)
+    assert measured.memory_share == pytest.approx(0.8)
+    assert (measured.refine_steps, measured.extra_passes) == (6, 2)
+    assert measured.network.local_rate == pytest.approx(8e9, rel=1e-3)
+    assert measured.network.latency_s == pytest.approx(2e-6, rel=1e-3)
+    assert (measured.network.lib_passes, measured.network.ilib_passes) == (
         pytest.approx(1.5, rel=1e-2),
         pytest.approx(3.0, rel=1e-2),
     )
@@ -109,10 +113,10 @@ def test_the_best_of_repeated_measurements_counts() -> None:
 def test_a_run_on_one_rank_takes_the_sum_of_its_kernels(benchmark: str) -> None:
     """Where nothing is hidden and nothing sent, phases add up to the whole."""
     low = "fp64" if benchmark == "hpl" else "bf16"
-    found = simulate_lu(benchmark, LuRun(n=4096, nb=256, P=1, Q=1, precision=low), machine(1))
-    assert sum(found.phases.values()) == pytest.approx(found.time_s, rel=1e-9)
-    assert found.phases["wait"] == pytest.approx(0.0, abs=1e-9 * found.time_s)
-    assert found.phases["factor"] > 0.0
+    forecast = simulate_lu(benchmark, LuRun(n=4096, nb=256, P=1, Q=1, precision=low), machine(1))
+    assert sum(forecast.phases.values()) == pytest.approx(forecast.time_s, rel=1e-9)
+    assert forecast.phases["wait"] == pytest.approx(0.0, abs=1e-9 * forecast.time_s)
+    assert forecast.phases["factor"] > 0.0
 
 
 def test_panels_of_a_cpu_cost_its_own_time() -> None:

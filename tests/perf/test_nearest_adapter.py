@@ -36,18 +36,18 @@ MAPPINGS = {"frontier": "0:0-1; 1:2-3; 2:4-5; 3:6-7", "mi300a": "0:0; 1:1; 2:2; 
 
 
 @pytest.fixture(params=NODES)
-def known(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Node]:
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Node]:
     return request.param, NODES[request.param](tmp_path)
 
 
-def test_each_gpu_has_the_adapter_with_the_shortest_path(known: tuple[str, Node]) -> None:
-    name, node = known
+def test_each_gpu_has_the_adapter_with_the_shortest_path(machine: tuple[str, Node]) -> None:
+    name, node = machine
     assert gpus_in(node.root) == node.buses
     assert [adapter.name for adapter in adapter_of_each(node.buses, node.root)] == ADAPTERS[name]
 
 
-def test_each_rank_has_its_share_of_the_cores_nearest_its_gpu(known: tuple[str, Node]) -> None:
-    name, node = known
+def test_each_rank_has_its_share_of_the_cores_nearest_its_gpu(machine: tuple[str, Node]) -> None:
+    name, node = machine
     ranks = len(node.gpus)
     whole = [list(range(node.cores))] * ranks
     near = [gpu_location(bus, node.root).cores for bus in node.buses]
@@ -65,8 +65,8 @@ def test_each_rank_has_its_share_of_the_cores_nearest_its_gpu(known: tuple[str, 
         assert near[own] == near[device], "the adapter is near the GPU that the rank uses"
 
 
-def test_the_variables_lead_each_rank_to_its_adapter(known: tuple[str, Node]) -> None:
-    name, node = known
+def test_the_variables_lead_each_rank_to_its_adapter(machine: tuple[str, Node]) -> None:
+    name, node = machine
     ranks = len(node.gpus)
     for rank in range(ranks):
         variables = adapter_variables(rank, ranks, range(node.cores), {}, node.root)
@@ -100,11 +100,11 @@ def test_ranks_of_an_h100_node_that_a_launcher_has_bound_use_an_adapter_of_their
 @pytest.mark.parametrize(
     "environ", [{"UCX_NET_DEVICES": "all"}, {"MPICH_OFI_NIC_POLICY": "GPU"}, {"MPICH_OFI_NIC_MAPPING": "0:0"}]
 )
-def test_what_the_user_has_set_stays(known: tuple[str, Node], environ: dict[str, str]) -> None:
-    variables = adapter_variables(0, 4, range(8), environ, known[1].root)
+def test_what_the_user_has_set_stays(machine: tuple[str, Node], environ: dict[str, str]) -> None:
+    variables = adapter_variables(0, 4, range(8), environ, machine[1].root)
     assert not {"UCX_NET_DEVICES", "MPICH_OFI_NIC_POLICY", "MPICH_OFI_NIC_MAPPING"} & set(variables)
     everything = {**environ, "NCCL_IB_HCA": "", "NCCL_SOCKET_IFNAME": ""}
-    assert not adapter_variables(0, 4, range(8), everything, known[1].root)
+    assert not adapter_variables(0, 4, range(8), everything, machine[1].root)
 
 
 def test_a_rank_that_sees_only_some_gpus_chooses_no_adapter(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def test_a_system_without_gpus_or_adapters_has_no_policy(tmp_path: Path) -> None
     assert adapter_variables(0, 1, range(4), {}, tmp_path) == {}
 
 
-def test_the_map_of_a_dry_run_contains_the_adapter(known: tuple[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    name, node = known
+def test_the_map_of_a_dry_run_contains_the_adapter(machine: tuple[str, Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    name, node = machine
     monkeypatch.setattr(placement, "one_core_each", lambda **_: list(range(node.cores)))
     monkeypatch.setattr(placement, "gpu_buses", lambda device: node.buses)
     config, ranks = PlaceConfig(kernels="torch", device="cuda"), len(node.gpus)

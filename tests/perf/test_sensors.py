@@ -88,11 +88,14 @@ def test_packages_and_their_memory_are_counted_once(tmp_path: Path) -> None:
     """Cores are part of their package, and psys of everything."""
     first, _ = package(tmp_path, 0, 1_000_000, dram=500_000), package(tmp_path, 1, 7, name="psys")
     counters = processors(tmp_path)
-    assert [(one.device, one.kind) for one in counters] == [("package-0", "cpu"), ("dram of package-0", "memory")]
+    assert [(counter.device, counter.kind) for counter in counters] == [
+        ("package-0", "cpu"),
+        ("dram of package-0", "memory"),
+    ]
     (first / "energy_uj").write_text("3000000\n")
     (first / "intel-rapl:0:1/energy_uj").write_text("750000\n")
-    assert [one.joules() for one in counters] == pytest.approx([2.0, 0.25], rel=1e-12)
-    assert [one.missing() for one in counters] == [[], []]
+    assert [counter.joules() for counter in counters] == pytest.approx([2.0, 0.25], rel=1e-12)
+    assert [counter.missing() for counter in counters] == [[], []]
 
 
 def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
@@ -299,7 +302,7 @@ def test_the_second_die_of_a_module_has_no_power_and_no_energy_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("model", "dies", "known", "other"),
+    ("model", "dies", "answers", "other"),
     [
         (MI210, [AMD, ONE], SECOND, FIRST),  # a module with one die
         (MI250X, [AMD], SECOND, FIRST),  # a virtual machine with one die
@@ -308,9 +311,9 @@ def test_the_second_die_of_a_module_has_no_power_and_no_energy_of_its_own(
     ],
 )
 def test_a_counter_of_zero_without_a_first_die_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, dies: list[str], known: Any, other: Any
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str, dies: list[str], answers: Any, other: Any
 ) -> None:
-    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(known, {ONE: other}))
+    monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(answers, {ONE: other}))
     gpu = AmdSmiSensors(AMD, amd_dies(tmp_path, *dies, model=model))
     assert (gpu.first_die, gpu.joules()) == (None, None)
     assert gpu.missing()[0] == "energy (amdsmi: the counter is 0)"

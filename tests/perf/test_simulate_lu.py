@@ -124,12 +124,12 @@ def test_hpl_mxp_on_arrays_is_hpl_mxp_rank_by_rank(P: int, Q: int, n: int, nb: i
 
 def test_one_process_on_the_host_updates_by_one_product() -> None:
     """It looks ahead whatever it is asked for only where a device works in the background."""
-    one, host = replace(MXP, P=1, Q=1, n=640), replace(PLAIN, edge=16.0, devices=False)
+    run, host = replace(MXP, P=1, Q=1, n=640), replace(PLAIN, edge=16.0, devices=False)
     device = replace(host, devices=True)
-    plain = mxp.simulate(replace(one, depth=0), host).time_s
-    assert mxp.simulate(one, host).time_s == plain
-    assert mxp.simulate(one, device).time_s > plain  # the edges of three products
-    assert mxp.simulate(replace(one, P=2), host).time_s != mxp.simulate(replace(one, P=2, depth=0), host).time_s
+    plain = mxp.simulate(replace(run, depth=0), host).time_s
+    assert mxp.simulate(run, host).time_s == plain
+    assert mxp.simulate(run, device).time_s > plain  # the edges of three products
+    assert mxp.simulate(replace(run, P=2), host).time_s != mxp.simulate(replace(run, P=2, depth=0), host).time_s
 
 
 def test_one_rank_without_look_ahead_takes_the_sum_of_its_kernels() -> None:
@@ -269,11 +269,11 @@ def test_fact_shares_the_cores_of_ranks_that_wait() -> None:
     frontier = find_machine("frontier")
     assert [fact_cores(frontier, block, True) for block in ((8, 1), (2, 4), (1, 8))] == [8, 29, 57]
     assert [fact_cores(frontier, block, False) for block in ((8, 1), (2, 4), (1, 8))] == [8, 8, 8]
-    one = Line(1, 1, 1, frontier.network)
-    by_cores = [fact_s(frontier, one, 64000, 512, T) for T in (1, 2, 4, 8, 16, 32, 64)]
+    line = Line(1, 1, 1, frontier.network)
+    by_cores = [fact_s(frontier, line, 64000, 512, T) for T in (1, 2, 4, 8, 16, 32, 64)]
     assert by_cores == sorted(by_cores, reverse=True)
     assert by_cores[0] > 20 * by_cores[-1], "rocHPL fig. 5: large numbers of cores pay"
-    short = [fact_s(frontier, one, 512, 512, T) for T in (1, 64)]
+    short = [fact_s(frontier, line, 512, 512, T) for T in (1, 64)]
     assert short[0] <= short[1], "a panel of one tile has work for one core"
 
 

@@ -25,25 +25,25 @@ def test_one_rank_moves_the_bytes_that_are_written_down() -> None:
     """A step of CG: sweeps of 27·12 + 80 bytes a row, two of them from zero; a product 27·12 + 16."""
     box = Box(64, 64, 64)
     machine = replace(FRONTIER, launch_s=0.0, memory_share=1.0)
-    found = simulate(SparseRun(box=box, benchmark="hpcg", iterations=1, low="fp64"), machine)
+    forecast = simulate(SparseRun(box=box, benchmark="hpcg", iterations=1, low="fp64"), machine)
     n = 64**3
     spmv = n * (27 * 12 + 16) / machine.memory_rate
-    assert found.phases["spmv"] == pytest.approx(spmv)
-    assert found.phases["ddot"] == pytest.approx(5 * n * 8 / machine.memory_rate)
-    assert found.phases["waxpby"] == pytest.approx(9 * n * 8 / machine.memory_rate)
+    assert forecast.phases["spmv"] == pytest.approx(spmv)
+    assert forecast.phases["ddot"] == pytest.approx(5 * n * 8 / machine.memory_rate)
+    assert forecast.phases["waxpby"] == pytest.approx(9 * n * 8 / machine.memory_rate)
     full, half = 27 * 12 + 80, 27 * 6 + 80
     level = half + 3 * full + 27 * 12 / 8 + 1 + 8 + 28 / 8  # three sweeps and one from zero, coarse residual, and back
     rows = [n, n // 8, n // 64]
     mg = sum(rows) * level + n // 512 * (half + full)
-    assert found.phases["mg"] == pytest.approx(mg / machine.memory_rate)
-    assert found.exposed_s == 0.0
+    assert forecast.phases["mg"] == pytest.approx(mg / machine.memory_rate)
+    assert forecast.exposed_s == 0.0
 
 
 def test_phases_sum_to_the_time() -> None:
-    found: SparseForecast = simulate(run_of(8), FRONTIER)
-    assert sum(found.phases.values()) == pytest.approx(found.time_s)
-    assert set(found.phases) == {"gs", "spmv", "ortho", "restriction", "prolongation", "update"}
-    assert 0.0 < found.exposed < 1.0
+    forecast: SparseForecast = simulate(run_of(8), FRONTIER)
+    assert sum(forecast.phases.values()) == pytest.approx(forecast.time_s)
+    assert set(forecast.phases) == {"gs", "spmv", "ortho", "restriction", "prolongation", "update"}
+    assert 0.0 < forecast.exposed < 1.0
 
 
 def test_less_is_never_faster() -> None:

@@ -68,17 +68,17 @@ def test_every_order_of_a_list_has_to_fit() -> None:
 
 
 def test_a_box_fits_within_eight_times_the_points() -> None:
-    asked = replace(RUN, benchmark="hpcg")
-    assert winner_for([BOX], replace(asked, shape=(96, 96, 96)))[0] == BOX
-    assert winner_for([BOX], replace(asked, shape=(104, 104, 104)))[0] is None
-    assert winner_for([BOX], replace(asked, shape=(16, 16, 16)))[0] is None
+    run = replace(RUN, benchmark="hpcg")
+    assert winner_for([BOX], replace(run, shape=(96, 96, 96)))[0] == BOX
+    assert winner_for([BOX], replace(run, shape=(104, 104, 104)))[0] is None
+    assert winner_for([BOX], replace(run, shape=(16, 16, 16)))[0] is None
 
 
 def test_products_in_another_precision_are_another_search() -> None:
-    asked = replace(RUN, benchmark="hpl-mxp")
-    assert winner_for([MXP], replace(asked, precision=("fp32",)))[0] is None
-    assert winner_for([MXP], replace(asked, precision=("bf16",)))[0] == MXP
-    assert winner_for([MXP], asked)[0] == MXP
+    run = replace(RUN, benchmark="hpl-mxp")
+    assert winner_for([MXP], replace(run, precision=("fp32",)))[0] is None
+    assert winner_for([MXP], replace(run, precision=("bf16",)))[0] == MXP
+    assert winner_for([MXP], run)[0] == MXP
 
 
 def test_a_library_of_the_winner_fits_runs_that_name_it_or_no_library() -> None:

@@ -18,7 +18,7 @@ from tests.support.queues.transports import mpi
 WHERE = torch.device("cuda", 0)
 
 
-def found(body: Callable[[Device], Any]) -> list[Race]:
+def races_of(body: Callable[[Device], Any]) -> list[Race]:
     """The races of what a body begins on one virtual GPU."""
     with mpi() as of:
         _, (log,) = on_virtual_gpus(1, lambda comm: body(Device(WHERE, triton=False)), of)
@@ -37,7 +37,7 @@ def begun_aside(device: Device, *, joined: bool = False, columns: slice = slice(
 
 
 def test_a_read_that_nothing_orders_after_a_write_names_both() -> None:
-    (race,) = found(begun_aside)
+    (race,) = races_of(begun_aside)
     first, second = str(race).split("\n  and  ")
     assert "fill_" in first
     assert "stream 1" in first
@@ -46,9 +46,9 @@ def test_a_read_that_nothing_orders_after_a_write_names_both() -> None:
 
 
 def test_what_an_event_orders_or_lies_in_other_columns_is_no_race() -> None:
-    assert not found(lambda device: begun_aside(device, joined=True))
-    assert not found(lambda device: begun_aside(device, columns=slice(4, None)))
-    assert len(found(lambda device: begun_aside(device, columns=slice(3, None)))) == 1
+    assert not races_of(lambda device: begun_aside(device, joined=True))
+    assert not races_of(lambda device: begun_aside(device, columns=slice(4, None)))
+    assert len(races_of(lambda device: begun_aside(device, columns=slice(3, None)))) == 1
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -61,7 +61,7 @@ def test_the_host_must_wait_for_a_copy_before_it_reads_it(waits: bool) -> None:
             torch.cuda.current_stream(WHERE).synchronize()
         there.tolist()
 
-    races = found(body)
+    races = races_of(body)
     assert bool(races) != waits
     assert waits or "read by the host" in str(races[0])
 
@@ -76,7 +76,7 @@ def test_memory_may_end_only_after_every_stream_is_done_with_it(joined: bool) ->
             device.join()
         del x
 
-    races = found(body)
+    races = races_of(body)
     assert bool(races) != joined
     assert joined or "the end of the memory" in str(races[0])
 

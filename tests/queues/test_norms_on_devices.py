@@ -33,8 +33,8 @@ def test_every_device_has_begun_before_the_host_waits() -> None:
     def body(comm: Communicator) -> tuple[float, list[float]]:
         devices = [Device(torch.device("cuda", i), triton=False) for i in range(3)]
         tiles = [
-            Tile(one.tensor(values[i * ROWS : (i + 1) * ROWS]), consecutive(ROWS), consecutive(COLUMNS), i * ROWS, 0)
-            for i, one in enumerate(devices)
+            Tile(device.tensor(values[i * ROWS : (i + 1) * ROWS]), consecutive(ROWS), consecutive(COLUMNS), i * ROWS, 0)
+            for i, device in enumerate(devices)
         ]
         norms = TorchNorms(*devices)
         begun.append(len(log_of()))

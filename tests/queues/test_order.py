@@ -25,11 +25,11 @@ def hpl(P: int, Q: int, transport: str, split: bool = False) -> list[Log]:
 @pytest.mark.parametrize("transport", ["mpi", "nccl"])
 def test_panels_are_factored_on_the_host_while_the_update_is_under_way(transport: str, split: bool) -> None:
     for log in hpl(2, 2, transport, split):
-        factored = [one for one in beside(log, "rfact") if one.op.kind == "factored"]  # FACT, at its end
+        factored = [wait for wait in beside(log, "rfact") if wait.op.kind == "factored"]  # FACT, at its end
         assert len(factored) in (4, 5)
-        for one in factored:
-            updates = [op for op in one.under_way if op.kind == "gemm" and op.actor == "main 0"]
-            first_or_last = one is factored[0] or one is factored[-1]
+        for wait in factored:
+            updates = [op for op in wait.under_way if op.kind == "gemm" and op.actor == "main 0"]
+            first_or_last = wait is factored[0] or wait is factored[-1]
             assert updates or first_or_last
 
 
@@ -49,10 +49,10 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize(("P", "Q", "transport", "most"), [(1, 1, "nccl", 1), (1, 2, "nccl", 1), (1, 2, "mpi", 3)])
-def test_a_step_waits_for_nothing_but_its_pivots_and_messages(P: int, Q: int, transport: str, most: int) -> None:
+@pytest.mark.parametrize(("P", "Q", "transport", "limit"), [(1, 1, "nccl", 1), (1, 2, "nccl", 1), (1, 2, "mpi", 3)])
+def test_a_step_waits_for_nothing_but_its_pivots_and_messages(P: int, Q: int, transport: str, limit: int) -> None:
     for log in hpl(P, Q, transport):
         waits = host_waits(log)
         for step in range(2, N // 8 - 2):
             found = waits.get(step, [])
-            assert len(found) <= most, [wait.place[:3] for wait in found]
+            assert len(found) <= limit, [wait.place[:3] for wait in found]

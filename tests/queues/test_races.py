@@ -154,18 +154,18 @@ OF_HOSTS = ("distributed/halo.py", "comm/exchange.py")
 
 def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:
     # all ranks of boxes do the same
-    found = verdicts(log for name in CASES for log in logs_of(name)[: 2 if name.startswith("hpl") else 1])
-    named = {verdict: (verdict.site.file, verdict.site.function) for verdict in found}
-    silent = {named[verdict] for verdict in found if verdict.reached and not verdict.race}
+    reported = verdicts(log for name in CASES for log in logs_of(name)[: 2 if name.startswith("hpl") else 1])
+    named = {verdict: (verdict.site.file, verdict.site.function) for verdict in reported}
+    silent = {named[verdict] for verdict in reported if verdict.reached and not verdict.race}
     assert silent == NOT_NEEDED
-    unmet = {named[verdict] for verdict in found if not verdict.reached and verdict.site.file not in OF_HOSTS}
+    unmet = {named[verdict] for verdict in reported if not verdict.reached and verdict.site.file not in OF_HOSTS}
     assert unmet == NOT_MET
-    assert sum(bool(verdict.race) for verdict in found) >= 20
+    assert sum(bool(verdict.race) for verdict in reported) >= 20
 
 
 def test_a_message_that_is_begun_without_a_look_or_a_wait_for_its_memory_is_reported() -> None:
     """Either is enough, and one of them is needed."""
     both = [site for site in sites() if (site.file, site.function) in (LOOK, SETTLED)]
     assert len(both) == 2
-    found = races(logs_of("hpl 2x2 mpi split")[0], lambda wait: any(site.made(wait) for site in both))
+    found = races(logs_of("hpl 2x2 mpi split")[0], lambda wait: any(site.matches(wait) for site in both))
     assert any("MPI send" in str(race) for race in found)

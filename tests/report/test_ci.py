@@ -23,10 +23,10 @@ SMALL = ["scan", "--ranks", "1", "--threads", "1", "-N", "40", "--nb", "16", "--
 def failures_of(text: str) -> dict[str, str | None]:
     """The names of the tests, each with the message of its failure."""
     root = ElementTree.fromstring(text)
-    tests = {str(one.get("name")): one.find("failure") for one in root.iter("testcase")}
-    failed = sum(one is not None for one in tests.values())
+    tests = {str(case.get("name")): case.find("failure") for case in root.iter("testcase")}
+    failed = sum(case is not None for case in tests.values())
     assert (root.get("tests"), root.get("failures")) == (str(len(tests)), str(failed))
-    return {name: None if one is None else one.get("message") for name, one in tests.items()}
+    return {name: None if case is None else case.get("message") for name, case in tests.items()}
 
 
 def test_a_result_is_a_test_and_a_failed_result_has_no_rate() -> None:
@@ -79,10 +79,10 @@ def test_a_scan_has_a_test_per_node(
     body = scan_body(4, slow={1: 0.5})
     monkeypatch.setattr(scan_run, "run", lambda *_, **told: {**body, "warnings": []})
     assert main([*SMALL, "--format", "junit"]) == 3
-    found = failures_of(capsys.readouterr().out)
-    assert list(found) == ["node000", "node001", "node002", "node003"]
-    assert [name for name, failure in found.items() if failure] == ["node001"]
-    assert str(found["node001"]).startswith("drain: LU at 50 %")
+    failures = failures_of(capsys.readouterr().out)
+    assert list(failures) == ["node000", "node001", "node002", "node003"]
+    assert [name for name, failure in failures.items() if failure] == ["node001"]
+    assert str(failures["node001"]).startswith("drain: LU at 50 %")
     assert main([*SMALL, "--format", "bencher"]) == 3
     rates = json.loads(capsys.readouterr().out)
     assert set(rates) == {"scan node000", "scan node002", "scan node003"}

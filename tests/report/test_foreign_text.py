@@ -46,14 +46,14 @@ def test_what_acts_on_a_terminal_is_shown_as_its_code_and_other_text_as_it_is() 
 @pytest.mark.parametrize(
     "shown",
     [
-        lambda one: scoreboard([one], page=EVIL),
-        lambda one: sweep([one, result(problem={"n": 200, "precision": EVIL * 2})]),
-        lambda one: phase_table(one),
-        lambda one: cautions(one.warnings),
-        lambda one: html_report(document([one])),
-        lambda one: markdown([(EVIL, one.as_dict())]),
-        lambda one: comma_separated([(EVIL, one.as_dict())]),
-        lambda one: to_json(document([one])),
+        lambda record: scoreboard([record], page=EVIL),
+        lambda record: sweep([record, result(problem={"n": 200, "precision": EVIL * 2})]),
+        lambda record: phase_table(record),
+        lambda record: cautions(record.warnings),
+        lambda record: html_report(document([record])),
+        lambda record: markdown([(EVIL, record.as_dict())]),
+        lambda record: comma_separated([(EVIL, record.as_dict())]),
+        lambda record: to_json(document([record])),
     ],
 )
 def test_no_output_of_a_result_acts_on_a_terminal(shown: Any) -> None:

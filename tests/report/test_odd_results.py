@@ -15,8 +15,8 @@ from tests.support.pages import mixed, result, sparse
 STEPS = {"index": [1, 2, 3], "elapsed_s": [1.0, 2.0, 3.0], "phases": {"gemm": {"time_s": [1.0, 1.0, 1.0]}}}
 
 
-def page_of(one: dict[str, Any], section: str, values: Any) -> str:
-    body = json.loads(json.dumps(one))  # as a file has it
+def page_of(record: dict[str, Any], section: str, values: Any) -> str:
+    body = json.loads(json.dumps(record))  # as a file has it
     body[section] = {**body.get(section, {}), **values} if isinstance(values, dict) else values
     assert mismatch(body, "result", complete=False) == "", "a reader takes it"
     return html_report({"schema": "mxpeak.results/1", "results": [body, result("hpl", 1e12, 4)]})

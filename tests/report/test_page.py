@@ -19,7 +19,7 @@ def page_of(*results: dict[str, Any], runs: tuple[str, ...] = ()) -> str:
     return html_report({"schema": "mxpeak.results/1", "results": list(results)}, runs)
 
 
-def said(figure: str) -> list[str]:
+def titles(figure: str) -> list[str]:
     """What a figure says on hovering."""
     return re.findall(r"<title>([^<]*)</title>", figure)
 
@@ -42,10 +42,10 @@ def test_runs_are_told_apart_by_their_names_and_share_what_is_the_same() -> None
 
 def test_only_settings_that_are_not_the_default_are_in_sight() -> None:
     page = page_of(result("hpl", 1e12))
-    shown, left = page.split("<summary>1 setting at its default</summary>")
+    shown, collapsed = page.split("<summary>1 setting at its default</summary>")
     assert '<td>n</td><td class="value">100000</td><td>flag</td>' in shown
     assert "quick" not in shown
-    assert '<td>quick</td><td class="value">no</td>' in left
+    assert '<td>quick</td><td class="value">no</td>' in collapsed
 
 
 def test_of_many_results_of_a_benchmark_the_fastest_stands_open() -> None:
@@ -58,10 +58,10 @@ def test_of_many_results_of_a_benchmark_the_fastest_stands_open() -> None:
 def test_the_roofline_has_every_motif_in_both_precisions_under_the_measured_roofs() -> None:
     figure = roofline_figure({"mixed": phases({"gs": 2.0, "spmv": 1.0})}, Roofs(("memory", 9e9), {"DGEMM": 3e9}))
     # gs does 2e9 flop/s at 2/9 of a flop a byte, spmv 4e9 at 4/9: memory would allow 2e9 and 4e9
-    assert "gs mixed: 2.00 GFLOP/s at 0.222 flops per byte" in said(figure)
-    assert "spmv mixed: 4.00 GFLOP/s at 0.444 flops per byte" in said(figure)
+    assert "gs mixed: 2.00 GFLOP/s at 0.222 flops per byte" in titles(figure)
+    assert "spmv mixed: 4.00 GFLOP/s at 0.444 flops per byte" in titles(figure)
     assert "gs 100 %, spmv 100 %" in figure
-    assert {"memory 9.00 GB/s", "DGEMM 3.00 GFLOP/s"} <= set(said(figure))
+    assert {"memory 9.00 GB/s", "DGEMM 3.00 GFLOP/s"} <= set(titles(figure))
     both = page_of(sparse())
     for motif in ("gs", "spmv", "ortho", "restriction", "prolongation", "update"):
         assert f"</span> {motif} mixed</li>" in both
@@ -93,7 +93,7 @@ def test_precisions_converge_in_one_figure() -> None:
 
 def test_the_spread_of_runs_is_drawn_and_told() -> None:
     figure = repeats_figure([1.0, 1.2, 1.1])
-    assert said(figure)[-3:] == ["run 1: 1.00 s", "run 2: 1.20 s", "run 3: 1.10 s"]
+    assert titles(figure)[-3:] == ["run 1: 1.00 s", "run 2: 1.20 s", "run 3: 1.10 s"]
     assert "3 runs: best 1.00 s, median 1.10 s, spread 18.2 %" in figure
     assert repeats_figure([1.0]) == ""
     assert len(re.findall("<circle", repeats_figure([1.0] * 10_000))) <= 202
@@ -102,7 +102,7 @@ def test_the_spread_of_runs_is_drawn_and_told() -> None:
 def test_several_runs_show_how_the_rate_grows_with_the_ranks() -> None:
     runs = [result("hpl", 10e12, 8), result("hpl", 9e12, 8), result("hpl", 15e12, 16)]
     figure = ranks_figures("hpl", runs)
-    assert [text.split(": ")[1] for text in said(figure)] == [
+    assert [text.split(": ")[1] for text in titles(figure)] == [
         "10.0 TFLOP/s, 100.0 % of linear scaling",
         "15.0 TFLOP/s, 75.0 % of linear scaling",
     ]

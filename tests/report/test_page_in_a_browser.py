@@ -22,18 +22,18 @@ BAD = """<!DOCTYPE html><body><p style="width: 3000px">wide</p>
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def faults_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return faults({"page": html_report(everything()), "bad": BAD}, Path(tmp_path_factory.mktemp("browser")))
 
 
 @pytest.mark.parametrize("where", ["telephone", "screen", "paper"])
-def test_a_page_fits_and_every_axis_has_its_label(found: dict[str, list[str]], where: str) -> None:
-    assert found[f"page on a {where}"] == []
+def test_a_page_fits_and_every_axis_has_its_label(faults_of: dict[str, list[str]], where: str) -> None:
+    assert faults_of[f"page on a {where}"] == []
 
 
 @pytest.mark.parametrize(
     "fault", ["wide", "broken", "1 of 2 axes", "too few ticks", "letters of", "asks for", "no script", "no content"]
 )
-def test_a_fault_would_be_found(found: dict[str, list[str]], fault: str) -> None:
+def test_a_fault_would_be_found(faults_of: dict[str, list[str]], fault: str) -> None:
     for where in ("telephone", "screen", "paper"):
-        assert any(fault in text for text in found[f"bad on a {where}"]), where
+        assert any(fault in text for text in faults_of[f"bad on a {where}"]), where

@@ -220,11 +220,11 @@ def test_notes_that_are_no_numbers_are_refused(monkeypatch: pytest.MonkeyPatch, 
 def test_a_head_takes_whole_pages_and_no_more_than_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(head_of(part_of())) == PAGE
     assert len(head_of(part_of(notes={"blocks": [0.0] * 1000}))) % PAGE == 0
-    monkeypatch.setattr(checkpoint, "MOST_HEAD", PAGE)
+    monkeypatch.setattr(checkpoint, "MAX_HEADER_BYTES", PAGE)
     with pytest.raises(ValueError, match=f"the limit is {PAGE} bytes"):
         head_of(part_of(notes={"blocks": [0.0] * 1000}))
     monkeypatch.undo()
-    larger = head_of(part_of()).replace(b"%010d" % PAGE, b"%010d" % (checkpoint.MOST_HEAD + 1), 1)
+    larger = head_of(part_of()).replace(b"%010d" % PAGE, b"%010d" % (checkpoint.MAX_HEADER_BYTES + 1), 1)
     with pytest.raises(ValueError, match="has an invalid size"):
         read_head(io.BytesIO(larger))  # type: ignore[arg-type]
 
@@ -241,22 +241,22 @@ def test_a_part_that_changes_before_it_is_loaded_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize("link", ["the part under way", "the part", "the slot"])
 def test_links_in_a_folder_of_checkpoints_lead_to_no_other_file(tmp_path: Path, link: str) -> None:
     """A folder may come from another person: nothing outside of it is written."""
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "0-0").write_text("my file")
+    own = tmp_path / "mine"
+    own.mkdir()
+    (own / "0-0").write_text("my file")
     slot = tmp_path / "kept" / SLOTS[1]
     slot.mkdir(parents=True)
     if link == "the slot":
         slot.rmdir()
-        slot.symlink_to(mine)
+        slot.symlink_to(own)
         with pytest.raises(OSError, match="symbolic link"):
             write_part(slot, part_of(), WHOLE)
     else:
-        (slot / {"the part": "0-0", "the part under way": ".0-0.part"}[link]).symlink_to(mine / "0-0")
+        (slot / {"the part": "0-0", "the part under way": ".0-0.part"}[link]).symlink_to(own / "0-0")
         write_part(slot, part_of(notes={}), WHOLE)
         assert read_part(slot, 0, 0, whole=True)[0] == part_of(notes={})
-    assert (mine / "0-0").read_text() == "my file"
-    assert [one.name for one in mine.iterdir()] == ["0-0"]
+    assert (own / "0-0").read_text() == "my file"
+    assert [one.name for one in own.iterdir()] == ["0-0"]
 
 
 def test_a_full_disk_leaves_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,14 +305,14 @@ def test_a_part_in_pieces_has_the_bytes_of_a_part_at_once(
     assert (tmp_path / SLOTS[1] / "0-0").read_bytes() == whole
     assert sum(heights) == m
     assert max(heights) * n * numbers.itemsize <= max(at_once * PAGE, n * numbers.itemsize)
-    found, _ = read_part(tmp_path / SLOTS[1], 0, 0, whole=True)
+    header, _ = read_part(tmp_path / SLOTS[1], 0, 0, whole=True)
     back, sizes = np.zeros_like(numbers), []
 
     def put(rows: Any, lines: Any) -> None:
         back[rows] = lines
         sizes.append(lines.nbytes)
 
-    load(tmp_path / SLOTS[1], found, part.rows, part.columns, put)
+    load(tmp_path / SLOTS[1], header, part.rows, part.columns, put)
     assert np.array_equal(back, numbers)
     assert max(sizes) <= max(at_once * PAGE, n * numbers.itemsize)
 

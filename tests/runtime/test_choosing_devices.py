@@ -150,10 +150,10 @@ def test_a_nodes_budget_is_what_its_ranks_have_on_their_gpus(
     def budget(comm: Communicator) -> Any:
         return memory_budget(Run(config), comm)
 
-    for found in run_ranks(ranks, budget):
-        assert found.ranks_a_node == ranks
-        assert found.limit == int(memory.MARGIN * each * ranks)
-        assert "GPU" in found.too_large(lambda n, nb, P, Q: {"matrix": 8 * n * n, "total": 8 * n * n}, 9, 1, 1, 1)
+    for node_budget in run_ranks(ranks, budget):
+        assert node_budget.ranks_a_node == ranks
+        assert node_budget.limit == int(memory.MARGIN * each * ranks)
+        assert "GPU" in node_budget.too_large(lambda n, nb, P, Q: {"matrix": 8 * n * n, "total": 8 * n * n}, 9, 1, 1, 1)
 
 
 def test_a_gpu_that_one_rank_has_not_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:

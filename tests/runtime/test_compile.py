@@ -197,14 +197,14 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
         folder = cache.cache_directory()
         with (folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            found: list[Any] = []
+            compiled: list[Any] = []
 
             @jit()
             def filled(a, value):
                 for i in range(a.shape[0]):
                     a[i] = value
 
-            thread = threading.Thread(target=lambda: found.append(filled.compile((INTEGERS, INT))))
+            thread = threading.Thread(target=lambda: compiled.append(filled.compile((INTEGERS, INT))))
             thread.start()
             thread.join(1.0)
             assert not list(folder.rglob("*.nbi"))
@@ -354,14 +354,14 @@ def test_panels_are_left_to_the_host_where_several_ranks_share_them(config: Any,
     assert leaves_panels(config, 2) == leaves
 
 
-@pytest.mark.parametrize(("cold", "said"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("cold", "count"), [(True, 1), (False, 0)])
 def test_a_slow_first_use_is_announced_only_if_it_compiles(
-    cold: bool, said: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cold: bool, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(first_uses, "SILENT_S", 0.01)
     monkeypatch.setattr(first_use, "entries", lambda name: [Recorded(0, [], cold=cold)])
     first_uses.compile_in_turn(Solo(), "a use", lambda: threading.Event().wait(0.1), "any")
-    assert capsys.readouterr().err.count("a use: compiling its kernels") == said
+    assert capsys.readouterr().err.count("a use: compiling its kernels") == count
 
 
 def test_a_terminal_shows_how_much_is_compiled_and_about_the_time_left(

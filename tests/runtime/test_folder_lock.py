@@ -75,18 +75,18 @@ def test_a_folder_that_must_not_be_written_is_stated(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("kind", ["symbolic link", "hard link", "pipe", "folder"])
 def test_a_lock_that_is_another_file_is_refused_and_that_file_stays_as_it_is(tmp_path: Path, kind: str) -> None:
-    mine, folder = tmp_path / "mine", tmp_path / "kept"
-    mine.write_text("my file")
+    own, folder = tmp_path / "mine", tmp_path / "kept"
+    own.write_text("my file")
     folder.mkdir()
     match kind:
         case "symbolic link":
-            (folder / LOCK).symlink_to(mine)
+            (folder / LOCK).symlink_to(own)
         case "hard link":
-            (folder / LOCK).hardlink_to(mine)
+            (folder / LOCK).hardlink_to(own)
         case "pipe":
             os.mkfifo(folder / LOCK)
         case "folder":
             (folder / LOCK).mkdir()
     with pytest.raises(UsageError, match="is not a regular file"):
         FolderLock(folder)
-    assert mine.read_text() == "my file"
+    assert own.read_text() == "my file"

@@ -30,17 +30,17 @@ def test_facts_of_nodes_are_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "size", "ranks", "most"),
+    ("names", "size", "ranks", "limit"),
     [
         ("aabb", 2, 4, 1), ("aaaa", 2, 4, 2), ("abab", 2, 4, 0), ("aabbc", 2, 4, 1), ("aaabb", 2, 2, 1),
         ("aaabb", 2, 4, 0), ("aabbbb", 2, 6, 2), ("abcde", 1, 5, 1), ("aaab", 4, 4, 0),
     ],
 )  # fmt: skip
 def test_blocks_of_ranks_are_counted_by_node_and_found_where_they_lie_on_several(
-    names: str, size: int, ranks: int, most: int
+    names: str, size: int, ranks: int, limit: int
 ) -> None:
     found = run_ranks(len(names), lambda comm: blocks_a_node(comm, names[comm.rank], size, ranks))
-    assert found == [most] * len(names)
+    assert found == [limit] * len(names)
 
 
 def test_one_rank_is_alone() -> None:

@@ -61,7 +61,7 @@ class Terminal(io.StringIO):
 
 def test_ranks_behind_a_launcher_know_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
-    for stdout, stderr, told in (
+    for stdout, stderr, width in (
         (Terminal, Terminal, 77),
         (Terminal, io.StringIO, None),
         (io.StringIO, Terminal, None),
@@ -69,7 +69,7 @@ def test_ranks_behind_a_launcher_know_the_width_of_the_terminal(monkeypatch: pyt
         monkeypatch.setattr(sys, "stdout", stdout())
         monkeypatch.setattr(sys, "stderr", stderr())
         environ = child_environment({})
-        assert terminal_width(io.StringIO(), environ) == told
+        assert terminal_width(io.StringIO(), environ) == width
     assert terminal_width(Terminal(), {}) == 77
     assert terminal_width(io.StringIO(), {}) is None
 
@@ -125,11 +125,11 @@ def test_torchrun_which_hears_of_its_ranks_by_itself_is_told_nothing(
     """`mxpeak run --ranks --comm torch` is the agent itself, and names itself too."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv(VARIABLE, f"{HOST}:{other.pid if named else ''}")
-    told: list[tuple[int, int]] = []
-    monkeypatch.setattr(parent_watch.os, "kill", lambda *call: told.append(call))
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(parent_watch.os, "kill", lambda *call: signals.append(call))
     before = signal.getsignal(signal.SIGTERM)
     pass_on(signal.SIGTERM)
-    assert told == []
+    assert signals == []
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -197,12 +197,12 @@ def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
 def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, mine = socket.socketpair()
-    with told, mine, (tmp_path / "file").open("w") as file:
-        abort_mpiexec(1, {"PMI_FD": str(mine.fileno())})  # somebody else's: not of this process's parent
+    server, client = socket.socketpair()
+    with server, client, (tmp_path / "file").open("w") as file:
+        abort_mpiexec(1, {"PMI_FD": str(client.fileno())})  # somebody else's: not of this process's parent
         monkeypatch.setattr(os, "getppid", os.getpid)
-        abort_mpiexec(2, {"PMI_FD": str(mine.fileno())})
-        assert told.recv(100) == b"cmd=abort exitcode=2\n"
+        abort_mpiexec(2, {"PMI_FD": str(client.fileno())})
+        assert server.recv(100) == b"cmd=abort exitcode=2\n"
         for other in (str(file.fileno()), "999999", "x", ""):
             abort_mpiexec(2, {"PMI_FD": other})
     assert (tmp_path / "file").read_text() == ""

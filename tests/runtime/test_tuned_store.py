@@ -115,7 +115,7 @@ def test_tables_are_found_by_their_layout(store: Store) -> None:
 # --- what runs take ---------------------------------------------------------------------------------------------
 
 
-def asked(name: str, **flags: str) -> Run[RunConfig]:
+def run_with(name: str, **flags: str) -> Run[RunConfig]:
     config = BENCHMARKS[name].config
     return run_of(config, config.settle(resolve(config, flags, {}, {})))
 
@@ -126,7 +126,7 @@ def taken(store: Store, *winners: Winner, benchmark: str = "hpl", **flags: str) 
     for winner in winners:
         book.add(winner)
     store.write_book(book)
-    run, notes = with_tuned(benchmark, asked(benchmark, **{"device": "cpu", **flags}))
+    run, notes = with_tuned(benchmark, run_with(benchmark, **{"device": "cpu", **flags}))
     return {name: one["value"] for name, one in run.section().items() if one["origin"] == "tuned"}, notes
 
 
@@ -156,7 +156,7 @@ def test_ranks_and_threads_are_taken_where_both_are_open(here: Store) -> None:
     assert taken(here, several, n="2000")[0] == {"nb": (64,), "bcast": ("long",), "ranks": 2, "threads": 1}
     assert taken(here, several, n="2000", comm="solo")[0] == {}
     assert taken(here, several, n="2000", ranks="2", threads="1")[0] == {"nb": (64,), "bcast": ("long",)}
-    run, _ = with_tuned("hpl", asked("hpl", n="2000", device="cpu"), alone=False)
+    run, _ = with_tuned("hpl", run_with("hpl", n="2000", device="cpu"), alone=False)
     assert "tuned" not in run.origins.values()
 
 
@@ -176,14 +176,14 @@ def test_a_grid_and_a_box_are_taken_whole_or_not_at_all(here: Store) -> None:
 
 
 def test_a_searched_order_is_taken_if_nothing_determines_the_order(here: Store) -> None:
-    one = replace(HPL, settings={"n": "1024", "nb": "64"})
-    assert taken(here, one) == ({"n": (1024,), "nb": (64,)}, [])  # although the memory of this machine holds more
+    winner = replace(HPL, settings={"n": "1024", "nb": "64"})
+    assert taken(here, winner) == ({"n": (1024,), "nb": (64,)}, [])  # although the memory of this machine holds more
     for flags in ({"n": "2000"}, {"n": "2000", "mem": "1GiB"}):
-        assert taken(here, one, **flags) == ({"nb": (64,)}, []), flags
-    assert "n" not in taken(here, one, mem="1GiB")[0]
-    assert "n" not in taken(here, one, quick="yes")[0]
-    assert "n" not in taken(here, one, study="weak")[0]
-    run, _ = with_tuned("hpl", asked("hpl", device="cpu", ranks="1", threads=str(CORES)), alone=False)
+        assert taken(here, winner, **flags) == ({"nb": (64,)}, []), flags
+    assert "n" not in taken(here, winner, mem="1GiB")[0]
+    assert "n" not in taken(here, winner, quick="yes")[0]
+    assert "n" not in taken(here, winner, study="weak")[0]
+    run, _ = with_tuned("hpl", run_with("hpl", device="cpu", ranks="1", threads=str(CORES)), alone=False)
     assert run.origins.get("n", "default") == "default"
 
 
@@ -260,7 +260,7 @@ def test_values_of_native_products_are_not_used_for_emulated_ones(here: Store, f
 def test_a_bad_store_never_stops_a_run(here: Store) -> None:
     here.folder.mkdir(parents=True)
     here.book_file.write_text("{ this is no JSON")
-    run, notes = with_tuned("hpl", asked("hpl", n="2000"))
+    run, notes = with_tuned("hpl", run_with("hpl", n="2000"))
     assert "tuned" not in run.origins.values()
     assert "not JSON" in notes[0]
 
@@ -272,7 +272,7 @@ def test_without_any_store_the_machine_is_not_even_looked_at(
         raise AssertionError("the machine was looked at")
 
     monkeypatch.setattr(tuned, "machine_facts", looked)
-    assert with_tuned("hpl", asked("hpl"))[1] == []
+    assert with_tuned("hpl", run_with("hpl"))[1] == []
 
 
 def test_winners_without_settings_change_nothing(here: Store) -> None:

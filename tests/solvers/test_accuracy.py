@@ -18,10 +18,10 @@ def test_the_backward_error_is_that_of_a_stable_solver(n: int) -> None:
     """|b - Ax| <= c·n·u·(|A||x| + |b|) with c about the growth of partial pivoting, n^(2/3) on random matrices."""
     x, norms, _ = solve(n, 16, ProcessGrid(1, 1), PivotedLuOptions())
     A, b = system(n)
-    found = np.abs(b - A @ np.array(x)).max()
-    assert found <= n ** (2 / 3) * n * U * (np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max())
+    residual = np.abs(b - A @ np.array(x)).max()
+    assert residual <= n ** (2 / 3) * n * U * (np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max())
     # The check's own residual is the same quantity, computed elsewhere: both are rounding errors of size n·u·|A||x|.
-    assert norms.residual <= found + 2 * n * U * (norms.A_inf * norms.x_inf + norms.b_inf)
+    assert norms.residual <= residual + 2 * n * U * (norms.A_inf * norms.x_inf + norms.b_inf)
 
 
 @pytest.mark.parametrize("n", [101, 251])

@@ -58,11 +58,11 @@ def witness(
 @for_each(("P", "Q"), [(1, 1), (2, 3)])
 @for_each("pivoted", [False, True])
 def test_finite_blocks_tell_the_largest_entry_alike_on_every_grid(P: int, Q: int, pivoted: bool) -> None:
-    found, alone = witness(P, Q, pivoted=pivoted), witness(1, 1, pivoted=pivoted)
-    assert found.not_finite is None
-    assert found.largest == pytest.approx(alone.largest, rel=N * 2.0**-50)
-    assert found.block == alone.block
-    assert found.largest > (1.0 if pivoted else 2.0 * N - 1.0)
+    report, alone = witness(P, Q, pivoted=pivoted), witness(1, 1, pivoted=pivoted)
+    assert report.not_finite is None
+    assert report.largest == pytest.approx(alone.largest, rel=N * 2.0**-50)
+    assert report.block == alone.block
+    assert report.largest > (1.0 if pivoted else 2.0 * N - 1.0)
 
 
 @for_each("value", [np.nan, np.inf, -np.inf])

@@ -72,18 +72,18 @@ def transformed(n: int, nb: int, depth: int, shape: tuple[int, int], precision: 
 @pytest.mark.parametrize(("n", "nb", "depth"), CASES)
 def test_the_transformation_is_that_of_its_definition_on_every_grid(n: int, nb: int, depth: int) -> None:
     A, (U, V) = entries_of(n), (dense_butterfly(n, depth, 100, side) for side in range(2))
-    one, x = None, np.arange(1.0, n + 1.0)
+    first, x = None, np.arange(1.0, n + 1.0)
     # An entry is the sum of 4^d products; each of 2·d layers rounds it three times. |U|, |V| bound the intermediates.
     size = np.abs(U).T @ np.abs(A) @ np.abs(V)
     for shape in GRIDS:
-        found = transformed(n, nb, depth, shape, "fp64", lambda: HostKernels(1, poison=True))
-        assert (np.abs(found[0] - U.T @ A @ V) <= (6 * depth + 4 * n) * U64 * size).all()
-        for w, W in zip(found[1:], (U.T, U, V, V.T)):
+        results = transformed(n, nb, depth, shape, "fp64", lambda: HostKernels(1, poison=True))
+        assert (np.abs(results[0] - U.T @ A @ V) <= (6 * depth + 4 * n) * U64 * size).all()
+        for w, W in zip(results[1:], (U.T, U, V, V.T)):
             assert (np.abs(w - W @ x) <= (3 * depth + n) * U64 * (np.abs(W) @ x)).all()
-        one = one or found
-        assert all(np.array_equal(a, b) for a, b in zip(found, one)), "the same bits on every grid"
+        first = first or results
+        assert all(np.array_equal(a, b) for a, b in zip(results, first)), "the same bits on every grid"
     reference = transformed(n, nb, depth, (2, 2), "fp64", ReferenceKernels)
-    assert all((np.abs(a - b) <= 8 * depth * U64 * np.abs(a).max()).all() for a, b in zip(one or [], reference))
+    assert all((np.abs(a - b) <= 8 * depth * U64 * np.abs(a).max()).all() for a, b in zip(first or [], reference))
 
 
 def test_fp32_matrices_are_rounded_once_per_layer_and_have_the_same_bits_in_strips(

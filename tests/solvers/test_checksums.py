@@ -210,10 +210,10 @@ def drawn(rng: Any, pivoted: bool, least: int = 1) -> Case:
     )
     if pivoted:
         return case
-    low, made, nb = str(rng.choice(PRECISIONS)), str(rng.choice(GENERATORS)), int(rng.choice([8, 16, 32, 96, 128]))
+    low, name, nb = str(rng.choice(PRECISIONS)), str(rng.choice(GENERATORS)), int(rng.choice([8, 16, 32, 96, 128]))
     scales = SCALES if low != "fp8" else SCALES[:2]  # whose range growth leaves
-    scale = scales[int(rng.integers(len(scales)))] if made in SCALED else None
-    return Case(n, nb, case.shape, case.variant, case.seed, low, made, scale, bool(rng.integers(2)))
+    scale = scales[int(rng.integers(len(scales)))] if name in SCALED else None
+    return Case(n, nb, case.shape, case.variant, case.seed, low, name, scale, bool(rng.integers(2)))
 
 
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
@@ -227,12 +227,12 @@ def test_clean_runs_raise_no_alarm(benchmark: str, part: int, runs: int) -> None
         assert checked.checks == 1 + (case.steps - 1) // EVERY, case
 
 
-@pytest.mark.parametrize("made", ["sqrt-n", "hpl"])
+@pytest.mark.parametrize("name", ["sqrt-n", "hpl"])
 @pytest.mark.parametrize("low", ["fp32", "bf16"])
-def test_growth_raises_no_alarm(low: str, made: str) -> None:
+def test_growth_raises_no_alarm(low: str, name: str) -> None:
     """Without pivoting: terms of an update are much larger than their sum after a small pivot."""
     for seed, nb in product(range(8), (32, 128)):
-        checked, _ = factored(Case(300, nb, (1, 1), 0, seed, low, made, None if made == "hpl" else 0.4))
+        checked, _ = factored(Case(300, nb, (1, 1), 0, seed, low, name, None if name == "hpl" else 0.4))
         assert not checked.faults, (seed, nb)
 
 
@@ -294,8 +294,8 @@ def test_a_wrong_number_in_a_received_panel_is_found(
     whose: Any = lu.Panels if low else FactoredPanel
     right = whose.wait
 
-    def wait(self: Any, *told: Any) -> None:
-        right(self, *told)
+    def wait(self: Any, *arguments: Any) -> None:
+        right(self, *arguments)
         if (self.step.k, self._A.grid.p, self._A.grid.q) == (4, 0, 1):
             L = self.L_row if low else self.L21_row
             L[L.shape[0] - 1, 3] += 0.5
@@ -307,12 +307,12 @@ def test_a_wrong_number_in_a_received_panel_is_found(
     assert {fault.step for fault in checked.faults if not fault.corrected} >= {EVERY}
 
 
-@pytest.mark.parametrize("made", ["dominant-n", "icl"])
-def test_a_wrong_number_of_a_finished_l_is_found(made: str) -> None:
+@pytest.mark.parametrize("name", ["dominant-n", "icl"])
+def test_a_wrong_number_of_a_finished_l_is_found(name: str) -> None:
     """L of these matrices is about 1/N, and sums of A about N: they say nothing of what is typical for L."""
-    checked, error = factored(Case(192, 8, (1, 2), 1, 100, "fp32", made), Flip(20, 0, 0.9, 0.3, 20))
+    checked, error = factored(Case(192, 8, (1, 2), 1, 100, "fp32", name), Flip(20, 0, 0.9, 0.3, 20))
     assert error > 4.0
-    assert checked.found
+    assert checked.detected
     assert not checked.passed
 
 
@@ -321,7 +321,7 @@ def test_what_could_not_be_mended_is_told_behind_any_number_of_mended_faults() -
     checked, error = factored(Case(120, 1, (1, 1), 0, 100), Flips([*mended, Flip(9 * EVERY + 2, 0, 0.99, 0.81, 61)]))
     assert error > 1.0
     assert checked.corrected == len(mended) == 9
-    assert checked.found > 9
+    assert checked.detected > 9
     assert not checked.passed
     assert not all(fault.corrected for fault in checked.faults)
 
@@ -333,7 +333,7 @@ def test_nothing_is_kept_once_a_fault_could_not_be_mended(low: str | None) -> No
     for flip, kept in ((Flip(EVERY - 1, 0, 0.99, 0.9, bit), [EVERY, EVERY, 16, 16]), (Flip(1, 0, 0.99, 0.2, bit), [])):
         keeper = After(EVERY, 16)
         checked, _ = factored(case, flip, keeper)
-        assert checked.found
+        assert checked.detected
         assert sorted(keeper.kept) == kept, flip
 
 
@@ -356,7 +356,7 @@ def test_a_run_that_goes_on_from_the_middle_is_checked_from_there(shape: tuple[i
     n, nb, begin = 187, 8, EVERY + 3
 
     def body(comm: Any) -> list[Checked]:
-        kernels, options, found = HostKernels(1, poison=True), lu.MixedLuOptions("bf16"), []
+        kernels, options, results = HostKernels(1, poison=True), lu.MixedLuOptions("bf16"), []
         grid = make_grid(ProcessGrid(*shape), comm)
         assert grid is not None
         A = dist_matrix(grid, n, n, nb, kernels, "fp32")
@@ -372,13 +372,13 @@ def test_a_run_that_goes_on_from_the_middle_is_checked_from_there(shape: tuple[i
             with checking(checks):
                 spans.look = flip.at(A.local, comm.rank) if flip else None
                 lu.factorize(A, options, kernels, spans, None, checks)
-            found.append(checks.checked())
-        return found
+            results.append(checks.checked())
+        return results
 
     clean, flipped = run_ranks(shape[0] * shape[1], body)[0]
-    assert (clean.checks, clean.found) == (2, 0)
+    assert (clean.checks, clean.detected) == (2, 0)
     assert {fault.step for fault in flipped.faults} == {2 * EVERY}
-    assert flipped.corrected == flipped.found == 1
+    assert flipped.corrected == flipped.detected == 1
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

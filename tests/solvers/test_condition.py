@@ -10,7 +10,7 @@ import pytest
 
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.kernels.arrays import xp
-from mxpeak.solvers.condition import MOST_POINTS, Reductions, inverse_one_norm
+from mxpeak.solvers.condition import MAX_POINTS, Reductions, inverse_one_norm
 
 
 def estimate(B: Any) -> float:
@@ -21,16 +21,16 @@ def estimate(B: Any) -> float:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_it_is_a_lower_bound_and_rarely_3_times_too_small(dtype: Any) -> None:
-    rng, found = np.random.default_rng(3), []
+    rng, ratios = np.random.default_rng(3), []
     for n in (1, 2, 3, 17, 40):
         for _ in range(40):
             B = rng.standard_normal((n, n)) * 10.0 ** rng.uniform(-2, 2, (n, 1))
             if dtype == np.complex128:
                 B = B + 1j * rng.standard_normal((n, n))
-            found.append(estimate(B) / np.linalg.norm(B, 1))
-    assert max(found) <= 1 + 40 * 2.0**-52  # sums of at most 40 terms
-    assert min(found) >= 0.2
-    assert np.mean(np.array(found) >= 1 / 3) >= 0.99
+            ratios.append(estimate(B) / np.linalg.norm(B, 1))
+    assert max(ratios) <= 1 + 40 * 2.0**-52  # sums of at most 40 terms
+    assert min(ratios) >= 0.2
+    assert np.mean(np.array(ratios) >= 1 / 3) >= 0.99
 
 
 def test_zeros_and_a_diagonal_are_exact() -> None:
@@ -67,7 +67,7 @@ def test_few_products_are_made() -> None:
         return B.T @ y
 
     inverse_one_norm(times, adjoint, np.arange(60), 60, B.dtype, xp)
-    assert calls[1] < calls[0] <= MOST_POINTS + 1
+    assert calls[1] < calls[0] <= MAX_POINTS + 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -77,7 +77,7 @@ def test_ranks_with_parts_of_the_vectors_agree_with_one(size: int) -> None:
     alone = estimate(B)
 
     def body(comm: Any) -> float:
-        mine = np.arange(comm.rank, n, size)
+        own = np.arange(comm.rank, n, size)
 
         def reduced(op: str) -> Any:
             def over(value: float) -> float:
@@ -88,14 +88,14 @@ def test_ranks_with_parts_of_the_vectors_agree_with_one(size: int) -> None:
             return over
 
         def whole(part: Any) -> Any:
-            found = np.zeros(n)
-            found[mine] = part
-            comm.allreduce(found, "sum")
-            return found
+            full = np.zeros(n)
+            full[own] = part
+            comm.allreduce(full, "sum")
+            return full
 
         ranks = Reductions(reduced("sum"), reduced("max"))
         return inverse_one_norm(
-            lambda x: (B @ whole(x))[mine], lambda y: (B.T @ whole(y))[mine], mine, n, B.dtype, xp, X=ranks, Y=ranks
+            lambda x: (B @ whole(x))[own], lambda y: (B.T @ whole(y))[own], own, n, B.dtype, xp, X=ranks, Y=ranks
         )
 
     assert run_ranks(size, body) == pytest.approx([alone] * size, rel=1e-12)

@@ -107,11 +107,11 @@ def test_every_format_reaches_the_tolerance_and_x_equal_to_one(storage: str, non
     shape = (16, 8, 24)
     forms = [mixed_form(values, "fp32", storage) for values in ("fp64", "fp32", "bf16", "fp16", "fp8")]
     forms += [mixed_form(values, "fp64", storage) for values in ("fp64", "bf16")]
-    for found in solved(Solo(), shape, (1, 1, 1), forms, nonsymmetric=nonsymmetric):
-        assert found.solve.outcome == Outcome.SOLVED
-        assert found.solve.residual <= TOLERANCE
-        assert found.max_error <= error_bound(shape, found.solve.residual, nonsymmetric)
-        assert found.solve.initial == pytest.approx(float(np.linalg.norm(global_matrix(shape, nonsymmetric).sum(1))))
+    for outcome in solved(Solo(), shape, (1, 1, 1), forms, nonsymmetric=nonsymmetric):
+        assert outcome.solve.outcome == Outcome.SOLVED
+        assert outcome.solve.residual <= TOLERANCE
+        assert outcome.max_error <= error_bound(shape, outcome.solve.residual, nonsymmetric)
+        assert outcome.solve.initial == pytest.approx(float(np.linalg.norm(global_matrix(shape, nonsymmetric).sum(1))))
 
 
 def test_formats_that_hold_every_value_change_no_bit() -> None:
@@ -142,10 +142,10 @@ def test_every_level_may_have_a_format_of_its_own(values: tuple[str, ...]) -> No
 def test_the_mixed_solver_is_as_accurate_as_it_is_asked_to_be(tolerance: float) -> None:
     shape = (16, 8, 8)
     double, mixed = solved(Solo(), shape, (1, 1, 1), [DOUBLE, mixed_form("fp16")], tolerance=tolerance)
-    for found in (double, mixed):
-        assert found.solve.outcome == Outcome.SOLVED
-        assert found.solve.residual <= tolerance
-        assert found.max_error <= error_bound(shape, found.solve.residual)
+    for outcome in (double, mixed):
+        assert outcome.solve.outcome == Outcome.SOLVED
+        assert outcome.solve.residual <= tolerance
+        assert outcome.max_error <= error_bound(shape, outcome.solve.residual)
 
 
 @pytest.mark.parametrize(("tolerance", "values"), [(0.0, "fp64"), (1e-7, "fp32"), (1e-2, "bf16"), (0.02, "fp8")])
@@ -155,11 +155,11 @@ def test_a_matrix_that_a_format_does_not_hold_is_rounded_as_far_as_was_allowed(t
     stencil[13] = 26.1
     kernels, box = HostKernels(1).sparse, Box(16, 8, 8)
     form = mixed_form("fp8", tolerance=tolerance)
-    made = make_stencil(kernels, Solo(), box.levels(LEVELS), [form], "greedy", stencil, Spans())
-    (hierarchy,) = made.hierarchies
-    assert [level.A.A.values for level in made.levels(0)] == [values] * LEVELS
+    problem = make_stencil(kernels, Solo(), box.levels(LEVELS), [form], "greedy", stencil, Spans())
+    (hierarchy,) = problem.hierarchies
+    assert [level.A.A.values for level in problem.levels(0)] == [values] * LEVELS
     assert hierarchy.outer.A.values == "fp64"
-    system = system_of(kernels, Solo(), made, hierarchy, 30)
+    system = system_of(kernels, Solo(), problem, hierarchy, 30)
     done = gmres_ir(system, system.norm_of_b(), restart=30, max_steps=300, tolerance=TOLERANCE)
     assert done.outcome == Outcome.SOLVED
     # ||A^-1|| <= 1 / (26.1 - 26·0.99), and a row sum of A is at most 26.1.

@@ -59,10 +59,10 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
         blocks = DiagonalBlocks(A, kernels)
         keeper = Memory(A, steps)
         if begin is None:
-            made = generator("hpl" if pivoted else "sqrt-n", N)
-            kernels.generate(A.local, A.rows, A.cols, made.entries)
-            if made.diagonal is not None:  # without it the LU without pivots grows to 10^4
-                A.local[np.equal.outer(places[0][:, 0], places[1][0])] = made.diagonal
+            system = generator("hpl" if pivoted else "sqrt-n", N)
+            kernels.generate(A.local, A.rows, A.cols, system.entries)
+            if system.diagonal is not None:  # without it the LU without pivots grows to 10^4
+                A.local[np.equal.outer(places[0][:, 0], places[1][0])] = system.diagonal
         else:
             first, whole, notes = begin
             A.local[:] = whole[places]
@@ -72,23 +72,23 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
         algorithm.factorize(A, VARIANTS[name], kernels, Spans(), blocks, keeper)
         return places, np.array(A.local), blocks.witness(with_l=not pivoted), keeper.kept
 
-    found = run_ranks(shape[0] * shape[1], body)
+    results = run_ranks(shape[0] * shape[1], body)
 
     def whole(parts: Any) -> Any:
         out = np.full((N, columns), np.nan)
-        for (places, *_), part in zip(found, parts):
+        for (places, *_), part in zip(results, parts):
             out[places] = part
         return out
 
     kept = {
         step: (
             step,
-            whole(kept[step][0] for *_, kept in found),
-            {key: np.max([kept[step][1][key] for *_, kept in found], axis=0) for key in found[0][3][step][1]},
+            whole(kept[step][0] for *_, kept in results),
+            {key: np.max([kept[step][1][key] for *_, kept in results], axis=0) for key in results[0][3][step][1]},
         )
         for step in steps
     }
-    return whole(local for _, local, *_ in found), found[0][2], kept
+    return whole(local for _, local, *_ in results), results[0][2], kept
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -304,10 +304,10 @@ def test_a_space_that_is_exhausted_ends_the_cycle_with_the_solution_in_it() -> N
     """b is in a space of three of A's eigenvectors, all numbers powers of two: the fourth vector is exactly zero."""
     A, b = np.diag([1.0, 2.0, 4.0, 2.0, 1.0, 4.0, 8.0]), np.zeros(7)
     b[1] = 2.0
-    one = DenseSystem(A, b)
-    done = one.solve()
+    system = DenseSystem(A, b)
+    done = system.solve()
     assert (done.steps, done.residual, done.outcome) == (1, 0.0, Outcome.SOLVED)
-    assert one.x.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert system.x.tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     b[:] = [1, 1, 1, 1, 1, 1, 0]
     three = DenseSystem(A, b)
     done = three.solve(tolerance=10 * 7 * U)

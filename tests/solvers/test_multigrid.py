@@ -22,10 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Recorder:
     """A level that computes nothing and writes down what it is asked for."""
 
-    def __init__(self, depth: int, levels: int, said: list[str]):
-        self.name, self._said = f"level {depth}", said
+    def __init__(self, depth: int, levels: int, calls: list[str]):
+        self.name, self._said = f"level {depth}", calls
         self.x, self.r = f"x of level {depth}", f"r of level {depth}"
-        self.coarser = Recorder(depth + 1, levels, said) if depth + 1 < levels else None
+        self.coarser = Recorder(depth + 1, levels, calls) if depth + 1 < levels else None
 
     def presmooth(self, b: str) -> None:
         self._said.append(f"{self.name}: smooth from zero, {b}")
@@ -82,10 +82,10 @@ def applied(level: Any, n: int) -> Array:
 
 
 def test_four_levels_go_down_and_up_once() -> None:
-    said: list[str] = []
-    x = cycle(Recorder(0, 4, said), "b")
+    calls: list[str] = []
+    x = cycle(Recorder(0, 4, calls), "b")
     assert x == "x of level 0"
-    assert said == [
+    assert calls == [
         "level 0: smooth from zero, b",
         "level 0: restrict, b",
         "level 1: smooth from zero, r of level 0",
@@ -162,7 +162,7 @@ def test_levels_of_the_27_point_problem_are_the_matrix_of_the_formula(symmetric:
     kernels, box = ReferenceSparse(), Box(8, 4, 4)
     form = Form(("fp64", "fp64"), "fp64", "ell", symmetric=symmetric)
     stencil = weights(nonsymmetric=nonsymmetric)
-    made = make_stencil(kernels, Solo(), box.levels(2), [form], "natural", stencil, Spans())
+    problem = make_stencil(kernels, Solo(), box.levels(2), [form], "natural", stencil, Spans())
     new_to_old = kernels.order(kernels.stencil_rows(box, stencil), "natural").new_to_old
 
     def smoother(A: Array) -> Array:
@@ -172,9 +172,9 @@ def test_levels_of_the_27_point_problem_are_the_matrix_of_the_formula(symmetric:
     A, coarse = (stencil_matrix(one.shape, nonsymmetric) for one in box.levels(2))
     points = np.array([(2 * z * 4 + 2 * y) * 8 + 2 * x for z, y, x in product(range(2), range(2), range(4))])
     B = cycle_matrix(A, smoother(A), points, np.linalg.inv(smoother(coarse)))
-    found = applied(made.hierarchies[0].top, box.rows)
+    found = applied(problem.hierarchies[0].top, box.rows)
     natural = np.zeros_like(found)
     natural[np.ix_(new_to_old, new_to_old)] = found
     # B's entries are below 0.1, and each comes of a few sweeps, each with 27 products and a quotient a row.
     assert natural == pytest.approx(B, abs=4 * 27 * U)
-    assert made.b.tolist() == A.sum(1)[new_to_old].tolist(), "small integers and halves: exact"
+    assert problem.b.tolist() == A.sum(1)[new_to_old].tolist(), "small integers and halves: exact"

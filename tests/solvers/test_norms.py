@@ -30,7 +30,7 @@ from tests.support.exact_norms import (
     vector_norm,
 )
 from tests.support.norm_tiles import TYPES, random_values
-from tests.support.notes import told
+from tests.support.notes import note_case
 from tests.support.roundoff import U
 
 LARGEST = np.finfo(np.float64).max
@@ -42,19 +42,19 @@ LARGEST = np.finfo(np.float64).max
 def check(A: Any, name: str = "general", **options: Any) -> None:
     """All public functions for one matrix against exact norms."""
     sizes = expanded(A, name, **options)
-    exact, asked = exact_norms(sizes), {"structure": name, **options}
-    at_once = mx.norms(A, **asked)
-    same = mx.norms(A, deterministic=True, **asked)
+    exact, settings = exact_norms(sizes), {"structure": name, **options}
+    at_once = mx.norms(A, **settings)
+    same = mx.norms(A, deterministic=True, **settings)
     for kind in KINDS:
-        agree(mx.norm(A, kind, **asked), exact[kind], kind, A)
-        agree(mx.norm(A, kind, threads=1, **asked), exact[kind], kind, A)  # not the short way of small matrices
+        agree(mx.norm(A, kind, **settings), exact[kind], kind, A)
+        agree(mx.norm(A, kind, threads=1, **settings), exact[kind], kind, A)  # not the short way of small matrices
         agree(getattr(at_once, kind), exact[kind], kind, A)
         agree(getattr(same, kind), exact[kind], kind, A)
         for norms_of, lines in ((mx.row_norms, sizes), (mx.column_norms, list(zip(*sizes)))):
-            found = norms_of(A, kind, **asked)
-            assert found.dtype == np.float64
-            assert len(found) == A.shape[0 if norms_of is mx.row_norms else 1]
-            for value, line in zip(found, lines):
+            norms = norms_of(A, kind, **settings)
+            assert norms.dtype == np.float64
+            assert len(norms) == A.shape[0 if norms_of is mx.row_norms else 1]
+            for value, line in zip(norms, lines):
                 agree(float(value), rounded(vector_norm(kind, line)), kind, A)
 
 
@@ -64,7 +64,7 @@ def check(A: Any, name: str = "general", **options: Any) -> None:
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_every_structure_has_the_norms_of_its_definition_in_every_type(rng: Any, name: str) -> None:
     for dtype, shape, options in product(TYPES.values(), shapes(name), cases(name)):
-        with told(dtype=dtype, shape=shape, options=options):
+        with note_case(dtype=dtype, shape=shape, options=options):
             check(poisoned(random_values(rng, shape, dtype), name, **options), name, **options)
 
 
@@ -76,7 +76,7 @@ def test_zeros_ones_and_nothing_at_all(name: str) -> None:
         turn, rest = divmod(i + j + k, 2)  # every other type; with these each shape and options have all three
         if rest == 0:
             A = (np.zeros(shape, dtype), np.ones(shape, dtype), -np.zeros(shape, dtype))[turn % 3]
-            with told(dtype=dtype, shape=shape, options=options):
+            with note_case(dtype=dtype, shape=shape, options=options):
                 check(A, name, **options)
 
 
@@ -87,12 +87,12 @@ def test_nan_counts_wherever_it_is_read_and_nowhere_else(rng: Any, name: str) ->
         dtype = np.dtype((np.float64, np.complex64)[(turn + list(STRUCTURES).index(name)) % 2])
         clean = poisoned(random_values(rng, (m, n), dtype), name, **options)
         hidden = unread(m, n, name, **options)
-        asked = {"structure": name, **options}
-        assert all(map(math.isfinite, mx.norms(clean, **asked)))
+        settings = {"structure": name, **options}
+        assert all(map(math.isfinite, mx.norms(clean, **settings)))
         for at, value in product(np.ndindex(m, n), (np.nan, -np.nan, np.inf)):
             A = clean.copy()
             A[at] = value
-            for norms in (mx.norms(A, **asked), mx.norms(A, deterministic=True, **asked)):
+            for norms in (mx.norms(A, **settings), mx.norms(A, deterministic=True, **settings)):
                 expected = math.isfinite if at in hidden else math.isnan if math.isnan(value) else math.isinf
                 assert all(map(expected, norms)), (at, value, norms)
 
@@ -113,10 +113,10 @@ def test_an_entry_with_one_part_inf_and_the_other_nan_is_nan() -> None:
 def test_the_nan_that_inf_minus_inf_leaves_counts() -> None:
     """Processors set the sign bit of that NaN, which must not make it a small number."""
     with np.errstate(invalid="ignore"):
-        left = np.array([np.inf]) - np.array([np.inf])
+        nan = np.array([np.inf]) - np.array([np.inf])
     for dtype, kind, deterministic in product(TYPES.values(), KINDS, BOTH_WAYS):
         A = np.ones((3, 4), dtype)
-        A[1, 2] = left.astype(dtype)[0]
+        A[1, 2] = nan.astype(dtype)[0]
         assert math.isnan(mx.norm(A, kind, deterministic=deterministic)), (dtype, kind, deterministic)
 
 
@@ -135,7 +135,7 @@ def test_one_entry_among_zeros_is_the_norm_wherever_it_stands() -> None:
         A[at] = value
         for deterministic in BOTH_WAYS:
             found = [mx.norm(A, kind, deterministic=deterministic) for kind in KINDS]
-            with told(dtype=dtype, value=value, at=at, deterministic=deterministic):
+            with note_case(dtype=dtype, value=value, at=at, deterministic=deterministic):
                 np.testing.assert_array_equal([*found, *mx.norms(A, deterministic=deterministic)], [value] * 8)
 
 
@@ -246,14 +246,14 @@ def test_ten_million_ones_are_counted_exactly() -> None:
 
 def test_ten_million_random_numbers_where_naive_summation_fails(many: Any) -> None:
     wide = many.astype(np.float64)
-    one, fro = math.fsum(wide), math.sqrt(math.fsum(wide * wide))
+    one_norm, fro = math.fsum(wide), math.sqrt(math.fsum(wide * wide))
     naive = float(np.cumsum(many)[-1])  # one after the other, in the type of the matrix
-    assert abs(naive - one) > 1e-6 * one, "or this test shows nothing"
+    assert abs(naive - one_norm) > 1e-6 * one_norm, "or this test shows nothing"
     # Blocks of 2048 by vectors: less than (2048/8 + 10^7/2048) roundings in the worst case, of which few add up.
-    assert ulps(mx.norm(many, "one"), one) <= 16
+    assert ulps(mx.norm(many, "one"), one_norm) <= 16
     assert ulps(mx.norm(many, "fro"), fro) <= 16
     # Without rounding up to the last few additions.
-    assert ulps(mx.norm(many, "one", deterministic=True), one) <= 4
+    assert ulps(mx.norm(many, "one", deterministic=True), one_norm) <= 4
     assert ulps(mx.norm(many, "fro", deterministic=True), fro) <= 4
     columns = wide.reshape(2500, 4000)
     largest = max(math.fsum(columns[:, j]) for j in range(0, 4000, 40))
@@ -318,10 +318,10 @@ def test_any_piece_of_any_array_has_the_norms_of_its_copy(
     A = A.T if turned else A
     options = {"kl": 2, "ku": 3} if structure == "band" else {}
     exact = exact_norms(expanded(A, structure, **options))
-    found = mx.norms(A, structure=structure, **options)
+    norms = mx.norms(A, structure=structure, **options)
     same = mx.norms(A, structure=structure, deterministic=True, **options)
     for kind in KINDS:
-        agree(getattr(found, kind), exact[kind], kind, A)
+        agree(getattr(norms, kind), exact[kind], kind, A)
         agree(getattr(same, kind), exact[kind], kind, A)
     assert same == mx.norms(np.ascontiguousarray(A), structure=structure, deterministic=True, **options)
 
@@ -339,14 +339,14 @@ def test_deterministic_norms_have_the_same_bits_in_any_order_tiles_and_threads(r
         ("triangular", {"diag": "unit"}),
         ("band", {"kl": 40, "ku": 9}),
     ):
-        asked: dict[str, Any] = {"structure": structure, **options}
-        expected = mx.norms(A, deterministic=True, threads=1, **asked)
-        columns = mx.column_norms(A, threads=1, **asked)
+        settings: dict[str, Any] = {"structure": structure, **options}
+        expected = mx.norms(A, deterministic=True, threads=1, **settings)
+        columns = mx.column_norms(A, threads=1, **settings)
         for threads, M in product((1, 2, 3), (A, F, B)):
-            assert mx.norms(M, deterministic=True, threads=threads, **asked) == expected
-            assert np.array_equal(mx.column_norms(M, threads=threads, **asked), columns)
+            assert mx.norms(M, deterministic=True, threads=threads, **settings) == expected
+            assert np.array_equal(mx.column_norms(M, threads=threads, **settings), columns)
         for kind in KINDS:
-            assert mx.norm(F, kind, deterministic=True, **asked) == getattr(expected, kind)
+            assert mx.norm(F, kind, deterministic=True, **settings) == getattr(expected, kind)
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import Outcome
-from mxpeak.solvers.refine import MOST_STEPS, SAFETY, backward_error, refine
+from mxpeak.solvers.refine import MAX_STEPS, SAFETY, backward_error, refine
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPES = [np.float32, np.float64, np.complex64, np.complex128]
@@ -49,10 +49,10 @@ def system(rng: Any, n: int, dtype: Any = np.float64, error: float = 1e-3) -> De
     return Dense(A.astype(dtype), random(n).astype(dtype), inverse.astype(dtype))
 
 
-def eta(one: Dense, x: Array, u: float) -> float:
+def eta(system: Dense, x: Array, u: float) -> float:
     """The backward error by its definition, in fp64."""
-    A, b, x = (v.astype(np.complex128) for v in (one.A, one.b, x))
-    return float(np.abs(b - A @ x).max() / ((one.A_inf * np.abs(x).max() + one.b_inf) * one.n * u))
+    A, b, x = (v.astype(np.complex128) for v in (system.A, system.b, x))
+    return float(np.abs(b - A @ x).max() / ((system.A_inf * np.abs(x).max() + system.b_inf) * system.n * u))
 
 
 @given(
@@ -65,12 +65,12 @@ def eta(one: Dense, x: Array, u: float) -> float:
 def test_both_methods_reach_the_target_in_the_units_of_the_type(
     dtype: Any, method: str, n: int, seed: int, restart: int
 ) -> None:
-    one, u = system(np.random.default_rng(seed), n, dtype), float(np.finfo(dtype).eps) / 2
+    equations, u = system(np.random.default_rng(seed), n, dtype), float(np.finfo(dtype).eps) / 2
     # A residual of n products, each rounded, and of its sums: up to (n + 2)·u·(||A||·||x|| + ||b||).
-    x, done = refine(one, method, restart=restart, target=4.0, u=u)
+    x, done = refine(equations, method, restart=restart, target=4.0, u=u)
     assert done.outcome == Outcome.SOLVED
-    assert done.residual == backward_error(one, float(np.abs(one.residual(x)).max()), x, u) <= 4.0
-    assert eta(one, x, u) <= 4.0 + 1.0 + 2.0 / n, "the computed residual has errors of its own"
+    assert done.residual == backward_error(equations, float(np.abs(equations.residual(x)).max()), x, u) <= 4.0
+    assert eta(equations, x, u) <= 4.0 + 1.0 + 2.0 / n, "the computed residual has errors of its own"
     assert done.by_step()[0] == done.history[0]
     assert done.by_step()[-1] == done.history[-1] == done.residual
     assert len(done.by_step()) == done.steps + 1 == sum(done.cycles) + 1
@@ -78,20 +78,20 @@ def test_both_methods_reach_the_target_in_the_units_of_the_type(
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_what_a_step_of_gmres_predicts_is_what_its_x_has(rng: Any, dtype: Any) -> None:
-    one, u = system(rng, 23, dtype, error=0.3), float(np.finfo(dtype).eps) / 2
-    _, done = refine(one, restart=5, max_steps=5, u=u)
+    equations, u = system(rng, 23, dtype, error=0.3), float(np.finfo(dtype).eps) / 2
+    _, done = refine(equations, restart=5, max_steps=5, u=u)
     predicted = done.by_step()[1:-1]
     for k, value in enumerate(predicted, start=1):
-        found = refine(one, restart=k, max_steps=k, u=u)[1].residual
+        found = refine(equations, restart=k, max_steps=k, u=u)[1].residual
         assert found == pytest.approx(value, abs=4.0, rel=0.2), "up to roundings, and to the change of ||x||"
     assert done.residual < 0.1 * predicted[0]
 
 
 def test_a_product_a_step_and_one_a_cycle_are_all_that_gmres_takes(rng: Any) -> None:
-    one = system(rng, 31, error=0.2)
-    _, done = refine(one, restart=4)
+    equations = system(rng, 31, error=0.2)
+    _, done = refine(equations, restart=4)
     assert done.outcome == Outcome.SOLVED
-    assert one.products == 1 + done.steps + len(done.cycles)
+    assert equations.products == 1 + done.steps + len(done.cycles)
     assert max(done.cycles) == 4
 
 
@@ -106,7 +106,7 @@ def test_an_inverse_that_is_useless_ends_with_the_last_step(rng: Any, method: st
     one = system(rng, 60)
     one.inverse = np.roll(np.eye(60), 1, axis=0) @ one.inverse
     x, done = refine(one, method)
-    assert (done.outcome, done.steps) == (Outcome.NOT_CONVERGED, MOST_STEPS)
+    assert (done.outcome, done.steps) == (Outcome.NOT_CONVERGED, MAX_STEPS)
     assert np.isfinite(x).all()
 
 

@@ -153,18 +153,18 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     def make() -> StencilProblem:
         return make_stencil(kernels, comm, box.levels(3), [form], case.order, stencil, Spans())
 
-    made, checks = make(), Watched(spans)
-    checks.know(made)
+    problem, checks = make(), Watched(spans)
+    checks.know(problem)
     checks.begin("test")
-    top, outer = made.hierarchies[0].top, made.hierarchies[0].outer
+    top, outer = problem.hierarchies[0].top, problem.hierarchies[0].outer
     system: Any
     if case.values is None:
-        system = CheckedCg(checks, kernels, comm, top.A, made.b, partial(cycle, top), spans)
+        system = CheckedCg(checks, kernels, comm, top.A, problem.b, partial(cycle, top), spans)
     else:
         inner = InnerIteration(top.A, partial(cycle, top), case.restart, basis=case.basis)
-        system = CheckedMixed(checks, kernels, comm, outer, made.b, inner, spans)
+        system = CheckedMixed(checks, kernels, comm, outer, problem.b, inner, spans)
     spans.flip = flip if flip is not None and flip.rank == comm.rank else None
-    spans.arrays = lambda: dict(_arrays(system, made))
+    spans.arrays = lambda: dict(_arrays(system, problem))
     if case.values is None:
         done: Any = conjugate_gradients(system, max_steps=200, tolerance=TOLERANCE)
     else:
@@ -183,9 +183,9 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     return Solved(done.steps, done.outcome, residual, checks.faults, begun, spans.struck, checks.margin)
 
 
-def _arrays(system: Any, made: StencilProblem) -> Iterator[tuple[str, Any]]:
+def _arrays(system: Any, problem: StencilProblem) -> Iterator[tuple[str, Any]]:
     """Every vector of a solve, and every value of its matrices."""
-    yield "b", made.b
+    yield "b", problem.b
     yield "x", system.solution
     yield "r", system._r
     if hasattr(system, "_p"):
@@ -194,7 +194,7 @@ def _arrays(system: Any, made: StencilProblem) -> Iterator[tuple[str, Any]]:
         basis = system._basis
         yield from ((f"q{k}", basis._Q[k]) for k in range(basis._k))
         yield "Q t", basis._combined
-    for depth, level in enumerate(made.levels(0)):
+    for depth, level in enumerate(problem.levels(0)):
         yield f"x of level {depth}", level.A.own(level.x)
         for name, vector in (("keep", level.keep), ("r", level.r)):
             if vector is not None:
@@ -226,10 +226,10 @@ def test_clean_solves_raise_no_alarm(method: str, solves: int, formats: list[str
     nearest = 0.0
     for _ in range(solves):
         case = drawn(rng, method, formats)
-        found = solved(case)
-        assert not found.faults, case
-        assert found.outcome == Outcome.SOLVED, case
-        nearest = max(nearest, found.margin)
+        outcome = solved(case)
+        assert not outcome.faults, case
+        assert outcome.outcome == Outcome.SOLVED, case
+        nearest = max(nearest, outcome.margin)
     print(f"{method}: {solves} clean solves, at most {nearest:.3g} of a limit")
 
 
@@ -237,10 +237,10 @@ def test_clean_solves_raise_no_alarm(method: str, solves: int, formats: list[str
 @pytest.mark.parametrize("grid", [(1, 1, 1), (1, 2, 2)])
 def test_clean_solves_with_a_basis_in_16_bits_raise_no_alarm(grid: tuple[int, int, int], basis: str) -> None:
     case = Case((12, 8, 8), grid, "packed", "greedy", "bf16", "fp32", basis=basis)
-    found = solved(case)
-    assert not found.faults
-    assert (found.outcome, found.residual <= TOLERANCE) == (Outcome.SOLVED, True)
-    assert found.margin > 1e-3, "the limit is that of the stored vectors, not a larger one"
+    outcome = solved(case)
+    assert not outcome.faults
+    assert (outcome.outcome, outcome.residual <= TOLERANCE) == (Outcome.SOLVED, True)
+    assert outcome.margin > 1e-3, "the limit is that of the stored vectors, not a larger one"
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of what is not finite any more
@@ -254,10 +254,10 @@ def test_flips_that_change_a_solve_are_found(method: str, solves: int, formats: 
         case = drawn(rng, method, formats)
         clean = solved(case)
         flip = Flip(int(rng.integers(case.ranks)), int(rng.integers(1, clean.begun + 1)), int(rng.integers(1 << 30)))
-        found = solved(case, flip)
-        if found.harmed(clean):
+        outcome = solved(case, flip)
+        if outcome.harmed(clean):
             harmful += 1
-            missed += [] if found.faults else [(case, found, clean.steps)]
+            missed += [] if outcome.faults else [(case, outcome, clean.steps)]
     for one in missed:
         print(*one)
     print(f"{method}: {solves} flips, {harmful} changed the solve, {len(missed)} of these missed")
@@ -277,12 +277,12 @@ class At:
     def wrap(self, system: Any) -> None:
         right = getattr(system, self.operation)
 
-        def operation(*told: Any) -> Any:
+        def operation(*arguments: Any) -> Any:
             self.seen += 1
             if self.seen == self.time:
                 vector = self.vector(system)
                 vector[len(vector) // 2] = self.factor * vector[len(vector) // 2] + self.factor * 1e-3
-            return right(*told)
+            return right(*arguments)
 
         setattr(system, self.operation, operation)
 
@@ -293,10 +293,10 @@ def found_by_cg(at: At) -> list[Any]:
     def body(comm: Any) -> Any:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (16, 16, 16), (2, 1, 1))
         form, checks = Form(("fp64",) * 4, "fp64", "rows", symmetric=True), SolveChecks(Spans())
-        made = make_stencil(kernels, comm, box.levels(4), [form], "surface_last", weights(), Spans())
-        checks.know(made)
-        top = made.hierarchies[0].top
-        system = CheckedCg(checks, kernels, comm, top.A, made.b, partial(cycle, top), Spans())
+        problem = make_stencil(kernels, comm, box.levels(4), [form], "surface_last", weights(), Spans())
+        checks.know(problem)
+        top = problem.hierarchies[0].top
+        system = CheckedCg(checks, kernels, comm, top.A, problem.b, partial(cycle, top), Spans())
         if comm.rank == 1:
             at.wrap(system)
         conjugate_gradients(system, max_steps=50, tolerance=0.0)
@@ -321,10 +321,10 @@ def test_a_direction_that_is_not_conjugate_is_named_with_its_step() -> None:
 
 def test_a_solve_of_a_matrix_that_is_not_definite_is_no_fault() -> None:
     """It ends with p^T A p < 0, before x and r have moved along p; but one that a wrong A p has made is a fault."""
-    found = [ended_by_curvature(change) for change in (1.0, 2.0, float("nan"))]
-    assert [steps for steps, _ in found] == [found[0][0]] * 3
-    assert found[0][0] > 1
-    assert [[fault.part for fault in faults] for _, faults in found] == [[], ["directions"], ["directions"]]
+    outcomes = [ended_by_curvature(change) for change in (1.0, 2.0, float("nan"))]
+    assert [steps for steps, _ in outcomes] == [outcomes[0][0]] * 3
+    assert outcomes[0][0] > 1
+    assert [[fault.part for fault in faults] for _, faults in outcomes] == [[], ["directions"], ["directions"]]
 
 
 class WrongCurvature(CheckedCg):
@@ -354,16 +354,16 @@ def ended_by_curvature(change: float) -> tuple[int, list[Any]]:
 def test_any_bit_of_any_array_of_a_matrix_is_seen(storage: str, order: str) -> None:
     kernels, comm = HostKernels(1).sparse, Solo()
     form = Form(("fp64", "bf16", "fp32"), "fp32", storage, mixed=True)
-    made = make_stencil(kernels, comm, Box(8, 8, 8).levels(3), [form], order, weights(), Spans())
+    problem = make_stencil(kernels, comm, Box(8, 8, 8).levels(3), [form], order, weights(), Spans())
     checks = SolveChecks(Spans())
-    checks.know(made)
-    known = dict(pair for k, level in enumerate(made.levels(0)) for pair in arrays_of(level.A.A, f"level {k}"))
+    checks.know(problem)
+    arrays = dict(pair for k, level in enumerate(problem.levels(0)) for pair in arrays_of(level.A.A, f"level {k}"))
     wanted = {"level 0, entries", "level 1, diagonal"}
     wanted |= {f"level 2, pattern, columns, {'table' if storage == 'packed' else 'units'}"}
     if order == "natural":
         wanted |= {"level 0, coarse, copies, table", "level 1, coarse, copies, values"}
-    assert wanted <= set(known)
-    for name, array in known.items():
+    assert wanted <= set(arrays)
+    for name, array in arrays.items():
         if array.size:
             array.reshape(-1).view(np.uint8)[-1] ^= 4
             checks.begin(name)
@@ -426,11 +426,11 @@ def test_a_problem_is_gone_before_the_next_is_made(monkeypatch: pytest.MonkeyPat
     """Memory is planned for one of them; that of the reference sweeps is the first."""
     entries, alive = list[Any](), list[list[bool]]()
 
-    def make(*told: Any) -> StencilProblem:
+    def make(*arguments: Any) -> StencilProblem:
         alive.append([known() is not None for known in entries])
-        made = make_stencil(*told)
-        entries.append(weakref.ref(made.hierarchies[0].top.A.A.entries))
-        return made
+        problem = make_stencil(*arguments)
+        entries.append(weakref.ref(problem.hierarchies[0].top.A.A.entries))
+        return problem
 
     for module in (hpcg, sparse):
         monkeypatch.setattr(module, "make_stencil", make)
@@ -444,10 +444,10 @@ def test_a_matrix_that_has_changed_makes_a_run_invalid(benchmark: str, monkeypat
     """A low bit, which no validation would see, of the coarsest level of rank 1, as soon as the matrices are known."""
     right = SolveChecks.know
 
-    def know(self: SolveChecks, made: StencilProblem) -> None:
-        right(self, made)
+    def know(self: SolveChecks, problem: StencilProblem) -> None:
+        right(self, problem)
         if threading.current_thread().name == "rank 1":
-            made.levels(-1)[-1].A.A.diagonal.view(np.uint8)[0] ^= 1
+            problem.levels(-1)[-1].A.A.diagonal.view(np.uint8)[0] ^= 1
 
     monkeypatch.setattr(SolveChecks, "know", know)
     result = reported(benchmark)

@@ -34,7 +34,7 @@ def test_a_spread_is_counted_in_powers_of_two_between_numbers_other_than_zero() 
 
 
 def test_sums_are_balanced_within_a_range_and_a_spread() -> None:
-    for sums, found in (
+    for sums, scales in (
         ([1.0, SPREAD, 2.0], True),
         ([1.0, 2 * SPREAD, 2.0], False),
         ([RANGE / 2, RANGE / 4, RANGE / 8], True),
@@ -46,5 +46,5 @@ def test_sums_are_balanced_within_a_range_and_a_spread() -> None:
         ([1.0, inf, 1.0], False),
     ):
         ends = np.min(sums), np.max(sums)
-        assert balanced(ends, (1.0, 1.0)) == found, sums
-        assert balanced((1.0, 1.0), ends) == found, sums
+        assert balanced(ends, (1.0, 1.0)) == scales, sums
+        assert balanced((1.0, 1.0), ends) == scales, sums

@@ -35,17 +35,17 @@ class Noting(HostKernels):
 
 def hidden_behind(noted: list[tuple[str, int]]) -> dict[int, list[int]]:
     """For the swaps finished in each step: the columns updated between a swap's start and its end."""
-    step, begun, found, columns = 0, {}, {}, 0  # type: int, dict[int, int], dict[int, list[int]], int
+    step, begun, hidden, columns = 0, {}, {}, 0  # type: int, dict[int, int], dict[int, list[int]], int
     for what, number in noted:
         if what == "columns":
             columns += number
         elif what == "start":
             begun[number] = columns
         elif what == "finish":
-            found.setdefault(step, []).append(columns - begun.pop(number))
+            hidden.setdefault(step, []).append(columns - begun.pop(number))
         else:
             step = number
-    return found
+    return hidden
 
 
 def test_every_row_swap_is_hidden_behind_an_update(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,11 +49,11 @@ def test_every_grid_solves_as_one_process_does(P: int, Q: int, transposed: bool,
         x = factors.solve_transposed(mine) if transposed else factors.solve(mine)
         return {under.to_global(i): value.tolist() for i, value in enumerate(x)}
 
-    found: dict[int, Any] = {}
+    values: dict[int, Any] = {}
     for of_rank in run_ranks(P * Q, body):
         for i, value in of_rank.items():
-            assert found.setdefault(i, value) == value, "all ranks of a line have the same numbers"
-    x = np.array([found[i] for i in range(N)])
+            assert values.setdefault(i, value) == value, "all ranks of a line have the same numbers"
+    x = np.array([values[i] for i in range(N)])
     expected = np.linalg.solve(M.T if transposed else M, b)
     assert np.abs(x - expected).max() <= 1e-12 * np.abs(expected).max()
 

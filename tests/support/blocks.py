@@ -48,12 +48,12 @@ def vector(backend: Backend, values: Any) -> Any:
 
 def operands(backend: Backend, A: Any, B: Any, precision: str) -> tuple[Any, Any]:
     """Both operands of a product, rounded to a precision."""
-    kernels, made = backend.kernels, []
+    kernels, matrices = backend.kernels, []
     for side, values in (("left", A), ("right", B)):
         buffer = kernels.operand_buffer(*values.shape, precision, side)
-        made.append(kernels.operand_matrix(buffer, *values.shape, precision, side))
-        kernels.cast(matrix(backend, values, stored_as(precision)), made[-1], precision)
-    return made[0], made[1]
+        matrices.append(kernels.operand_matrix(buffer, *values.shape, precision, side))
+        kernels.cast(matrix(backend, values, stored_as(precision)), matrices[-1], precision)
+    return matrices[0], matrices[1]
 
 
 def numbers(backend: Backend, array: Any) -> Any:
@@ -63,10 +63,10 @@ def numbers(backend: Backend, array: Any) -> Any:
 
         array = array.view(torch.float32) if array.dtype == torch.int32 else array  # TF32's disguise
         array = array.to(torch.float32) if array.itemsize < 4 else array
-    found = np.array(backend.numpy(array))
-    if found.dtype == np.int32:  # pairs of 16-bit numbers, of which only NaN is the same in fp16 and bf16
-        return (found.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return found
+    entries = np.array(backend.numpy(array))
+    if entries.dtype == np.int32:  # pairs of 16-bit numbers, of which only NaN is the same in fp16 and bf16
+        return (entries.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return entries
 
 
 def stored_as(precision: str) -> str:

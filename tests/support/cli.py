@@ -55,7 +55,7 @@ class Bench:
         on_begin: Any,
         on_case: Any,
         argv: Any,
-        **told: Any,
+        **hooks: Any,
     ) -> list[Result]:
         self.calls.append(SimpleNamespace(config=config, origins=origins, argv=argv))
         results = []

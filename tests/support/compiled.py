@@ -98,7 +98,7 @@ def main(*names: str) -> int:
     """Compile some parts here; without names all of them, on all cores, and first what they share."""
     HostKernels(1)
     if names:
-        first_uses.MOST = 1  # the others are at work on the other cores
+        first_uses.MAX_PROCESSES = 1  # the others are at work on the other cores
         for name in names:
             PARTS[name]()
         return 0

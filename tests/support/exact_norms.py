@@ -86,17 +86,20 @@ def exact_norms(sizes: Sequence[Sequence[Any]]) -> dict[str, float]:
     }
 
 
-def agree(found: float, exact: float, kind: str, A: Any) -> None:
+def agree(actual: float, exact: float, kind: str, A: Any) -> None:
     """Within (m + n + 8) roundings, which no order of m or n additions (of m·n, under a root) on any grid exceeds.
 
     The largest of real entries is exact.  Results near the smallest number are multiples of it: half of one an entry.
     """
     m, n = A.shape
     if kind == "max" and A.dtype.kind != "c":
-        np.testing.assert_equal(found, exact)
+        np.testing.assert_equal(actual, exact)
         return
     bound = (m + n + 8) * U * exact + (m + n) * LEAST if math.isfinite(exact) else 0.0
-    assert found == exact or abs(found - exact) <= bound or (math.isnan(found) and math.isnan(exact)), (found, exact)
+    assert actual == exact or abs(actual - exact) <= bound or (math.isnan(actual) and math.isnan(exact)), (
+        actual,
+        exact,
+    )
 
 
 def cases(name: str) -> list[dict[str, Any]]:

@@ -53,8 +53,8 @@ class Job:
         deadline = time.monotonic() + HANGS_S
         while not self._come(moment):
             ended = self.process.poll()
-            assert ended is None, f"it ended with {ended} before {what}: {self.said()}"
-            assert time.monotonic() < deadline, f"{what} never came: {self.said()}"
+            assert ended is None, f"it ended with {ended} before {what}: {self.stderr()}"
+            assert time.monotonic() < deadline, f"{what} never came: {self.stderr()}"
             time.sleep(0.05)
 
     def _come(self, moment: Callable[[Job], object]) -> bool:
@@ -68,11 +68,11 @@ class Job:
         begin = time.monotonic()
         while self.process.poll() is None or self.processes():
             left = self.processes()
-            assert time.monotonic() - begin < HANGS_S, f"still there: {left}: {self.said()}"
+            assert time.monotonic() - begin < HANGS_S, f"still there: {left}: {self.stderr()}"
             time.sleep(0.05)
         return self.process.returncode, time.monotonic() - begin
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         """What it has printed on stderr."""
         return (self.folder / "stderr").read_text(errors="replace")
 
@@ -101,11 +101,11 @@ def job(folder: Path, command: list[str], **environ: str) -> Iterator[Job]:
             text=True,
             preexec_fn=hear_all,
         )
-        one = Job(folder, process)
+        job = Job(folder, process)
         try:
-            yield one
+            yield job
         finally:
-            for pid in one.processes():
+            for pid in job.processes():
                 os.kill(pid, signal.SIGKILL)
             process.kill()
             process.wait()

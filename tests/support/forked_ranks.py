@@ -73,14 +73,14 @@ def main(folder: Path) -> None:
     """Run the checks of a plan in turn, and write down what becomes of them."""
     for module in NEEDED:
         import_module(module)
-    found = {}
+    outcomes = {}
     for name, (ranks, module, function, arguments, where) in json.loads((folder / "plan.json").read_text()).items():
         check, port = Check(ranks, module, function, tuple(arguments), where), free_port()
         written = [(folder / f"{name}.{rank}.out", folder / f"{name}.{rank}.err") for rank in range(ranks)]
         codes = all_ended([fork(rank, check, port, *files) for rank, files in enumerate(written)])
         out, err = ([file.read_text() for file in files] for files in zip(*written))
-        found[name] = {"codes": codes, "stdout": out, "stderr": err}
-    (folder / "outcomes.json").write_text(json.dumps(found))
+        outcomes[name] = {"codes": codes, "stdout": out, "stderr": err}
+    (folder / "outcomes.json").write_text(json.dumps(outcomes))
 
 
 def free_port() -> int:

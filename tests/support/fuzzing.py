@@ -195,7 +195,7 @@ def baseline(text: str, folder: Path) -> None:
     for forecast in found.values():
         forecast.section()
         for done in (0.0, 1.0, 1e7, 1e30):
-            forecast.left(done)
+            forecast.remaining_s(done)
             forecast.compared(1.0, done)
 
 
@@ -268,10 +268,10 @@ def part(text: str, folder: Path) -> None:
         try:
             read_part(folder / "a", 0, 0, whole=True)
         except (ValueError, OSError) as error:
-            said = str(error)
+            message = str(error)
             continue
         return
-    raise UsageError(said)
+    raise UsageError(message)
 
 
 def run_json(text: str, folder: Path) -> None:
@@ -435,10 +435,10 @@ def at_door(name: str, text: str, folder: Path) -> str | None:
     try:
         door(text, folder)
     except (UsageError, InvalidWinnersError) as error:
-        said = str(error)
-        assert said.strip()
-        assert len(said) < 20_000, said[:300]
-        return said
+        message = str(error)
+        assert message.strip()
+        assert len(message) < 20_000, message[:300]
+        return message
     return None
 
 

@@ -44,11 +44,11 @@ def slack(entries: Entries) -> float:
 
 def drawn_system(name: str, n: int) -> tuple[Any, Any]:
     """A and b of a generator, entry by entry from their definition, in fp64."""
-    made = generator(name, n)
-    A = np.array([[made.entries.value(i, j) for j in range(n)] for i in range(n)])
-    if made.diagonal is not None:
-        np.fill_diagonal(A, made.diagonal)
-    if made.row_sum is not None:
+    system = generator(name, n)
+    A = np.array([[system.entries.value(i, j) for j in range(n)] for i in range(n)])
+    if system.diagonal is not None:
+        np.fill_diagonal(A, system.diagonal)
+    if system.row_sum is not None:
         np.fill_diagonal(A, 0.0)
-        np.fill_diagonal(A, made.row_sum * np.abs(A).sum(axis=1))
-    return A, np.array([made.right_side.value(i, 0) for i in range(n)])
+        np.fill_diagonal(A, system.row_sum * np.abs(A).sum(axis=1))
+    return A, np.array([system.right_side.value(i, 0) for i in range(n)])

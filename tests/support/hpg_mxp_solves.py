@@ -38,14 +38,14 @@ TOLERANCE = 1e-9
 
 def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
     """27 - T ⊗ T ⊗ T with T = tridiag(1, 1, 1); non-symmetric: ±1/2 beside the diagonal in z more."""
-    one, T = (
+    identities, T = (
         [sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
         for k, value in ((0, 1.0), (1, 1.0))
     )
-    A = 27.0 * reduce(sp.kron, one) - reduce(sp.kron, T)
+    A = 27.0 * reduce(sp.kron, identities) - reduce(sp.kron, T)
     if nonsymmetric:
         skew = sp.diags([-0.5, 0.5], [-1, 1], shape=(shape[2],) * 2)
-        A = A + sp.kron(sp.kron(skew, one[1]), one[2])
+        A = A + sp.kron(sp.kron(skew, identities[1]), identities[2])
     return A.tocsr()
 
 
@@ -136,9 +136,9 @@ class Steps:
 def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, max_steps: int = 300) -> Steps:
     """GMRES-IR by its definition: residuals with A in fp64, all else in the type of the oracle's levels."""
     inner = problem.levels[0].A
-    b, x, found = A.sum(1).A1, np.zeros(A.shape[0]), Steps([], [1.0])
+    b, x, steps = A.sum(1).A1, np.zeros(A.shape[0]), Steps([], [1.0])
     scale = float(np.linalg.norm(b))
-    while found.history[-1] > tolerance and found.count < max_steps:
+    while steps.history[-1] > tolerance and steps.count < max_steps:
         r = b - A @ x
         rho = float(np.linalg.norm(r))
         Q, H = [(r / rho).astype(inner.dtype)], np.zeros((restart + 1, restart))
@@ -152,12 +152,12 @@ def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, m
             Q.append((w / H[k + 1, k]).astype(inner.dtype))
             target = rho * np.eye(k + 2)[0]
             t, *_ = np.linalg.lstsq(H[: k + 2, : k + 1], target, rcond=None)
-            found.estimates.append(float(np.linalg.norm(target - H[: k + 2, : k + 1] @ t)) / scale)
-            if found.estimates[-1] <= tolerance or found.count == max_steps:
+            steps.estimates.append(float(np.linalg.norm(target - H[: k + 2, : k + 1] @ t)) / scale)
+            if steps.estimates[-1] <= tolerance or steps.count == max_steps:
                 break
         x = x + problem.cycle((t @ np.array(Q[:-1], float)).astype(inner.dtype))
-        found.history.append(float(np.linalg.norm(b - A @ x)) / scale)
-    return found
+        steps.history.append(float(np.linalg.norm(b - A @ x)) / scale)
+    return steps
 
 
 @dataclass(frozen=True)
@@ -187,12 +187,12 @@ def mixed_form(
 
 
 def system_of(
-    kernels: Any, comm: Communicator, made: StencilProblem, hierarchy: Hierarchy, restart: int
+    kernels: Any, comm: Communicator, problem: StencilProblem, hierarchy: Hierarchy, restart: int
 ) -> MixedSystem:
     """A x = b as GMRES-IR takes it."""
     top = hierarchy.top
     inner = InnerIteration(top.A, lambda q: cycle(top, q), restart, basis=hierarchy.basis)
-    return MixedSystem(kernels, comm, hierarchy.outer, made.b, inner, Spans())
+    return MixedSystem(kernels, comm, hierarchy.outer, problem.b, inner, Spans())
 
 
 def solved(
@@ -209,15 +209,15 @@ def solved(
     """This rank's view of the global problem's solves in each form.  Collective."""
     kernels = HostKernels(1).sparse if kernels is None else kernels
     box = Box.of(comm.rank, tuple(n // p for n, p in zip(shape, grid)), grid)  # type: ignore[arg-type]
-    made = make_stencil(kernels, comm, box.levels(LEVELS), forms, kind, weights(nonsymmetric=nonsymmetric), Spans())
-    found = []
-    for k, hierarchy in enumerate(made.hierarchies):
-        system = system_of(kernels, comm, made, hierarchy, restart)
+    problem = make_stencil(kernels, comm, box.levels(LEVELS), forms, kind, weights(nonsymmetric=nonsymmetric), Spans())
+    outcomes = []
+    for k, hierarchy in enumerate(problem.hierarchies):
+        system = system_of(kernels, comm, problem, hierarchy, restart)
         how = {"reduction": system.reduction, "tolerance": tolerance}
         done = gmres_ir(system, system.norm_of_b(), restart=restart, max_steps=300, **how)
-        values = tuple(level.A.A.values for level in made.levels(k))
-        found.append(Solved(done, system.max_error(1.0), values, hierarchy.top.A.A.vectors))
-    return found
+        values = tuple(level.A.A.values for level in problem.levels(k))
+        outcomes.append(Solved(done, system.max_error(1.0), values, hierarchy.top.A.A.vectors))
+    return outcomes
 
 
 def smallest_eigenvalue(shape: Triple) -> float:
@@ -235,8 +235,8 @@ def error_bound(shape: Triple, residual: float, nonsymmetric: bool = False) -> f
     return (residual * norm_b + rounding) / smallest_eigenvalue(shape)
 
 
-def agree(found: Sequence[float], wanted: Sequence[float]) -> None:
+def agree(actual: Sequence[float], wanted: Sequence[float]) -> None:
     """As many residuals, each right to what rounding leaves of it: 27 products and sums a row, in every step so far."""
-    assert len(found) == len(wanted)
-    for k, (one, other) in enumerate(zip(found, wanted), start=1):
+    assert len(actual) == len(wanted)
+    for k, (one, other) in enumerate(zip(actual, wanted), start=1):
         assert one == pytest.approx(other, abs=27 * k * U)

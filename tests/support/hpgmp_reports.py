@@ -144,7 +144,7 @@ def check_of(**values: Any) -> dict[str, Any]:
 
 
 def result_of(**sections: Any) -> Result:
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "benchmark": "hpg-mxp",
         "status": "valid",
         "problem": problem_of(),
@@ -155,7 +155,7 @@ def result_of(**sections: Any) -> Result:
         "samples_s": 12 * [5.0],
         "software": {"mxpeak": "0.1.0"},
     }
-    return Result(**{**made, **sections})
+    return Result(**{**values, **sections})
 
 
 VIOLATION = {"rule": "indices", "text": "indices of two bytes <in --storage packed> are not cleared"}

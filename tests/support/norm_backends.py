@@ -132,16 +132,16 @@ def random_case(name: str, shape: tuple[int, int], band: Band = WHOLE, scale: fl
     return case_of(random_values(rng, shape, TYPES[name], scale), band)
 
 
-def agree(found: Any, exact: Any, tiles: Sequence[Tile], *, terms: int) -> None:
+def agree(actual: Any, exact: Any, tiles: Sequence[Tile], *, terms: int) -> None:
     """Sums of so many terms within the bound of the contract, with b = 512; NaN where NaN, Inf where Inf.
 
     |x| of a complex x costs three roundings more.  Of complex128, entries so small that their squares vanish may
     count as nothing beside those of ordinary size, 2^450·2^-538 of them and less, so 2^-70 of the largest per term;
     where all are denormal, |x| is a multiple of the smallest number.
     """
-    found, exact = np.asarray(found), np.asarray(exact)
-    assert found.shape == exact.shape
-    assert found.dtype == exact.dtype == np.float64
+    actual, exact = np.asarray(actual), np.asarray(exact)
+    assert actual.shape == exact.shape
+    assert actual.dtype == exact.dtype == np.float64
     relative = (512 + terms / 512 + 4) * U
     floor = 0.0
     if tiles and tiles[0].A.dtype == np.complex128:
@@ -149,40 +149,40 @@ def agree(found: Any, exact: Any, tiles: Sequence[Tile], *, terms: int) -> None:
         largest = max((float(x[np.isfinite(x)].max(initial=0.0)) for x in known), default=0.0)
         floor = terms * (largest * 2.0**-70 + 2.0**-1074)
     with np.errstate(all="ignore"):
-        same = (found == exact) | (np.isnan(found) & np.isnan(exact))
-        near = np.abs(found - exact) <= relative * exact + floor
-    assert (same | near).all(), (found[~(same | near)], exact[~(same | near)])
+        same = (actual == exact) | (np.isnan(actual) & np.isnan(exact))
+        near = np.abs(actual - exact) <= relative * exact + floor
+    assert (same | near).all(), (actual[~(same | near)], exact[~(same | near)])
 
 
 def check_pass(norms: Norms, case: Case, wants: Collection[str] = WANTS) -> None:
     """A pass for some wants gives those of a pass for all, and nothing else."""
     tiles, exact = case.tiles, case.parts
-    found = norms.norm_pass(tiles, case.band, wants, case.rows, case.columns)
+    parts = norms.norm_pass(tiles, case.band, wants, case.rows, case.columns)
     size = sum(tile.A.size for tile in tiles)
     if "max" not in wants:
-        assert found.top == 0.0
+        assert parts.top == 0.0
     elif case.dtype.kind != "c":
-        np.testing.assert_equal(found.top, exact.top)
+        np.testing.assert_equal(parts.top, exact.top)
     else:
-        agree(found.top, exact.top, tiles, terms=1)
-    assert len(found.squares) == 3
+        agree(parts.top, exact.top, tiles, terms=1)
+    assert len(parts.squares) == 3
     if "squares" in wants:
-        agree(root(*found.squares.tolist()), root(*exact.squares.tolist()), tiles, terms=size)
+        agree(root(*parts.squares.tolist()), root(*exact.squares.tolist()), tiles, terms=size)
     else:
-        assert not np.any(found.squares)
-    for want, mine, right in (("rows", found.by_row, exact.by_row), ("columns", found.by_column, exact.by_column)):
+        assert not np.any(parts.squares)
+    for want, mine, right in (("rows", parts.by_row, exact.by_row), ("columns", parts.by_column, exact.by_column)):
         agree(mine, right if want in wants else np.zeros(0), tiles, terms=max(case.rows, case.columns))
 
 
 def check_maxima(norms: Norms, case: Case, wants: Collection[str] = BOTH) -> None:
     """The maxima that are wanted, and nothing else."""
     found = norms.row_column_max(case.tiles, case.band, wants, case.rows, case.columns)
-    for want, mine, right in zip(BOTH, found, case.maxima):
+    for want, own, right in zip(BOTH, found, case.maxima):
         expected = right if want in wants else np.zeros(0)
         if case.dtype.kind == "c":
-            agree(mine, expected, case.tiles if case.dtype == np.complex128 else [], terms=1)
+            agree(own, expected, case.tiles if case.dtype == np.complex128 else [], terms=1)
         else:
-            np.testing.assert_array_equal(mine, expected)
+            np.testing.assert_array_equal(own, expected)
 
 
 def check(norms: Norms, case: Case, turn: int = 0) -> None:

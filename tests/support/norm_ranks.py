@@ -33,22 +33,22 @@ def distributed(grid: Any, A: Any, mb: int, nb: int) -> CyclicMatrix:
     return CyclicMatrix(grid, rows, cols, laid(A[mine], grid.all.rank))
 
 
-def all_norms(M: Any, **asked: Any) -> Found:
+def all_norms(M: Any, **options: Any) -> Found:
     """What all public functions say of a matrix."""
     return (
-        mx.norms(M, threads=1, **asked),
-        mx.norms(M, threads=1, deterministic=True, **asked),
-        mx.row_norms(M, "one", threads=1, **asked),
-        mx.column_norms(M, "fro", threads=1, **asked),
+        mx.norms(M, threads=1, **options),
+        mx.norms(M, threads=1, deterministic=True, **options),
+        mx.row_norms(M, "one", threads=1, **options),
+        mx.column_norms(M, "fro", threads=1, **options),
     )
 
 
-def check(found: Sequence[Found], A: Any, name: str, **options: Any) -> None:
+def check(results: Sequence[Found], A: Any, name: str, **options: Any) -> None:
     """All ranks have the same numbers: right ones, and reproducible ones to the last bit."""
     asked = {"structure": name, **options}
     exact, alone = exact_norms(expanded(A, name, **options)), all_norms(A, **asked)
-    for norms, same, by_row, by_column in found:
-        assert norms == found[0][0], "every rank gets the same number"
+    for norms, same, by_row, by_column in results:
+        assert norms == results[0][0], "every rank gets the same number"
         for kind in KINDS:
             agree(getattr(norms, kind), exact[kind], kind, A)
         assert same == alone[1]

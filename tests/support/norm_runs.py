@@ -22,7 +22,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """An empty folder, no settings from outside, and one timed run a case."""
     nothing_from_outside(monkeypatch, folder)
     monkeypatch.setattr(bench, "NORM_S", 0.0)
-    monkeypatch.setattr(limits, "MOST_S", 0.0)
+    monkeypatch.setattr(limits, "MAX_S", 0.0)
     monkeypatch.setattr("mxpeak.runtime.compile.SILENT_S", 1e3)
 
 

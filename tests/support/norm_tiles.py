@@ -42,10 +42,10 @@ def magnitudes_of(dtype: Any) -> dict[str, Any]:
     """Scales of entries: near the largest number, near the smallest, and where squares leave the range of fp64."""
     info = ml_dtypes.finfo(dtype)
     largest, least = float(info.max), float(info.smallest_subnormal)
-    found = {"large": largest / 64, "small": float(info.tiny) * 8, "denormal": least * 32}
+    magnitudes = {"large": largest / 64, "small": float(info.tiny) * 8, "denormal": least * 32}
     if dtype in (np.float64, np.complex128):
-        found |= {"1e150": 1e150, "1e-140": 1e-140, "1e-155": 1e-155, "1e-200": 1e-200}
-    return found
+        magnitudes |= {"1e150": 1e150, "1e-140": 1e-140, "1e-155": 1e-155, "1e-200": 1e-200}
+    return magnitudes
 
 
 def not_numbers(dtype: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @contextmanager
-def told(**case: Any) -> Iterator[None]:
+def note_case(**case: Any) -> Iterator[None]:
     """A failure inside is noted with its case."""
     try:
         yield

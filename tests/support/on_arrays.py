@@ -60,15 +60,15 @@ class OnArrays:
         if not isinstance(value, np.ndarray):
             return value
         if value.dtype.kind == "i":
-            for known, rows in self._rows:
-                if known is value:
+            for array, rows in self._rows:
+                if array is value:
                     return rows
             self._rows.append((value, tensor(value)))
             return self._rows[-1][1]
         if not ON_GPU:
             return tensor(value)
-        for known, copy in sent:
-            if known is value:  # an array that is given twice is one tensor
+        for array, copy in sent:
+            if array is value:  # an array that is given twice is one tensor
                 return copy.tensor
         sent.append((value, Copy(value)))
         return sent[-1][1].tensor

@@ -86,28 +86,30 @@ def telemetry(rate: float, steps: int = 40) -> dict[str, Any]:
 
 def mixed(precision: str, rate: float) -> dict[str, Any]:
     """A result of HPL-MxP, whose refinement converges the slower the lower the precision."""
-    one = result("hpl-mxp", rate, rules={"admissible": False, "violations": [{"rule": "time", "text": "1 s of 1800"}]})
+    record = result(
+        "hpl-mxp", rate, rules={"admissible": False, "violations": [{"rule": "time", "text": "1 s of 1800"}]}
+    )
     ratio = {"fp32": 1e-5, "bf16": 1e-3, "fp16": 1e-4}[precision]
     history = [3e8 * ratio**k for k in range(20) if 3e8 * ratio**k > 1e-3]
-    one["problem"] |= {"precision": precision, "generator": "sqrt-n"}
-    one["validation"] |= {"history": history, "iterations": len(history) - 1}
-    return one
+    record["problem"] |= {"precision": precision, "generator": "sqrt-n"}
+    record["validation"] |= {"history": history, "iterations": len(history) - 1}
+    return record
 
 
 def sparse() -> dict[str, Any]:
     """A result of HPG-MxP on a box of ranks, with its motifs in both precisions."""
     motifs = {"gs": 6.0, "spmv": 2.0, "ortho": 1.5, "restriction": 0.2, "prolongation": 0.1, "update": 0.3}
     double = {name: {**phase, "time_s": 2 * phase["time_s"]} for name, phase in phases(motifs).items()}
-    one = result("hpg-mxp", 40e9, phases=phases(motifs), telemetry={})
-    one["problem"] = {**{f"n{axis}": 104 for axis in "xyz"}, **{f"np{axis}": 2 for axis in "xyz"}, "storage": "rows"}
-    one["result"] |= {"limit": {"name": "read bandwidth", "rate_bytes": 80e9}, "double_phases": double, "solves": 3}
-    one["result"] |= {"double_solves": 3, "speedup": 1.6, "speedup_by_motif": dict.fromkeys(motifs, 1.6)}
-    one["validation"] |= {
+    record = result("hpg-mxp", 40e9, phases=phases(motifs), telemetry={})
+    record["problem"] = {**{f"n{axis}": 104 for axis in "xyz"}, **{f"np{axis}": 2 for axis in "xyz"}, "storage": "rows"}
+    record["result"] |= {"limit": {"name": "read bandwidth", "rate_bytes": 80e9}, "double_phases": double, "solves": 3}
+    record["result"] |= {"double_solves": 3, "speedup": 1.6, "speedup_by_motif": dict.fromkeys(motifs, 1.6)}
+    record["validation"] |= {
         "history": {"double": [1.0, 1e-5, 8e-10], "mixed": [1.0, 2e-5, 1e-8, 9e-10]},
         "threshold": 1e-9,
         "residual": 9e-10,
     }
-    return one
+    return record
 
 
 def everything() -> dict[str, Any]:

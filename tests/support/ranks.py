@@ -227,9 +227,9 @@ def run_commands(folder: Path, comm: Communicator) -> None:
 
 def what_ended(ranks: int, commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
     """How the commands ended on all ranks."""
-    found = {}
+    ended = {}
     for name in commands:
         parts = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]
         codes, out, err = ([part[key] for part in parts] for key in ("code", "stdout", "stderr"))
-        found[name] = Ended(codes, "".join(out), "".join(err), folder / name)
-    return found
+        ended[name] = Ended(codes, "".join(out), "".join(err), folder / name)
+    return ended

@@ -20,16 +20,16 @@ def systems() -> Iterator[tuple[str, Array]]:
     rng = np.random.default_rng(51)
     for k in range(50):
         n = int(rng.integers(2, 41))
-        one, order = np.eye(n), rng.permutation(n)
+        identity, order = np.eye(n), rng.permutation(n)
         S = scattered(rng, n)
         dominant = S + np.diag(1.0 + np.abs(S).sum(axis=1))
         yield "dominant", dominant
         yield "permuted", dominant[order]
         yield "graded", dominant * 2.0 ** rng.integers(-200, 200, (n, 1)) * 2.0 ** rng.integers(-200, 200, n)
-        yield "any", S + np.where(one[order] > 0, rng.uniform(0.5, 2.0, n), 0.0)
-        yield "skew", S - S.T + 10.0 ** rng.uniform(-6, 0) * one
+        yield "any", S + np.where(identity[order] > 0, rng.uniform(0.5, 2.0, n), 0.0)
+        yield "skew", S - S.T + 10.0 ** rng.uniform(-6, 0) * identity
         half = max(1, n // 3)
-        B = scattered(rng, n)[:half] + one[:half]
+        B = scattered(rng, n)[:half] + identity[:half]
         yield "saddle", np.block([[dominant + dominant.T, B.T], [B, np.zeros((half, half))]])
         band = np.triu(np.tril(rng.standard_normal((n, n)), 2), -1)
         yield "band", band
@@ -38,7 +38,7 @@ def systems() -> Iterator[tuple[str, Array]]:
         total = short[:-1].sum(axis=0)
         short[-1] = total + (k % 4) * np.where(total != 0, np.spacing(np.abs(total)), 0.0)
         yield "short by an ulp", short
-        hole = S + one[order]
+        hole = S + identity[order]
         hole[:, 0] = 0.0 if k % 2 else hole[:, 0]
         hole[: n // 2 + 1, n // 2 :] = 0.0  # more rows than columns that they have entries in
         yield "structurally singular", hole

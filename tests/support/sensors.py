@@ -115,7 +115,7 @@ H100: dict[tuple[Any, ...], Any] = {
 }
 
 
-def nvml(known: dict[tuple[Any, ...], Any]) -> SimpleNamespace:
+def nvml(answers: dict[tuple[Any, ...], Any]) -> SimpleNamespace:
     """A stand-in that knows one GPU, at 0000:1b:00.0; a question without an answer is not supported.
 
     An answer that is a function is called.
@@ -129,9 +129,9 @@ def nvml(known: dict[tuple[Any, ...], Any]) -> SimpleNamespace:
     def ask(name: str) -> Callable[..., Any]:
         def answer(gpu: str, *about: int) -> Any:
             assert gpu == "gpu"
-            if (name, *about) not in known:
+            if (name, *about) not in answers:
                 raise NVMLError("Not Supported")
-            value = known[name, *about]
+            value = answers[name, *about]
             return value() if callable(value) else value
 
         return answer
@@ -156,9 +156,11 @@ class AmdSmiException(Exception):  # noqa: N818
     """As that of amdsmi."""
 
 
-def amdsmi(known: dict[str, Any], others: Mapping[str, dict[str, Any]] = MappingProxyType({})) -> SimpleNamespace:
+def amdsmi(
+    answers_of_first: dict[str, Any], others: Mapping[str, dict[str, Any]] = MappingProxyType({})
+) -> SimpleNamespace:
     """A stand-in that knows the GPU at 0000:c1:00.0, and others; a question without an answer is not supported."""
-    gpus = {"0000:c1:00.0": known, **others}
+    gpus = {"0000:c1:00.0": answers_of_first, **others}
 
     def handle(bus: str) -> str:
         if bus not in gpus:

@@ -8,8 +8,7 @@ quotient and its rounding, u each at most, and twice that since both sides round
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import product
 from typing import Any
@@ -20,6 +19,7 @@ from mxpeak.kernels.contract.sparse import Part, Rows
 from mxpeak.kernels.reference.sparse import ReferenceMatrix
 from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
+from tests.support.notes import note_case
 from tests.support.on_arrays import SLICES, OnArrays, every_backend, sparse_kernels
 
 ORACLE: Any = sparse_kernels("reference")
@@ -189,10 +189,10 @@ def random(rng: Any, n: int, vectors: str) -> Any:
 # --- bounds -----------------------------------------------------------------------------------------------------
 
 
-def near(found: Any, exact: Any, bound: Any) -> None:
-    found, exact = wide(found), wide(exact)
-    assert found.shape == exact.shape
-    assert (np.abs(found - exact) <= bound).all(), (found, exact)  # not so if one of them is NaN
+def near(actual: Any, exact: Any, bound: Any) -> None:
+    actual, exact = wide(actual), wide(exact)
+    assert actual.shape == exact.shape
+    assert (np.abs(actual - exact) <= bound).all(), (actual, exact)  # not so if one of them is NaN
 
 
 def larger(x: Any, y: Any) -> Any:
@@ -209,13 +209,13 @@ def sweep_backward(R: ReferenceMatrix, b: Any, x: Any) -> None:
 
 def inherited(R: ReferenceMatrix, errors: Any) -> Any:
     """What a backward sweep makes of errors in the x that it begins with."""
-    found = np.zeros(R.n)
+    bounds = np.zeros(R.n)
     for r in reversed(range(R.n)):
         row = R.rows[r]
         total = float(np.abs(row.lower.values) @ errors[row.lower.columns])
-        total += float(np.abs(row.upper.values) @ found[row.upper.columns])
-        found[r] = total / abs(row.diagonal)
-    return found
+        total += float(np.abs(row.upper.values) @ bounds[row.upper.columns])
+        bounds[r] = total / abs(row.diagonal)
+    return bounds
 
 
 # --- examples ---------------------------------------------------------------------------------------------------
@@ -269,14 +269,14 @@ class Example:
     @cached_property
     def symmetric(self) -> dict[bool, tuple[Any, Any]]:
         """The same after a forward and a backward sweep, the first from zero or not."""
-        found = {}
+        results = {}
         for from_zero, (before, bound) in ((True, self.from_zero), (False, self.forward)):
             x = halo_vector(ORACLE, self.R, before, 0.0 if from_zero else self.halo)
             sweep_backward(self.R, self.b, x)
             after = x[: self.R.n].copy()
             errors = self._bound(larger(before, after), backward=True) + inherited(self.R, bound)
-            found[from_zero] = after, errors
-        return found
+            results[from_zero] = after, errors
+        return results
 
     def product(self, x: Any) -> Any:
         """A x in fp64, by the definition."""
@@ -355,18 +355,8 @@ def on_examples(check: Callable[[Any, Example, Any], None]) -> Any:
 
     def test(kernels: Any) -> None:
         for case in cases_of(kernels):
-            with told(case):
+            with note_case(case=case):
                 check(kernels, example(*case[:-1]), stored(kernels, *case))
 
     test.__name__, test.__doc__ = check.__name__, check.__doc__
     return every_backend(test)
-
-
-@contextmanager
-def told(case: Any) -> Iterator[None]:
-    """What goes wrong inside says in which case."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"in the case {case}")
-        raise

@@ -69,20 +69,20 @@ def _check_messages(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
 
 def _check_algorithms(comm: Any, dtype: torch.dtype, where: torch.device) -> None:
     rank, size = comm.rank, comm.size
-    known, empty = [numbers(dtype, r, where) for r in range(size)], nothing(dtype, where=where)
+    sent, empty = [numbers(dtype, r, where) for r in range(size)], nothing(dtype, where=where)
     for name in BROADCASTS:
-        message = known[rank].clone() if rank == size - 1 else empty.clone()
+        message = sent[rank].clone() if rank == size - 1 else empty.clone()
         task = Task(broadcast(name, comm, message, size - 1))
         task.test()
         task.wait()
-        assert same(message, known[-1]), name
+        assert same(message, sent[-1]), name
     for gather in (gather_everywhere_ring, gather_everywhere_binary):
-        pieces = [(known[r] if r == rank else empty).clone()[:r] for r in range(size)]
+        pieces = [(sent[r] if r == rank else empty).clone()[:r] for r in range(size)]
         Task(gather(comm, pieces, 60)).wait()
-        assert all(same(piece, known[r][:r]) for r, piece in enumerate(pieces))
-    parts = [(known[r] if rank == 0 else empty).clone()[: r + 1] for r in range(size)]
+        assert all(same(piece, sent[r][:r]) for r, piece in enumerate(pieces))
+    parts = [(sent[r] if rank == 0 else empty).clone()[: r + 1] for r in range(size)]
     Task(scatter(comm, parts, parts[rank], 0, 63)).wait()
-    assert same(parts[rank], known[rank][: rank + 1])
+    assert same(parts[rank], sent[rank][: rank + 1])
 
 
 def _check_reductions(comm: Any, where: torch.device) -> None:

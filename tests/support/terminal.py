@@ -19,11 +19,11 @@ def screen(text: str) -> list[str]:
     """Return the lines that this output leaves on a screen, without trailing blanks."""
     lines, row, column = [""], 0, 0
     for match in CONTROL.finditer(text):
-        number, code, move, said = match[1] or "", match[2], match[3], match[4]
-        if said is not None:
+        number, code, move, written = match[1] or "", match[2], match[3], match[4]
+        if written is not None:
             line = lines[row].ljust(column)
-            lines[row] = line[:column] + said + line[column + len(said) :]
-            column += len(said)
+            lines[row] = line[:column] + written + line[column + len(written) :]
+            column += len(written)
         elif move == "\r":
             column = 0
         elif move == "\n":
@@ -39,10 +39,10 @@ def screen(text: str) -> list[str]:
 def on_terminal(argv: list[str], folder: Path, environ: Mapping[str, str] | None = None) -> tuple[int, list[str]]:
     """Run mxpeak with its output on a terminal of 100 columns; return the exit code and the lines that it leaves."""
     master, slave = pty.openpty()
-    told = {**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS), **(environ or {})}
-    told.pop("NO_COLOR", None)
+    variables = {**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS), **(environ or {})}
+    variables.pop("NO_COLOR", None)
     run = subprocess.Popen(
-        [sys.executable, "-m", "mxpeak", *argv], cwd=folder, env=told, stdin=slave, stdout=slave, stderr=slave
+        [sys.executable, "-m", "mxpeak", *argv], cwd=folder, env=variables, stdin=slave, stdout=slave, stderr=slave
     )
     os.close(slave)
     seen = b""

@@ -62,12 +62,12 @@ def command(name: str, comm: str) -> list[str]:
     return ["run", name, *flags, "--comm", comm, "--json", "-", "--quiet"]
 
 
-def check_alike(name: str, found: dict[str, Any], host: dict[str, Any]) -> None:
+def check_alike(name: str, result: dict[str, Any], host: dict[str, Any]) -> None:
     """The same problem, and the same answer but for the order of sums."""
-    assert found["status"] == "valid"
-    ours, theirs = found["validation"], host["validation"]
+    assert result["status"] == "valid"
+    ours, theirs = result["validation"], host["validation"]
     assert ours["passed"]
-    assert {found["software"]["kernels"], host["software"]["kernels"]} == {"torch", "host"}
+    assert {result["software"]["kernels"], host["software"]["kernels"]} == {"torch", "host"}
     if name == "norms":
         for kind, value in theirs["values"].items():
             # Sums of n·n terms in another order: 10·n·eps of the type is the benchmark's own bound.
@@ -88,9 +88,9 @@ def check_two(name: str, ended: Ended) -> None:
     """Two ranks give what the host gives."""
     ended.check(0)
     body = ended.body
-    for one, same in zip(body.get("results", [body]), on_host(name), strict=True):
-        assert one["launch"]["ranks"] == 2
+    for result, same in zip(body.get("results", [body]), on_host(name), strict=True):
+        assert result["launch"]["ranks"] == 2
         if name in ("hpl", "hpl-mxp", "norms"):  # of the others a rank has a box of its own
-            check_alike(name, one, same.as_dict())
+            check_alike(name, result, same.as_dict())
         else:
-            assert one["validation"]["passed"]
+            assert result["validation"]["passed"]

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
-from tests.support.notes import told
+from tests.support.notes import note_case
 
 
 def for_each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
     """A test of all values of an argument, or of several ones, one after the other."""
-    every = [{names: one} if isinstance(names, str) else dict(zip(names, one, strict=True)) for one in values]
+    every = [{names: value} if isinstance(names, str) else dict(zip(names, value, strict=True)) for value in values]
 
-    def made(test: Callable[..., None]) -> Any:
+    def decorate(test: Callable[..., None]) -> Any:
         @wraps(test)
-        def in_turn(**asked: Any) -> None:
+        def in_turn(**fixtures: Any) -> None:
             for case in every:
-                with told(**case):
-                    test(**asked, **case)
+                with note_case(**case):
+                    test(**fixtures, **case)
 
         signature = inspect.signature(test)
         others = [one for one in signature.parameters.values() if one.name not in every[0]]
         in_turn.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
         return in_turn
 
-    return made
+    return decorate

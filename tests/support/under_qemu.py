@@ -246,7 +246,7 @@ def compile_here(target: Sequence[str], number: int, folder: Path) -> None:
     from mxpeak.runtime import compile as first_uses
 
     bfmmla.is_available = sme.is_available = lambda: True
-    first_uses.MOST = 1  # other processes would not store machine code for the other processor
+    first_uses.MAX_PROCESSES = 1  # other processes would not store machine code for the other processor
     jit._DiskCache.load_overload = lambda *_: None  # which cannot run here
     for at, command in enumerate(SETS[number]):
         start = time.monotonic()

@@ -37,24 +37,24 @@ def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]
     to a newer chip, of one vendor and the other in turn.  Each chip gets the forms that are for it alone.
     """
     chips = BY_AGE[TARGETS[target][0]]
-    found, seen = [], set()
+    entries, seen = [], set()
     for file in files():
         for turn, entry in enumerate(getattr(file, "COMPILED", [])):
             first = entry[0] not in seen
             seen.add(entry[0])
             if target == (chips[len(seen) % 2] if first else NEWER[turn % 2]):
-                found.append((name_of(file), *entry))
-        found += [(name_of(file), *entry) for entry in getattr(file, "COMPILED_FOR", {}).get(target, [])]
-    return found
+                entries.append((name_of(file), *entry))
+        entries += [(name_of(file), *entry) for entry in getattr(file, "COMPILED_FOR", {}).get(target, [])]
+    return entries
 
 
 def files() -> list[Any]:
     """The modules kernels/torch/triton/*.py, which name the forms of all of their kernels."""
-    found = [import_module(f"{backend.__name__}.{module.name}") for module in pkgutil.iter_modules(backend.__path__)]
-    for file in found:
+    modules = [import_module(f"{backend.__name__}.{module.name}") for module in pkgutil.iter_modules(backend.__path__)]
+    for file in modules:
         own = {value for name, value in vars(file).items() if name.endswith("_kernel")}
         assert own == {kernel for kernel, *_ in getattr(file, "COMPILED", [])}, f"{file.__name__} lacks a kernel's form"
-    return found
+    return modules
 
 
 def name_of(file: Any) -> str:

@@ -51,17 +51,17 @@ def use() -> None:
 
 def compiled(work: Any) -> list[str]:
     """The kernels that Triton compiles during some work."""
-    found: list[str] = []
+    names: list[str] = []
 
-    def hear(*, fn: Any, **told: Any) -> None:
-        found.append(fn.name)
+    def hear(*, fn: Any, **report: Any) -> None:
+        names.append(fn.name)
 
     triton.knobs.runtime.jit_post_compile_hook = hear
     try:
         work()
     finally:
         triton.knobs.runtime.jit_post_compile_hook = None
-    return sorted(found)
+    return sorted(names)
 
 
 def failing(*args: Any, **options: Any) -> None:
@@ -85,12 +85,12 @@ def again() -> None:
 
 if __name__ == "__main__":
     triton.runtime.driver.set_active(H100())
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     real = triton.compiler.compile
     triton.compiler.compile = failing
     compile_ahead.rehearse(use, [])
-    told["left behind by a compiler that fails"] = unresolved()
+    report["left behind by a compiler that fails"] = unresolved()
     triton.compiler.compile = real
-    told["ahead"] = compiled(lambda: compile_ahead.rehearse(use, []))
-    told["after it"] = compiled(again)
-    json.dump(told, sys.stdout)
+    report["ahead"] = compiled(lambda: compile_ahead.rehearse(use, []))
+    report["after it"] = compiled(again)
+    json.dump(report, sys.stdout)

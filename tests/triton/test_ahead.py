@@ -17,22 +17,22 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What tests.triton.rehearse has seen, and what it has said."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
     environment.pop("TRITON_INTERPRET", None)  # it is read when kernels are decorated: so not in this process
     command = [sys.executable, "-m", "tests.triton.rehearse"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return {**found, "said": done.stderr}
+    body: dict[str, Any] = json.loads(done.stdout)
+    return {**body, "stderr": done.stderr}
 
 
-def test_all_that_a_use_launches_is_compiled_ahead_and_nothing_is_left_for_its_launches(told: dict[str, Any]) -> None:
-    assert told["ahead"] == ["basis_kernel", "basis_kernel", "dot_kernel", "subtract_kernel"]
-    assert told["after it"] == []
+def test_all_that_a_use_launches_is_compiled_ahead_and_nothing_is_left_for_its_launches(report: dict[str, Any]) -> None:
+    assert report["ahead"] == ["basis_kernel", "basis_kernel", "dot_kernel", "subtract_kernel"]
+    assert report["after it"] == []
 
 
-def test_a_compiler_that_fails_ahead_is_told_of_and_leaves_everything_to_the_launches(told: dict[str, Any]) -> None:
-    assert told["left behind by a compiler that fails"] == 0
-    assert "compiled one after the other, not in parallel: RuntimeError: no compiler today" in told["said"]
+def test_a_compiler_that_fails_ahead_is_told_of_and_leaves_everything_to_the_launches(report: dict[str, Any]) -> None:
+    assert report["left behind by a compiler that fails"] == 0
+    assert "compiled one after the other, not in parallel: RuntimeError: no compiler today" in report["stderr"]

@@ -90,10 +90,10 @@ def check_identical(first: tuple[Path, ...], second: tuple[Path, ...]) -> None:
             raise SystemExit(f"two builds differ: {one.name} {sha256(one)}, {other.name} {sha256(other)}")
 
 
-def check_same_names(package: str, found: set[str], expected: set[str]) -> None:
+def check_same_names(package: str, actual: set[str], expected: set[str]) -> None:
     """End if a package contains other files than expected."""
-    if found != expected:
-        raise SystemExit(f"{package}: missing {sorted(expected - found)}, unexpected {sorted(found - expected)}")
+    if actual != expected:
+        raise SystemExit(f"{package}: missing {sorted(expected - actual)}, unexpected {sorted(actual - expected)}")
 
 
 def tracked(source: Path, *paths: str) -> set[str]:

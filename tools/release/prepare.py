@@ -18,12 +18,12 @@ def fragments(root: Path) -> list[Path]:
 
 def sections(files: list[Path]) -> dict[str, list[str]]:
     """Return the sentences of each section of the changelog."""
-    found: dict[str, list[str]] = {section: [] for section in SECTIONS}
+    fragments: dict[str, list[str]] = {section: [] for section in SECTIONS}
     wrong = []
     for file in files:
         topic, _, section = file.stem.rpartition(".")
-        if topic and section in found:
-            found[section].append(file.read_text(encoding="utf-8"))
+        if topic and section in fragments:
+            fragments[section].append(file.read_text(encoding="utf-8"))
         else:
             wrong.append(file.name)
     if wrong:
@@ -31,7 +31,7 @@ def sections(files: list[Path]) -> dict[str, list[str]]:
         raise SystemExit(
             f"no section: {', '.join(wrong)}; use names such as topic.{SECTIONS[0]}.md (sections: {names})"
         )
-    return {section: sentences for section, sentences in found.items() if sentences}
+    return {section: sentences for section, sentences in fragments.items() if sentences}
 
 
 def entry(text: str) -> str:

@@ -56,7 +56,7 @@ def about_solves(result: Result, checks: SolveChecks | None) -> None:
         return
     result.telemetry["abft"] = {
         "checks": checks.checks,
-        "found": checks.found,
+        "found": checks.detected,
         "corrected": 0,
         "seconds": checks.seconds,
         "faults": [fault.as_json() for fault in checks.faults],

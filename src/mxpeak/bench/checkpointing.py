@@ -28,7 +28,7 @@ from mxpeak.kernels.contract import Kernels
 from mxpeak.options import as_text, options, recordable, seconds
 from mxpeak.records import Caution, Result, read_json, three_digits
 from mxpeak.runtime.checkpoint import (
-    MOST_RUN,
+    MAX_RUN_FILE_BYTES,
     RUN,
     SCHEMA,
     SLOTS,
@@ -57,7 +57,7 @@ OF_THE_NODES = ("order", "node_grid")
 IN_HOST_MEMORY = ("host", "reference")
 DTYPES = {"fp64": "float64", "fp32": "float32"}
 #: The largest number of defects of a checkpoint that a message lists.
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,9 @@ def _intact_heads(folder: Path) -> Iterator[tuple[str, Part]]:
 def _json_in(path: Path) -> Mapping[str, Any]:
     """Read a JSON object from a file; raise a ValueError if the file is too large or contains another JSON type."""
     with regular_file(path) as file:
-        text = file.read(MOST_RUN + 1)
-    if len(text) > MOST_RUN:
-        raise ValueError(f"it has more than {MOST_RUN} bytes")
+        text = file.read(MAX_RUN_FILE_BYTES + 1)
+    if len(text) > MAX_RUN_FILE_BYTES:
+        raise ValueError(f"it has more than {MAX_RUN_FILE_BYTES} bytes")
     content = read_json(text)
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
@@ -194,7 +194,7 @@ def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecor
         raise ValueError("its settings are not strings by name")
     names = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
     others = [repr(key)[:40] for key in settings if key not in names]
-    notes = [f"{RUN} sets {', '.join(others[:MOST_NAMED])}, which only the command line may set; ignored"]
+    notes = [f"{RUN} sets {', '.join(others[:MAX_NAMED])}, which only the command line may set; ignored"]
     kept = {key: text for key, text in settings.items() if key in names}
     return RunRecord(name, benchmark, version, kept, tuple(notes[: len(others)]))
 
@@ -287,7 +287,7 @@ def check_resumable(folder: Path, record: RunRecord) -> None:
 
 
 def _none_whole(folder: Path, wrong: Sequence[str]) -> UsageError:
-    text = "; ".join(wrong[:MOST_NAMED]) or "no checkpoint has been written yet"
+    text = "; ".join(wrong[:MAX_NAMED]) or "no checkpoint has been written yet"
     return UsageError(f"{folder} contains no intact checkpoint: {text}; use another --checkpoint folder to start again")
 
 

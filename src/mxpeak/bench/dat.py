@@ -14,7 +14,7 @@ from typing import Any
 from mxpeak.errors import UsageError
 from mxpeak.options import DIGITS, integer, quoted
 
-MOST_VALUES = 20
+MAX_VALUES = 20
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf(inity)?)", re.IGNORECASE)
 
@@ -64,7 +64,7 @@ class Dat:
 
         Line `number` contains the length of the list, and the line `below` lines later contains its values.
         """
-        count = self.value(number, f"number of {name}", integer(1, MOST_VALUES))
+        count = self.value(number, f"number of {name}", integer(1, MAX_VALUES))
         request = f"line {number} requests {count} {'value' if count == 1 else 'values'}"
         return self._leading(number + below, name, count, request, parse)
 
@@ -100,10 +100,10 @@ class Dat:
 
 def list_rows(file: str, name: str, values: Sequence[Any], names: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return the two lines of a list, its length and its values, each as a pair of text and comment."""
-    if len(values) > MOST_VALUES:
+    if len(values) > MAX_VALUES:
         raise UsageError(
-            f"an {file} file contains at most {MOST_VALUES} {name}, but {len(values)} were given; use at most "
-            f"{MOST_VALUES}"
+            f"an {file} file contains at most {MAX_VALUES} {name}, but {len(values)} were given; use at most "
+            f"{MAX_VALUES}"
         )
     numbers = " ".join(str(names.index(value) if names else value) for value in values)
     remark = f"{name} ({', '.join(f'{k} {n}' for k, n in enumerate(names))})" if names else name

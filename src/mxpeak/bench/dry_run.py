@@ -28,5 +28,5 @@ class DryRun:
 
 def with_open_values(run: AnyRun, **values: Any) -> AnyRun:
     """Return the run with these values for all settings that the user did not specify."""
-    left_open = {k: v for k, v in values.items() if k in run.origins and getattr(run.config, k) in (None, "auto")}
-    return run.with_values(left_open, "auto")
+    unset = {k: v for k, v in values.items() if k in run.origins and getattr(run.config, k) in (None, "auto")}
+    return run.with_values(unset, "auto")

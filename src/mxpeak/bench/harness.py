@@ -45,7 +45,7 @@ from mxpeak.spans import DEVICE, LongSpan, Observer, Spans
 
 #: The number of computations of a case whose phases are kept. It covers both solvers with all parts, and bounds the
 #: memory of a soak test.
-MOST_SPANS = 8
+MAX_SPANS = 8
 #: The reason that a file of partial results contains until the run replaces it.
 CUT_SHORT = "the run ended without a message, or is still running"
 
@@ -112,13 +112,13 @@ class Bench(Generic[AnyConfig]):
         self._under_way: CaseInProgress | None = None
         self.facts = facts_of(hooks.get("argv", ()), run, comm, placement, kernels)
         self.budget = memory_budget(run, comm, placement.device)
-        self._spans: deque[Spans] = deque(maxlen=MOST_SPANS)
+        self._spans: deque[Spans] = deque(maxlen=MAX_SPANS)
         self._packages = processors() if placement.local_rank == 0 else None
         self._gpu = gpu_sensors(self.gpu_bus, amd=self.on_amd) if self.gpu_bus else None
         self._long_spans: list[LongSpan] = []
         self._meters = {part: EnergyMeter(self._packages or [], self._gpu, self._long_spans) for part in ENERGIES}
         if (on_devices := hooks.get("on_devices")) is not None:
-            self._tell_devices(on_devices)
+            self._report_devices(on_devices)
 
     @property
     def gpu_bus(self) -> str | None:
@@ -130,7 +130,7 @@ class Bench(Generic[AnyConfig]):
         """Return whether this rank's GPU is from AMD."""
         return str(self.kernels.device_facts().get("device_architecture", "")).startswith("gfx")
 
-    def _tell_devices(self, on_devices: Callable[[NodeDevices], None]) -> None:
+    def _report_devices(self, on_devices: Callable[[NodeDevices], None]) -> None:
         """Call the on_devices hook with the devices of each node on its first rank. Collective over comm."""
         node = nodes_of(self.comm, (self.placement.cores, self.gpu_bus))
         if node.rank == 0:
@@ -362,13 +362,13 @@ def run_cases(
         return complete
 
 
-def repeated(timed: Callable[[], float], *, least: int, most: int, seconds: float) -> list[float]:
-    """Repeat a measurement at least `least` times and until `seconds` have passed, but at most `most` times.
+def repeated(timed: Callable[[], float], *, min_runs: int, max_runs: int, seconds: float) -> list[float]:
+    """Repeat a measurement at least `min_runs` times and until `seconds` have passed, but at most `max_runs` times.
 
     Returns the measured times. `timed` returns the same seconds on every rank, so that all ranks stop together.
     """
     samples: list[float] = []
-    while len(samples) < least or (sum(samples) < seconds and len(samples) < most):
+    while len(samples) < min_runs or (sum(samples) < seconds and len(samples) < max_runs):
         samples.append(timed())
     return samples
 

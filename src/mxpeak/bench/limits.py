@@ -18,9 +18,9 @@ from mxpeak.records import Caution
 #: A reading lasts this share of the run's time, within bounds. A processor exceeds its sustained rate for some tenths
 #: of a second, until its clock or power budget is lowered. A reading of GEMM therefore lasts more than twice as long;
 #: memory has no such burst. A reading is at most TIMES as long as a short run.
-SHARE, LEAST_S, READ_LEAST_S, MOST_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
+SHARE, MIN_S, READ_MIN_S, MAX_S, TIMES = 0.03, 1.0, 0.3, 10.0, 10.0
 #: The fewest samples of a reading. Samples that begin in the first half of its time are ignored, because of the burst.
-LEAST_SAMPLES = 3
+MIN_SAMPLES = 3
 #: The cases of a series share a reading of the limit until its age is this many times its duration. Readings then take
 #: about a tenth of the time of the series.
 FRESH = 10.0
@@ -33,7 +33,7 @@ TELLING_S = 0.1
 #: An array that no cache holds has the size of the node's caches times CACHES, but at most 1/SPARE of its memory.
 CACHES, SPARE = 2, 4
 #: The fewest bytes of such an array on the host and on a GPU: no GPU has caches of more than 256 MiB.
-LEAST_BYTES, GPU_LEAST_BYTES = 2**28, 2**29
+MIN_BYTES, GPU_MIN_BYTES = 2**28, 2**29
 
 READ, READ_IN_CACHE = "read bandwidth", "read bandwidth in cache"
 DRIFTED = (
@@ -61,7 +61,7 @@ def reading(timed: Callable[[], float], amount: float, run_s: Callable[[float], 
     """
     samples = [timed()]
     seconds = length(run_s(amount / samples[0]), least_s)
-    while len(samples) < LEAST_SAMPLES or sum(samples) < seconds:
+    while len(samples) < MIN_SAMPLES or sum(samples) < seconds:
         samples.append(timed())
     total, begins = sum(samples), accumulate(samples, initial=0.0)
     later = [sample for sample, begin in zip(samples, begins) if begin >= total / 2]
@@ -71,7 +71,7 @@ def reading(timed: Callable[[], float], amount: float, run_s: Callable[[float], 
 
 def length(run_s: float, least_s: float) -> float:
     """Return the duration of a reading in seconds for a run of `run_s` seconds."""
-    return min(TIMES * run_s, max(least_s, SHARE * run_s), MOST_S)
+    return min(TIMES * run_s, max(least_s, SHARE * run_s), MAX_S)
 
 
 class Readings:
@@ -189,7 +189,7 @@ def read_limit(
 def in_cache(touched: float, machine: Mapping[str, Any], *, on_gpu: bool) -> bool:
     """Return whether the data may fit in the last-level caches of all nodes or GPUs."""
     if on_gpu:
-        return touched <= GPU_LEAST_BYTES / CACHES * int(machine["device_count"])
+        return touched <= GPU_MIN_BYTES / CACHES * int(machine["device_count"])
     return touched <= node_caches(machine) * int(machine["nodes"])
 
 
@@ -204,5 +204,5 @@ def uncached_bytes(machine: Mapping[str, Any], available: float, ranks_a_node: i
 
     The arrays of a node take at most a quarter of the `available` bytes of the node.
     """
-    least = GPU_LEAST_BYTES if on_gpu else max(LEAST_BYTES, CACHES * node_caches(machine) // ranks_a_node)
+    least = GPU_MIN_BYTES if on_gpu else max(MIN_BYTES, CACHES * node_caches(machine) // ranks_a_node)
     return min(least, max(int(available) // (SPARE * ranks_a_node), 2**20))

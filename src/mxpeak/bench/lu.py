@@ -23,7 +23,7 @@ from mxpeak.bench.harness import (
     threads_a_rank,
     with_node_grid,
 )
-from mxpeak.bench.limits import LEAST_S, Limit, Reading, Readings, reading
+from mxpeak.bench.limits import MIN_S, Limit, Reading, Readings, reading
 from mxpeak.bench.soak import Soak
 from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
@@ -267,7 +267,7 @@ class LuBench(Bench[LuConfig]):
             self.kernels.wait()
             grid.all.barrier()  # wait for the last rank: ranks that share a core run one after the other
 
-        return reading(lambda: self.slowest(multiply, grid.all), times * P * Q * 2.0 * m * k * nb, run_s, LEAST_S)
+        return reading(lambda: self.slowest(multiply, grid.all), times * P * Q * 2.0 * m * k * nb, run_s, MIN_S)
 
     def limits(
         self, case: LuCase, precision: str, grid: Grid, run: Callable[[], object], *, last: bool

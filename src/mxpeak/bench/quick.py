@@ -14,7 +14,7 @@ from dataclasses import dataclass
 #: Intended seconds of a run on the host, and the flop/s in fp64 that a core of a server sustains.
 HOST_S, CORE_RATE = 8.0, 35e9
 #: The largest orders: the share of the limit hardly grows with larger orders.
-HOST_MOST, GPU_MOST = 19968, 79872
+HOST_MAX_N, GPU_MAX_N = 19968, 79872
 #: Orders are multiples of these numbers. NB of 64, 96, 128, 192, 256, 384 and 512 divide 1536, so tuned values of NB
 #: do not change N.
 HOST_STEP, GPU_STEP = 1536, 3072
@@ -50,10 +50,10 @@ class Machine:
     def max_order(self) -> int:
         """Return the largest order for the intended duration of a quick run, from 2/3 n^3 = flops in this time."""
         if self.on_gpu:
-            return GPU_MOST
+            return GPU_MAX_N
         if self.reference:
             return REFERENCE_N
-        return min(HOST_MOST, int((1.5 * self.cores * self.speed * CORE_RATE * HOST_S) ** (1 / 3)))
+        return min(HOST_MAX_N, int((1.5 * self.cores * self.speed * CORE_RATE * HOST_S) ** (1 / 3)))
 
     @property
     def share(self) -> float:

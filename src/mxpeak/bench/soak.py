@@ -17,7 +17,7 @@ from mxpeak.options import seconds
 from mxpeak.records import Caution, Result
 
 #: The largest number of runs of a soak test.
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 #: The maximum number of runs and ranks with different results that a message lists.
 LISTED = 8
 
@@ -38,11 +38,11 @@ class Soak:
     def goes_on(self, bits: str) -> bool:
         """Record the digest of a run, and return whether another run follows. Collective.
 
-        A soak test has at least two runs. Further runs start until its time has passed, up to MOST_RUNS in total.
+        A soak test has at least two runs. Further runs start until its time has passed, up to MAX_RUNS in total.
         """
         self._bits.append(bits)
         spent = time.monotonic() - self._begin
-        continues = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MOST_RUNS)
+        continues = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MAX_RUNS)
         return bool(self._comm.bcast_object(continues))
 
     def about(self, result: Result | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from mxpeak.bench.abft import about_solves, check_abft
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import Bench, peak_rss, phase_table, threads_a_rank
-from mxpeak.bench.limits import READ_LEAST_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
+from mxpeak.bench.limits import READ_MIN_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
@@ -474,7 +474,7 @@ class SparseBench(Bench[AnySparse]):
             for _ in range(times):
                 read()
 
-        return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_LEAST_S)
+        return reading(lambda: self.slowest(repeatedly), times * amount, lambda rate: self.rt, READ_MIN_S)
 
     def _reader(self, A: SparseMatrix, held: int) -> Callable[[], int]:
         """Return a function that reads the matrix or another array, and returns the number of bytes read. Collective.

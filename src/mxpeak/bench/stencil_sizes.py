@@ -10,8 +10,8 @@ from mxpeak.configs.grid import squarest
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import (
-    LEAST_SIDE,
     LEVELS,
+    MIN_SIDE,
     STENCIL,
     Box,
     Triple,
@@ -189,7 +189,7 @@ def largest_fitting(box: Box, hierarchies: Sequence[HierarchySize], budget: Budg
     """Return the side of the largest cubic box that fits into `node_bytes` per node; 0 if none fits."""
     levels = max(len(size.value_bytes) for size in hierarchies)
     step = 2 ** (levels - 1)
-    cubes = (replace(box, nx=n, ny=n, nz=n) for n in range(largest_cube(levels), LEAST_SIDE - 1, -step))
+    cubes = (replace(box, nx=n, ny=n, nz=n) for n in range(largest_cube(levels), MIN_SIDE - 1, -step))
     return next((cube.nx for cube in cubes if _node_need(cube, hierarchies, budget) <= node_bytes), 0)
 
 
@@ -216,7 +216,7 @@ def _node_need(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -
 
 def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, fitting: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    none = f"even --nx {LEAST_SIDE} does not fit, so use more nodes or a larger --mem"
+    none = f"even --nx {MIN_SIDE} does not fit, so use more nodes or a larger --mem"
     advice = f"use --nx {fitting}, the largest cube that fits" if fitting else none
     return (
         f"a local box of {times(box.shape)} needs {what}, of which the last two are not used at the same "

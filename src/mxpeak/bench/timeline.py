@@ -10,7 +10,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.kernels.contract import Kernels
 from mxpeak.records import Caution
-from mxpeak.spans import MOST_EVENTS, Spans, StepRow
+from mxpeak.spans import MAX_EVENTS, Spans, StepRow
 
 #: Decimal places of seconds, which is the resolution of spans.
 DIGITS = 7
@@ -52,7 +52,7 @@ def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], lo
 
 def events_a_rank(comm: Communicator) -> int:
     """Return the maximum number of spans per rank that a timeline stores."""
-    return max(1, MOST_EVENTS // comm.size)
+    return max(1, MAX_EVENTS // comm.size)
 
 
 def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
@@ -74,5 +74,5 @@ def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
         counts[event["rank"]] += 1
     if max(counts) < limit:
         return []
-    text = f"--trace stores at most {MOST_EVENTS} spans, {limit} per rank, so the timeline ends before the run"
+    text = f"--trace stores at most {MAX_EVENTS} spans, {limit} per rank, so the timeline ends before the run"
     return [Caution("trace", text, "trace a smaller run")]

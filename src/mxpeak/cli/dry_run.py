@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 #: The largest number of ranks per node that are listed individually.
-MOST_RANKS = 16
+MAX_RANKS = 16
 
 
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
@@ -40,8 +40,8 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
             lines = [f"{request.benchmark.name}: {verdict}", expected]
             lines += [f"warning: {caution.text}; {caution.hint}" for caution in cautions]
             lines += [f"note: {text}" for text in request.notes]
-            more = len(ranks) - 1 - MOST_RANKS
-            ranks = [*ranks[: MOST_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
+            more = len(ranks) - 1 - MAX_RANKS
+            ranks = [*ranks[: MAX_RANKS + 1], f"… and {more} more"] if more > 0 else ranks
             lines += [plan.text.rstrip("\n"), "ranks of a node:", *(f"  {line}" for line in ranks)]
             lines.append("settings (the others have their defaults):")
             print("\n".join(line for line in lines if line))

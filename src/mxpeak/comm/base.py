@@ -340,7 +340,7 @@ class Task:
         """Return whether a device's stream, instead of the host, waits for the pending request."""
         return waits_in_stream(self._pending)
 
-    def wait_beside(self, look: Callable[[], object]) -> None:
+    def wait_polling(self, look: Callable[[], object]) -> None:
         """Run the algorithm to its end, and call `look` between the tests of pending requests.
 
         If a device's stream waits for the pending request, the host does not wait and `look` is not called.

@@ -20,7 +20,7 @@ GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl", "
 #: The order in a printed input file if -N is not set.
 SAMPLE_N = 10_000
 #: The minimum number of blocks along an edge of a matrix with a GPU's default NB, and the minimum NB after halving.
-GPU_BLOCKS, LEAST_GPU_NB = 16, 256
+GPU_BLOCKS, MIN_GPU_NB = 16, 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class LuConfig(GridConfig, StoppableConfig):
         """Return the default settings on a GPU with this name; NB is halved if the given N has too few blocks."""
         defaults = super().on_chip(chip)
         for nb in defaults.get("nb", ()):
-            while nb // 2 >= LEAST_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
+            while nb // 2 >= MIN_GPU_NB and nb * GPU_BLOCKS > max(self.n or (nb * GPU_BLOCKS,)):
                 nb //= 2
             defaults["nb"] = (nb,)
         return defaults

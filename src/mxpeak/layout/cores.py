@@ -64,8 +64,8 @@ def split_masks(
         if len(ranks) > 1:
             parts = masks_near(cores, [near[rank] for rank in ranks]) or core_masks(cores, len(ranks))
         cores_by_rank |= dict(zip(ranks, parts))
-    shares, known_rows = [cores_by_rank[rank] for rank in range(len(masks))], [row for row in rows if row is not None]
-    return taking_turns(shares, known_rows) if len(groups) == 1 and 1 < len(known_rows) == len(masks) else shares
+    shares, process_rows = [cores_by_rank[rank] for rank in range(len(masks))], [row for row in rows if row is not None]
+    return taking_turns(shares, process_rows) if len(groups) == 1 and 1 < len(process_rows) == len(masks) else shares
 
 
 def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:

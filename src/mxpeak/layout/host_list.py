@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mxpeak.errors import UsageError
 
 #: The largest number of hosts in one range.
-MOST = 100_000
+MAX_HOSTS = 100_000
 
 
 def host_list(names: Iterable[str]) -> str:
@@ -62,6 +62,6 @@ def _numbers(run: str, text: str) -> list[str]:
     """Return the numbers of a range such as 007-009, each with the zero padding of the first."""
     first, dash, last = run.partition("-")
     last = last if dash else first
-    if not (first.isdecimal() and last.isdecimal()) or not 0 <= int(last) - int(first) < MOST:
+    if not (first.isdecimal() and last.isdecimal()) or not 0 <= int(last) - int(first) < MAX_HOSTS:
         raise UsageError(f"{run!r} in {text!r} is not a range of hosts; use an increasing range such as 007-009")
     return [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]

@@ -10,7 +10,7 @@ from mxpeak.layout.cores import short_list
 from mxpeak.layout.grid import ProcessGrid, node_grids
 
 #: Number of hosts that an error lists.
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 def check_node_grid(grid: ProcessGrid, hosts: Sequence[str]) -> None:
@@ -33,8 +33,8 @@ def _what_lies_where(p: int, q: int, ranks: range, hosts: Sequence[str]) -> str:
     of_host: dict[str, list[int]] = {}
     for rank in ranks:
         of_host.setdefault(hosts[rank], []).append(rank)
-    named = [f"{host} has {short_list(those)}" for host, those in list(of_host.items())[:MOST_NAMED]]
-    more = ["..."] if len(of_host) > MOST_NAMED else []
+    named = [f"{host} has {short_list(those)}" for host, those in list(of_host.items())[:MAX_NAMED]]
+    more = ["..."] if len(of_host) > MAX_NAMED else []
     return (
         f"--node-grid {p}x{q} needs {p}*{q} = {p * q} consecutive ranks on one node, but ranks "
         f"{ranks.start} to {ranks.stop - 1} are on {len(of_host)} nodes: {', '.join(named + more)}"

@@ -26,7 +26,7 @@ Triple = tuple[int, int, int]
 #: Number of entries in a row inside the domain, and multigrid levels of HPCG and HPG-MxP.
 STENCIL, LEVELS = 27, 4
 #: Rules of both benchmarks: minimum points per local dimension, and minimum ratio of shortest to longest side.
-LEAST_SIDE, LEAST_ASPECT = 16, 0.125
+MIN_SIDE, MIN_ASPECT = 16, 0.125
 #: Largest index of an entry that a 32-bit integer represents.
 INT32_MAX = 2**31 - 1
 
@@ -232,7 +232,7 @@ def device_grid(ranks: int) -> Triple:
 
     def cost(grid: Triple) -> tuple[bool, int, int]:
         x, y, z = (min(side - 1, 2) for side in grid)
-        breaks = aspect(grid) < LEAST_ASPECT
+        breaks = aspect(grid) < MIN_ASPECT
         return breaks, 0 if breaks else 2 * x + y + z, _surface(grid)
 
     return min(_grids(ranks), key=cost)
@@ -270,7 +270,7 @@ def good_ranks(ranks: int) -> tuple[int, ...]:
 
 
 def _good(ranks: int) -> bool:
-    return aspect(process_grid(ranks)) >= LEAST_ASPECT
+    return aspect(process_grid(ranks)) >= MIN_ASPECT
 
 
 def good_sizes(n: int, levels: int = LEVELS) -> tuple[int, ...]:
@@ -297,7 +297,7 @@ def largest_cube(levels: int = LEVELS) -> int:
 
 def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
     """Raise UsageError for a box that mxpeak cannot use or, if `rules`, that breaks the rules of HPCG and HPG-MxP."""
-    _check_halving(box.shape, levels, LEAST_SIDE if rules else 1)
+    _check_halving(box.shape, levels, MIN_SIDE if rules else 1)
     if rules:
         _check_sides(box.shape)
         _check_local_aspect(box.shape)
@@ -324,16 +324,16 @@ def _check_halving(shape: Triple, levels: int, least: int) -> None:
 
 def _check_sides(shape: Triple) -> None:
     for name, n in zip("xyz", shape):
-        if n < LEAST_SIDE:
+        if n < MIN_SIDE:
             raise UsageError(
-                f"--n{name} {n} is less than {LEAST_SIDE}, the smallest value that the rules allow; use "
-                f"--n{name} {LEAST_SIDE}, or --mode explore"
+                f"--n{name} {n} is less than {MIN_SIDE}, the smallest value that the rules allow; use "
+                f"--n{name} {MIN_SIDE}, or --mode explore"
             )
 
 
 def _check_local_aspect(shape: Triple) -> None:
-    if aspect(shape) < LEAST_ASPECT:
-        least, largest = int(max(shape) * LEAST_ASPECT), int(min(shape) / LEAST_ASPECT)
+    if aspect(shape) < MIN_ASPECT:
+        least, largest = int(max(shape) * MIN_ASPECT), int(min(shape) / MIN_ASPECT)
         raise UsageError(
             f"{_ratio('the local box', shape)}; use sides of at least {good_sizes(least)[-1]}, sides of at "
             f"most {largest}, or --mode explore"
@@ -341,7 +341,7 @@ def _check_local_aspect(shape: Triple) -> None:
 
 
 def _check_grid_aspect(grid: Triple) -> None:
-    if aspect(grid) >= LEAST_ASPECT:
+    if aspect(grid) >= MIN_ASPECT:
         return
     ranks, best = prod(grid), process_grid(prod(grid))
     if _good(ranks):
@@ -355,7 +355,7 @@ def _check_grid_aspect(grid: Triple) -> None:
 def _ratio(what: str, shape: Triple) -> str:
     return (
         f"{what} {times(shape)} is too far from a cube: its shortest side divided by its longest is "
-        f"{min(shape)}/{max(shape)} = {aspect(shape):.3g}, but the rules need at least {LEAST_ASPECT}"
+        f"{min(shape)}/{max(shape)} = {aspect(shape):.3g}, but the rules need at least {MIN_ASPECT}"
     )
 
 

@@ -16,7 +16,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import can_emulate_fp64
 from mxpeak.library.types import own_precision, roundoff
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.refine import MOST_STEPS
+from mxpeak.solvers.refine import MAX_STEPS
 
 
 class Crossover(NamedTuple):
@@ -189,7 +189,7 @@ def max_lagged_steps(n: int) -> int:
 
 def max_gmres_steps(n: int, requested: str) -> int:
     """Return the maximum number of GMRES steps. With "auto", the steps take no longer than an fp64 factorization."""
-    return MOST_STEPS if requested != "auto" else min(MOST_STEPS, n // ORDERS_PER_GMRES_STEP)
+    return MAX_STEPS if requested != "auto" else min(MAX_STEPS, n // ORDERS_PER_GMRES_STEP)
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

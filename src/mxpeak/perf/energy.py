@@ -29,9 +29,9 @@ from mxpeak.perf.sensors.contract import Counter, Sensors
 from mxpeak.spans import LongSpan
 
 #: Seconds between two readings, and the maximum number of readings that a region keeps.
-LOOK_S, MOST_READINGS = 0.05, 50_000
+LOOK_S, MAX_READINGS = 0.05, 50_000
 #: Largest error of the energy of regions, relative to the energy, that the lag of a counter may cause.
-MOST_ERROR = 0.1
+MAX_ERROR = 0.1
 #: Start of the reason for an unknown energy if the counters were read, but the regions are too short.
 NOT_ATTRIBUTABLE = "not attributable"
 #: The owner of the energy between two readings that is in the windows of several phases at the same time.
@@ -166,7 +166,7 @@ class EnergyMeter:
             joules = total([*([cpu] if self._cpu else []), *([gpu] if self._gpu else [])])
             if joules is not None:
                 self._readings.append(CounterReading(before, perf_counter(), joules))
-            if len(self._readings) >= MOST_READINGS:  # an hour: half as many readings bound the memory
+            if len(self._readings) >= MAX_READINGS:  # an hour: half as many readings bound the memory
                 del self._readings[1::2]
                 look_s *= 2
                 self._window_s = max(self._window_s, self._lag_s + 2 * look_s)
@@ -200,11 +200,11 @@ def attributed(readings: Sequence[CounterReading], spans: Iterable[LongSpan], la
 def _why_short(seconds: float, regions: int, lags: Mapping[str, float]) -> str:
     """Return the reason why the energy of regions has too large an error; empty if the error is small enough."""
     source = max(lags, key=lambda name: lags[name], default="")
-    if not source or regions * lags[source] <= MOST_ERROR * seconds:
+    if not source or regions * lags[source] <= MAX_ERROR * seconds:
         return ""
     return (
         f"{NOT_ATTRIBUTABLE}: a timed part takes {seconds / regions:.2g} s, but {source} needs "
-        f"{lags[source] / MOST_ERROR:.2g} s for an error below {100 * MOST_ERROR:.0f} %; use a larger problem"
+        f"{lags[source] / MAX_ERROR:.2g} s for an error below {100 * MAX_ERROR:.0f} %; use a larger problem"
     )
 
 

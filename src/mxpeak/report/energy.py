@@ -9,7 +9,7 @@ from mxpeak.perf.energy import NOT_ATTRIBUTABLE
 from mxpeak.records import Result, is_native_hpl, three_digits
 
 #: Number of phases whose share of the energy is printed.
-MOST_PHASES = 3
+MAX_PHASES = 3
 
 
 def energy_text(telemetry: Mapping[str, Any]) -> str:
@@ -24,7 +24,7 @@ def energy_text(telemetry: Mapping[str, Any]) -> str:
     per_watt = energy["gflops_per_watt"]
     joules, seconds, watts = (three_digits(energy[name]) for name in ("joules", "seconds", "watts"))
     rate = "" if per_watt is None else f", {three_digits(per_watt)} GFLOP/s/W"
-    phases = list(energy.get("phases", {}).items())[:MOST_PHASES]
+    phases = list(energy.get("phases", {}).items())[:MAX_PHASES]
     shares = [f"{name} {_share(joules_of, energy)}" for name, joules_of in phases]
     rest = energy.get("not_attributable")
     if rest and rest["joules"]:

@@ -26,9 +26,9 @@ from mxpeak.report.text import nested_phases, own_test, phase_rate, rules_text
 
 #: Approximate total number of bars in all step plots of a page, and maximum and minimum per plot. A page with many
 #: results must remain small.
-BARS, MOST_BARS, LEAST_BARS = 600, 100, 10
+BARS, MAX_BARS, MIN_BARS = 600, 100, 10
 #: Maximum number of expanded results per benchmark. With more results, only the fastest result is expanded.
-MOST_OPEN = 2
+MAX_OPEN = 2
 
 
 def html_report(document: Body, runs: Sequence[str] = ()) -> str:
@@ -55,13 +55,13 @@ def html_report(document: Body, runs: Sequence[str] = ()) -> str:
 def _published(results: Sequence[Body]) -> str:
     """Return collapsed HTML with the published rates of each device model; empty if no model is known."""
     models = dict.fromkeys(str(part(result, "machine").get("device_name")) for result in results)
-    known = {model: published_rates(model) for model in models}
+    rates_of = {model: published_rates(model) for model in models}
     return "".join(
         folded(
             f"Published rates of one {model}",
             table(("", "rate", "source"), [(r.name, figure_text(r.as_dict()), r.source) for r in rates], wide=2),
         )
-        for model, rates in known.items()
+        for model, rates in rates_of.items()
         if rates
     )
 
@@ -84,7 +84,7 @@ class _Sections:
 
     def __init__(self, results: Sequence[Body], *, study: bool):
         self.results, self.study = results, study
-        self.bars = max(LEAST_BARS, min(MOST_BARS, BARS // max(1, len(results))))
+        self.bars = max(MIN_BARS, min(MAX_BARS, BARS // max(1, len(results))))
         self.shared = shared_facts(results) if results else {}
         self._roofs: dict[Any, Roofs] = {}
 
@@ -99,7 +99,7 @@ class _Sections:
         runs = {str(part(result, "problem").get("precision")): part(result, "validation") for result in group}
         history = convergence_figure(*lines_of(name).history, list(runs.items())) if len(runs) > 1 else ""
         together = _figures(over_ranks, sizes_figure(name, group), history)
-        if len(group) <= MOST_OPEN:
+        if len(group) <= MAX_OPEN:
             return together + "".join(map(self.open, group))
         best = max(group, key=lambda result: (result.get("status") in PASSED, rate_of(result)))
         others = "".join(self.closed(result) for result in group if result is not best)
@@ -122,7 +122,7 @@ class _Sections:
         head, *motifs = lines.motifs(read(result)) or [()]
         parts = [
             _headline(result),
-            *(f"<p>{text(line)}</p>" for line in lines.found(read(result))),
+            *(f"<p>{text(line)}</p>" for line in lines.check_lines(read(result))),
             _rules(result),
             f"<p>{text(' · '.join(problem_parts(read(result))))}{text(_memory(result))}</p>",
             folded(

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mxpeak.records import MOST_INTEGER, SCHEMA_RESULT
+from mxpeak.records import MAX_INTEGER, SCHEMA_RESULT
 
 #: T/V  N  NB  P  Q  Time  Gflops
 HPL_LINE = re.compile(r"^W\S+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+([\d.eE+-]+)\s+([\d.eE+-]+)(?:\s|$)", re.MULTILINE)
@@ -67,7 +67,7 @@ def _result(
     residual: float | None,
     ranks: int,
 ) -> dict[str, Any]:
-    if any(value > MOST_INTEGER for value in problem.values()):
+    if any(value > MAX_INTEGER for value in problem.values()):
         raise ValueError("a size has more than 64 bits")
     time_s = _finite(time_s)
     return {

@@ -29,7 +29,7 @@ class LuLines(Lines):
         about = [_accuracy(result.validation), _proof(result), problem_line(self, result), *_what_ran(result)]
         return [*about, _stages(result.result), _difficulty(result.problem)]
 
-    def found(self, result: Result) -> list[str]:
+    def check_lines(self, result: Result) -> list[str]:
         """Return lines about the residual, the proof of the LU, and settings that mxpeak changed."""
         check = result.validation
         residual, threshold = three_digits(check.get("residual")), three_digits(check.get("threshold"))

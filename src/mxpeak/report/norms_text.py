@@ -39,7 +39,7 @@ class NormsLines(Lines):
         error = "; ".join(filter(None, (_norm_error(result), ", ".join(shown))))
         return [error, problem_line(self, result), *scalapack_lines(result), *special_lines(result)]
 
-    def found(self, result: Result) -> list[str]:
+    def check_lines(self, result: Result) -> list[str]:
         """Return a line about the scaled error, and one per check with NaN or infinite entries."""
         return [_norm_error(result), *scalapack_lines(result), *special_lines(result)]
 

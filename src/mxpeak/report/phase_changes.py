@@ -20,7 +20,7 @@ from mxpeak.report.summaries import Lines, lines_of
 
 Body = Mapping[str, Any]
 #: Number of phases that the text shows individually.
-MOST = 5
+MAX_SHOWN = 5
 #: Name of the time outside of all phases.
 OTHER = "other"
 
@@ -104,7 +104,7 @@ def phase_text(name: str, changes: Sequence[PhaseChange]) -> str:
     """Return the table of the phases with the largest changes, and the sum of the others, for the case `name`."""
     ranked = any(change.rank is not None for change in changes)
     rows = [["phase", "before s", "after s", "change", *(["rank in B"] if ranked else [])]]
-    shown, others = changes[:MOST], changes[MOST:]
+    shown, others = changes[:MAX_SHOWN], changes[MAX_SHOWN:]
     for change in shown:
         owner = [_owner_text(change)] if ranked else []
         rows.append([change.name, *_cells(change.before, change.after, change.change), *owner])

@@ -9,15 +9,15 @@ from typing import Any
 from mxpeak.layout.grid import ProcessGrid
 
 #: Maximum number of ranks on a map.
-MOST_RANKS = 1024
+MAX_RANKS = 1024
 #: Number of node colors. Colors may repeat, but neighbors on different nodes must differ.
 COLOURS = 6
 
 
 def rank_map(problem: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
-    """Return the HTML map of the ranks, or "" for a single rank or more than MOST_RANKS ranks."""
+    """Return the HTML map of the ranks, or "" for a single rank or more than MAX_RANKS ranks."""
     bound = launch.get("binding") or []
-    if not 1 < len(bound) <= MOST_RANKS:
+    if not 1 < len(bound) <= MAX_RANKS:
         return ""
     ranks = {int(rank.get("rank", k)): rank for k, rank in enumerate(bound)}
     hosts = {host: k for k, host in enumerate(dict.fromkeys(str(rank.get("host")) for rank in bound))}

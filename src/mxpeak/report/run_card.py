@@ -14,7 +14,7 @@ from mxpeak.report.settings import common_facts
 from mxpeak.report.text import blas_text
 
 #: Maximum number of expanded runs; more runs are collapsed.
-MOST_RUNS = 6
+MAX_RUNS = 6
 #: Packages whose versions are shown.
 VERSIONS = ("mxpeak", "python", "numpy", "scipy", "numba", "torch", "mpi4py")
 
@@ -31,8 +31,8 @@ def card(results: Sequence[Body], names: Sequence[str]) -> str:
     common = {name: value for name, value in rows[0].items() if all(other[name] == value for other in rows)}
     own = [{name: value for name, value in row.items() if name not in common} for row in rows]
     shown = [_list({"run": text(key[0]), **facts}) for key, facts in zip(runs, own) if facts]
-    more = f"<details><summary>{len(shown) - MOST_RUNS} more runs</summary>{''.join(shown[MOST_RUNS:])}</details>"
-    inside = [_list(common), *shown[:MOST_RUNS], more if len(shown) > MOST_RUNS else ""]
+    more = f"<details><summary>{len(shown) - MAX_RUNS} more runs</summary>{''.join(shown[MAX_RUNS:])}</details>"
+    inside = [_list(common), *shown[:MAX_RUNS], more if len(shown) > MAX_RUNS else ""]
     filled = "".join(filter(None, inside))
     return (f'<div class="card">{filled}</div>' if filled else "") + common_facts(results)
 

@@ -20,15 +20,15 @@ from mxpeak.spans import DEVICE
 #: The remaining time of a step: waiting for other ranks, Python, and unnamed work.
 REST = "other"
 #: Maximum number of layers in a plot; smaller layers are added to REST.
-MOST_LAYERS = 8
+MAX_LAYERS = 8
 #: Minimum share of the total time of a layer.
-LEAST_SHARE = 0.002
+MIN_SHARE = 0.002
 #: Minimum interval between two samples of a rate, as a share of the total time.
-LEAST_INTERVAL = 0.01
+MIN_INTERVAL = 0.01
 #: Number of colors of the residual curves, and the color of a threshold or median line.
 COLOURS, BOUND = 6, 7
 #: Maximum number of repeated runs that are drawn individually.
-MOST_RUNS = 200
+MAX_RUNS = 200
 
 Columns = Mapping[str, Any]
 
@@ -121,8 +121,8 @@ def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
 def _layers(spent: Mapping[str, list[float]], whole: Sequence[float]) -> list[tuple[str, list[float]]]:
     """Return the times per bar of the largest components and, as REST, of the remaining time."""
     total = sum(whole)
-    kept = sorted((name for name in spent if sum(spent[name]) > LEAST_SHARE * total), key=lambda n: -sum(spent[n]))
-    layers = [(name, spent[name]) for name in kept[: MOST_LAYERS - 1]]
+    kept = sorted((name for name in spent if sum(spent[name]) > MIN_SHARE * total), key=lambda n: -sum(spent[n]))
+    layers = [(name, spent[name]) for name in kept[: MAX_LAYERS - 1]]
     rest = [max(0.0, time_s - sum(column[k] for _, column in layers)) for k, time_s in enumerate(whole)]
     return [*layers, (REST, rest)]
 
@@ -179,11 +179,11 @@ def _positive(*values: float | None) -> bool:
 
 
 def _apart(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the samples that are at least LEAST_INTERVAL of the total time apart, and the last sample.
+    """Return the samples that are at least MIN_INTERVAL of the total time apart, and the last sample.
 
     The last two samples are often too close to compute a rate from their difference.
     """
-    least_s, kept = LEAST_INTERVAL * samples[-1][0], [(0.0, 0.0)]
+    least_s, kept = MIN_INTERVAL * samples[-1][0], [(0.0, 0.0)]
     for sample in samples:
         if sample[0] - kept[-1][0] >= least_s:
             kept.append(sample)
@@ -235,7 +235,7 @@ def repeats_figure(recorded_s: Sequence[float | None]) -> str:
     middle, best, worst = median(samples_s), min(samples_s), max(samples_s)
     if middle <= 0.0:
         return ""
-    count, stride = len(samples_s), -(-len(samples_s) // MOST_RUNS)
+    count, stride = len(samples_s), -(-len(samples_s) // MAX_RUNS)
     scale, unit = (1e3, "ms") if worst < 0.1 else (1.0, "s")
     shown = list(enumerate(samples_s, 1))[::stride]
     runs = PlotCurve(

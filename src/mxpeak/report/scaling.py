@@ -13,7 +13,7 @@ from mxpeak.report.plots import MARKS, Axis, PlotCurve, curves, drawable, unit_o
 from mxpeak.report.summaries import case_text
 
 #: Settings that are the size of a problem, and the maximum number of curves over the size.
-SIZES, MOST_CURVES = ("m", "n"), 8
+SIZES, MAX_CURVES = ("m", "n"), 8
 
 Study = Mapping[str, Any]
 Point = Mapping[str, Any]
@@ -201,7 +201,7 @@ def _ranks_figure(title: str, results: Sequence[Mapping[str, Any]]) -> str:
 def sizes_figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
     """Return the HTML figure of the rate over N with a curve per combination of the other settings.
 
-    A curve needs valid results for at least two N. The fastest MOST_CURVES curves are drawn.
+    A curve needs valid results for at least two N. The fastest MAX_CURVES curves are drawn.
     """
     valid = [Result.from_dict(result) for result in results if result.get("status") in PASSED]
     rates = [result.result.get("rate_bytes") or result.result.get("rate_flops") for result in valid]
@@ -228,7 +228,7 @@ def sizes_figure(name: str, results: Sequence[Mapping[str, Any]]) -> str:
             colour=k,
             mark=MARKS[k % len(MARKS)],
         )
-        for k, label in enumerate(drawn[:MOST_CURVES])
+        for k, label in enumerate(drawn[:MAX_CURVES])
     ]
     x = Axis.from_zero(max(n for curve in series for n, _ in curve.points), whole=True)
     return curves(f"Rate of {name} by N", "N", shown, x, _from_zero(series), series)

@@ -14,7 +14,7 @@ from mxpeak.records import SCANNED_BYTES, size_text, three_digits
 
 WIDTH = 80
 #: Largest number of ranks in the table. If there are more ranks, the table contains only the first outliers.
-MOST_SHOWN = 16
+MAX_SHOWN = 16
 TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read", "d2h": "D2H", "h2d": "H2D"}
 #: Width of the longest title of a measure.
 WIDEST = 16
@@ -33,9 +33,9 @@ def scan_text(body: Body) -> str:
     if rows := _rows(body):
         parts.append(_table(body, rows))
     named = outliers(body)
-    parts += [_finding(body, rank) for rank in named[:MOST_SHOWN]]
-    if len(named) > MOST_SHOWN:
-        parts.append(f"and {len(named) - MOST_SHOWN} more; use --json FILE for all of them")
+    parts += [_finding(body, rank) for rank in named[:MAX_SHOWN]]
+    if len(named) > MAX_SHOWN:
+        parts.append(f"and {len(named) - MAX_SHOWN} more; use --json FILE for all of them")
     parts += [_undecided(body, item) for item in body["undecided"]]
     parts += _links(body)
     if found := _actions(body) + _unchecked(body["ranks"]):
@@ -55,9 +55,9 @@ def _links(body: Body) -> list[str]:
         lines.append("the latencies are not compared, because ranks share cores")
     findings = [_slow_link(body, link) for link in body["slow_links"]]
     findings += [_wrong_link(body, link) for link in body["wrong_links"]]
-    lines += ["", *findings[:MOST_SHOWN]] if findings else []
-    if len(findings) > MOST_SHOWN:
-        lines.append(f"and {len(findings) - MOST_SHOWN} more; use --json FILE for all of them")
+    lines += ["", *findings[:MAX_SHOWN]] if findings else []
+    if len(findings) > MAX_SHOWN:
+        lines.append(f"and {len(findings) - MAX_SHOWN} more; use --json FILE for all of them")
     for adapter in body["adapters"]:
         facts = [f"{name} +{change}" for name, change in adapter["errors"].items()]
         if unreadable := adapter.get("unreadable"):
@@ -238,7 +238,7 @@ def _scale(rate: float, unit: str) -> tuple[float, str]:
 def _rows(body: Body) -> list[Body]:
     """Return the ranks to list in the table: all ranks, or the first outliers if there are too many ranks."""
     units = _leaders(body)
-    return units if len(units) <= MOST_SHOWN else [body["ranks"][rank] for rank in outliers(body)[:MOST_SHOWN]]
+    return units if len(units) <= MAX_SHOWN else [body["ranks"][rank] for rank in outliers(body)[:MAX_SHOWN]]
 
 
 def _table(body: Body, rows: Sequence[Body]) -> str:

@@ -63,14 +63,14 @@ def result_of_scan(body: Body) -> dict[str, Any]:
     if wrong := scan_mismatch(body):
         raise ValueError(wrong)
     hosts = len({rank["host"] for rank in body["ranks"]})
-    alike = body["status"] == "alike"
+    passed = body["status"] == "alike"
     return {
         "schema": SCHEMA_RESULT,
         "benchmark": SCAN,
-        "status": "valid" if alike else "invalid",
+        "status": "valid" if passed else "invalid",
         "problem": {**body["problem"], "ranks": len(body["ranks"]), "hosts": hosts},
         "result": {"rate_flops": body["median"]["lu"]},
-        "validation": {"passed": alike},
+        "validation": {"passed": passed},
         **{name: body[name] for name in SHARED if name in body},
         "telemetry": {"scan": {name: body[name] for name in OWN if name in body}},
         "samples_s": [],
@@ -109,6 +109,6 @@ class ScanLines(Lines):
         ranks, hosts = problem.get("ranks", 0), problem.get("hosts", 0)
         return f"{super().case(problem)}, {count_text(ranks, 'rank')} on {count_text(hosts, 'host')}"
 
-    def found(self, result: Result) -> list[str]:
+    def check_lines(self, result: Result) -> list[str]:
         """Return the verdict of a scan, one line per sentence."""
         return verdict(scan_of_result(result.as_dict())).splitlines()

@@ -18,7 +18,7 @@ from mxpeak.report.summaries import case_text, lines_of, title_of
 from mxpeak.report.text import failed_tests, own_test, painted, percent, rules_text, share_text, too_short
 
 #: Maximum width of the scoreboard, and of the names in it.
-WIDTH, MOST_NAME = 80, 12
+WIDTH, MAX_NAME = 80, 12
 #: Share of the limit below which the scoreboard explains HPL's rate at quick sizes.
 LOW = 0.70
 #: Spaces at which lines must not break.
@@ -152,7 +152,7 @@ def _laid_out(rows: Sequence[ScoreRow], *, color: bool) -> tuple[list[str], list
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= MOST_NAME else f"{name[: MOST_NAME - 1]}…"
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def _drift(results: Sequence[Result]) -> list[str]:

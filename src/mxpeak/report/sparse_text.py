@@ -44,7 +44,7 @@ class SparseLines(Lines, ABC):
             *self.figures(result, verbose=verbose),
         ]
 
-    def found(self, result: Result) -> list[str]:
+    def check_lines(self, result: Result) -> list[str]:
         """Return lines about the validation, other rates, and the precisions."""
         precisions = precision_text(result.problem.get("precision"))
         lines = [*self.rates(result), *self.checks(result.validation), *self.figures(result, verbose=True)]

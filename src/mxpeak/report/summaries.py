@@ -63,7 +63,7 @@ class Lines:
         shown = f"residual {three_digits(residual)}, threshold {three_digits(threshold)}"
         return [shown, problem_line(self, result)]
 
-    def found(self, result: Result) -> list[str]:
+    def check_lines(self, result: Result) -> list[str]:
         """Return the lines of a page about the validation and other rates."""
         check = result.validation
         return [f"residual {three_digits(check.get('residual'))}, threshold {three_digits(check.get('threshold'))}"]

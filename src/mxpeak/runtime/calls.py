@@ -24,24 +24,24 @@ ALONE: Communicator = Solo()
 _ready: set[tuple[object, ...]] = set()
 
 
-def threads_for(asked: Any, *, default: int | None = None) -> int:
+def threads_for(requested: Any, *, default: int | None = None) -> int:
     """Return the requested number of threads. For None, return `default` or the number of physical cores.
 
     Raise a UsageError if the number is not a positive integer or exceeds the number of cores.
     """
-    if asked is None:
+    if requested is None:
         return default or _cores()
-    if isinstance(asked, bool) or not isinstance(asked, Integral) or int(asked) < 1:
+    if isinstance(requested, bool) or not isinstance(requested, Integral) or int(requested) < 1:
         raise UsageError(
-            f"threads={asked!r} is not valid; use an integer of at least 1, or None for one thread per core"
+            f"threads={requested!r} is not valid; use an integer of at least 1, or None for one thread per core"
         )
     cores = len(allowed_cores())
-    if int(asked) > cores:
+    if int(requested) > cores:
         raise UsageError(
-            f"threads={asked} is too large, because this process has {cores} cores and each thread needs its "
+            f"threads={requested} is too large, because this process has {cores} cores and each thread needs its "
             f"own core; use at most {cores}, or None for one thread per core"
         )
-    return int(asked)
+    return int(requested)
 
 
 @cache

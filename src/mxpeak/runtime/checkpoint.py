@@ -48,12 +48,12 @@ RUN, SLOTS = "run.json", ("a", "b")
 #: digest at a time.
 DIGEST, FIRST_LINE, AT_ONCE = 64, len(SCHEMA) + 10 + 64 + 3, 1 << 24
 #: The largest size of a header and of a run.json in bytes, so that a damaged or foreign file cannot fill the memory.
-MOST_HEAD = 1 << 29
-MOST_RUN = 1 << 20
+MAX_HEADER_BYTES = 1 << 29
+MAX_RUN_FILE_BYTES = 1 << 20
 #: Writes that bypass the cache begin and end on a page, in memory and in the file.
 PAGE = mmap.PAGESIZE
 #: The largest number of rows that are read at a time.
-MOST_ROWS = 256
+MAX_ROWS = 256
 #: The types of the entries of a matrix in host memory.
 DTYPES = ("float64", "float32", "float16")
 #: The integers of a header, each with its smallest and its largest allowed value.
@@ -168,8 +168,8 @@ def head_of(part: Part) -> bytes:
     values["notes"] = {name: np.asarray(note, "<f8").tobytes().hex() for name, note in part.notes.items()}
     body = json.dumps(values, allow_nan=False).encode()
     size = -(-(FIRST_LINE + len(body) + 1) // PAGE) * PAGE
-    if size > MOST_HEAD:
-        raise ValueError(f"its header has {size} bytes, but the limit is {MOST_HEAD} bytes")
+    if size > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {size} bytes, but the limit is {MAX_HEADER_BYTES} bytes")
     begin = f"{SCHEMA} {size:010} ".encode()
     body = body.ljust(size - FIRST_LINE - 1) + b"\n"
     return begin + _head_digest(begin, body) + b"\n" + body
@@ -414,7 +414,7 @@ def read_head(file: BinaryIO) -> tuple[bytes, Part]:
     if match is None:
         raise ValueError(f"it does not begin with a header of {SCHEMA}")
     size = int(match[1])
-    if not FIRST_LINE < size <= MOST_HEAD:
+    if not FIRST_LINE < size <= MAX_HEADER_BYTES:
         raise ValueError(f"its header has an invalid size of {size} bytes")
     body = file.read(size - FIRST_LINE)
     if _head_digest(line[: match.start(2)], body) != match[2]:
@@ -483,7 +483,7 @@ def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, put: 
     is one of the parts. All parts must have been read and checked before. Raises a ValueError or an OSError.
     """
     line = columns.local_size * np.dtype(first.dtype).itemsize
-    max_rows = max(1, min(MOST_ROWS, AT_ONCE // max(1, line)))
+    max_rows = max(1, min(MAX_ROWS, AT_ONCE // max(1, line)))
     for p in range(first.P):
         to_i, from_i = _common(rows, BlockCyclic(first.m, first.nb, p, first.P))
         with ExitStack() as files:

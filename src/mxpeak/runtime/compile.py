@@ -27,7 +27,7 @@ SILENT_S = 1.0
 #: Erases the line of a terminal, and moves the cursor to its beginning.
 ERASE = "\r\x1b[K"
 #: The largest number of processes that compile. Additional processes would only wait for the slowest entry point.
-MOST = 8
+MAX_PROCESSES = 8
 #: Free memory in bytes that each compiling process needs for LLVM, Numba and the largest function.
 PROCESS_BYTES = 2**29
 #: Seconds in which a process must end when no entry point remains; compiling an entry point takes five seconds.
@@ -147,7 +147,9 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that embeds Python
         return
     free = available_memory_bytes()
-    room = min(len(one_core_each(affinity=cores)), MOST, MOST if free is None else free // PROCESS_BYTES)
+    room = min(
+        len(one_core_each(affinity=cores)), MAX_PROCESSES, MAX_PROCESSES if free is None else free // PROCESS_BYTES
+    )
     if room <= 1:
         return
     queue, end = os.pipe()

@@ -18,7 +18,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import SAMPLED, row_errors
 from mxpeak.solvers.factorization import (
     DOUBT,
-    LEFT_BY_LAGGED,
+    LAGGED_REMAINDER,
     Convergence,
     Factorization,
     coarser_than_fp32,
@@ -306,7 +306,7 @@ class ArrayFactors(Factorization):
         residual. Lagged factors must also reduce random numbers.
         """
         if self.lagged:
-            return not self.convergence.contraction <= LEFT_BY_LAGGED
+            return not self.convergence.contraction <= LAGGED_REMAINDER
         if self.dtype == self.matrix.A.dtype:
             return hints_at_singularity(self, equations, columns)
         finer = PRECISIONS[self.precision].u < self.matrix.u

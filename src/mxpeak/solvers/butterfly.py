@@ -110,11 +110,11 @@ class Butterfly:
             exchange = _Exchange(pairs, part, self._ranks, self._kernels)
             for upper, lower in pairs.local:
                 combine(part(upper), part(lower), scales[upper], scales[lower])
-            for mine, theirs, of, is_upper in exchange.arrived():
+            for own, theirs, of, is_upper in exchange.arrived():
                 if is_upper:
-                    combine(mine, theirs, scales[of], scales[of])
+                    combine(own, theirs, scales[of], scales[of])
                 else:
-                    combine(theirs, mine, scales[of], scales[of])
+                    combine(theirs, own, scales[of], scales[of])
 
 
 class _Exchange:
@@ -125,19 +125,19 @@ class _Exchange:
         self._coming: list[tuple[Any, list[tuple[Matrix, Matrix, slice, bool]]]] = []
         self._going = []
         for partner, ranges in pairs.remote.items():
-            mine = [part(of) for of, _ in ranges]
-            ends = [0, *accumulate(piece.shape[0] * piece.shape[1] for piece in mine)]
+            own = [part(of) for of, _ in ranges]
+            ends = [0, *accumulate(piece.shape[0] * piece.shape[1] for piece in own)]
             if ends[-1] == 0:
                 continue
-            precision = "fp64" if mine[0].dtype.itemsize == 8 else "fp32"
+            precision = "fp64" if own[0].dtype.itemsize == 8 else "fp32"
             out, into = (kernels.buffer(ends[-1], precision) for _ in range(2))
             theirs = []
-            for piece, (a, b) in zip(mine, pairwise(ends)):
+            for piece, (a, b) in zip(own, pairwise(ends)):
                 kernels.copy(piece, kernels.xp.reshape(out[a:b], piece.shape))
                 theirs.append(kernels.xp.reshape(into[a:b], piece.shape))
             request = ranks.irecv(into, partner, TAG)
             self._going.append(ranks.isend(out, partner, TAG))
-            self._coming.append((request, [(m, t, *of) for m, t, of in zip(mine, theirs, ranges)]))
+            self._coming.append((request, [(m, t, *of) for m, t, of in zip(own, theirs, ranges)]))
 
     def arrived(self) -> Iterator[tuple[Matrix, Matrix, slice, bool]]:
         """Yield, after their arrival: this rank's range, the partner's, the local indices, and if they are upper."""

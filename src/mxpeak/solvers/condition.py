@@ -22,7 +22,7 @@ Vector = Any
 #: Estimate the condition number if a solve for random numbers indicates that condition·u exceeds this value.
 PROBED = 2.0**-10
 #: Largest number of points x of the iteration; two or three are usual.
-MOST_POINTS = 5
+MAX_POINTS = 5
 
 
 def _identity(value: float) -> float:
@@ -69,7 +69,7 @@ def inverse_one_norm(
     """
     best, vertex = 0.0, inf
     x = xp.full(indices.shape, 1.0 / n, dtype=dtype)
-    for _ in range(MOST_POINTS):
+    for _ in range(MAX_POINTS):
         y = B(x)
         size = Y.total(_one_norm(y, xp))
         if not isfinite(size):

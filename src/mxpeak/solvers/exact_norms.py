@@ -21,14 +21,14 @@ from mxpeak.layout.structure import DIAGONAL, Structure
 from mxpeak.solvers.norms import NormMatrix, diagonal_tiles, fp64, global_indices, largest, ones_before, whole
 
 #: Part of a sum with largest term 1 that the folds may omit.
-LEFT_OUT = 2.0**-58
+OMITTED = 2.0**-58
 
 
 def sigmas(terms: int) -> list[float]:
     """Return the constants σ of the folds for sums of `terms` numbers of at most 1."""
     N = float(2 << max(1, (terms - 1).bit_length()))
     constants, bound = [1.5 * N], N * 2.0**-52  # the remainder of a term
-    while N * bound > LEFT_OUT:
+    while N * bound > OMITTED:
         constants.append(1.5 * N * bound)
         bound *= N * 2.0**-52
     return constants

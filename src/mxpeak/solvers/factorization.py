@@ -27,7 +27,7 @@ HOPELESS = 2.0**10
 DOUBT = 2.0**-16
 #: Largest part of random numbers that a step of refinement with lagged factors may leave. If A is singular, the part is
 #: close to 1.
-LEFT_BY_LAGGED = 0.75
+LAGGED_REMAINDER = 0.75
 #: A singular matrix is excluded if the remaining part is at most 1/REDUCED, times 1/sqrt(n), after at most REDUCTIONS
 #: steps, because the component of random numbers along a null vector is about 1/sqrt(n).
 REDUCED, REDUCTIONS = 16.0, 6
@@ -202,15 +202,15 @@ def convergence(factors: Factorization, equations: Equations) -> Convergence:
     contraction = inf
     for step in range(1, REDUCTIONS + 1):
         d = d - equations.solve(equations.multiply(d))
-        left = equations.unknowns.max_abs(d)
-        if step == 1 and left < inf and size:
-            contraction = left / size
-        if left * REDUCED * sqrt(factors.n) <= size:
-            rate = max(left / size, equations.u) if size else equations.u
+        remaining = equations.unknowns.max_abs(d)
+        if step == 1 and remaining < inf and size:
+            contraction = remaining / size
+        if remaining * REDUCED * sqrt(factors.n) <= size:
+            rate = max(remaining / size, equations.u) if size else equations.u
             return Convergence(contraction, step * log(factors.n * equations.u) / log(rate))
-        if not left <= LEFT_BY_LAGGED * before:
+        if not remaining <= LAGGED_REMAINDER * before:
             break
-        before = left
+        before = remaining
     return Convergence(contraction, inf)
 
 

@@ -24,7 +24,7 @@ from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.accuracy import plain_lu
 from mxpeak.solvers.array_factors import ArrayFactors, residual_if_unchanged, sizes_of_terms
 from mxpeak.solvers.condition import inverse_one_norm
-from mxpeak.solvers.refine import MOST_STEPS, gmres_columns, refine_columns
+from mxpeak.solvers.refine import MAX_STEPS, gmres_columns, refine_columns
 from mxpeak.solvers.scaling import powers
 
 
@@ -180,7 +180,7 @@ def _inverse(factors: ArrayFactors) -> Callable[[Vector], Vector]:
         if _coarse(factors):
             columns = refine_columns(equations, B, Y, enough)
             if not columns.etas[0] <= enough:
-                gmres_columns(equations, B, columns, enough, MOST_STEPS, all_columns=True)
+                gmres_columns(equations, B, columns, enough, MAX_STEPS, all_columns=True)
             Y = columns.X if columns.etas[0] <= enough else xp.full_like(Y, nan)
         return C * (xp.astype(Y[:, 0], wide, copy=False) / scale)
 

@@ -30,9 +30,9 @@ from mxpeak.precision import precision
 #: The exponent of D: far more than the bits of any emulation, and small enough that no entry overflows.
 E = 200
 #: The smallest inner dimension: with fewer terms, native sums may be rounded correctly by chance.
-LEAST_K = 64
+MIN_K = 64
 #: The most bits that the last product can count, which is also its number of rows.
-MOST_BITS = 128
+MAX_BITS = 128
 #: Rows and columns at each end of a product whose entries are compared.
 SAMPLED = 4
 #: Steps of an LU whose products are repeated.
@@ -58,7 +58,7 @@ def probe_products(kernels: Kernels, m: int, n: int, k: int) -> Fp64Products:
     Libraries select their method by the shape, so the shape must be that of the computation in question. Small
     dimensions are increased to the smallest that the products need.
     """
-    m, n, k = max(m, MOST_BITS), max(n, 2 * SAMPLED), max(k, LEAST_K)
+    m, n, k = max(m, MAX_BITS), max(n, 2 * SAMPLED), max(k, MIN_K)
     A, B, C = kernels.matrix(m, k), kernels.matrix(k, n), kernels.matrix(m, n)
     random = Random(53)
     _repeat(A, [[_full_number(random) for _ in range(k)] for _ in range(2 * SAMPLED)], kernels)
@@ -71,7 +71,7 @@ def probe_products(kernels: Kernels, m: int, n: int, k: int) -> Fp64Products:
 def products_are_emulated(kernels: Kernels, C: Matrix, A: Matrix, B: Matrix) -> bool | None:
     """Return whether the product of these matrices is emulated; C is overwritten, A and B are scaled and restored.
 
-    The result is None if the product is not finite. The inner dimension must be at least `LEAST_K`, and the entries
+    The result is None if the product is not finite. The inner dimension must be at least `MIN_K`, and the entries
     must be between 2^-E and 2^E, or zero.
     """
     X = _negated_product(kernels, C, A, B)
@@ -105,7 +105,7 @@ def sampled_steps(A: DistMatrix, kernels: Kernels) -> tuple[int, int]:
     for step in reversed(steps[:: max(1, len(steps) // STEPS)]):
         rest = slice(step.j1, None)
         (_, L21, U12), C = A.partition(step), A[rest, rest]
-        if (A.grid.p, A.grid.q) != (step.p, step.q) or step.jb < LEAST_K or 0 in C.shape:
+        if (A.grid.p, A.grid.q) != (step.p, step.q) or step.jb < MIN_K or 0 in C.shape:
             continue
         emulated = products_are_emulated(kernels, C, L21, U12)
         repeated += emulated is not None
@@ -159,11 +159,11 @@ def exact_sum(x: Sequence[tuple[int, int]], y: Sequence[tuple[int, int]]) -> tup
 
 def _kept_bits(kernels: Kernels, C: Matrix, A: Matrix, B: Matrix) -> int | None:
     """Return the number of leading bits of a row that an emulation keeps, or None if it keeps every power of two."""
-    _repeat(A, [[*[1.0] * (A.shape[1] - 1), ldexp(1.0, -s)] for s in range(MOST_BITS)], kernels)
+    _repeat(A, [[*[1.0] * (A.shape[1] - 1), ldexp(1.0, -s)] for s in range(MAX_BITS)], kernels)
     _repeat(B.T, [[*[0.0] * (B.shape[0] - 1), 1.0]], kernels)
     C[:] = 0.0
     kernels.subtract_product(C, A, B)
-    entries = (-kernels.host_array(C[:MOST_BITS, :1]).ravel()).tolist()
+    entries = (-kernels.host_array(C[:MAX_BITS, :1]).ravel()).tolist()
     return next((s for s, entry in enumerate(entries) if entry != ldexp(1.0, -s)), None)
 
 

@@ -39,10 +39,10 @@ RESTART, RESTARTS = 30, {"sgs": 50}
 WORTHWHILE = 0.25
 #: Smallest target of a residual, relative to the scaled right-hand side.
 LEAST = 2.0**-52
-#: `auto` switches to a factorization after LEAST_STEPS steps or more, when the steps have taken about as long as a
+#: `auto` switches to a factorization after MIN_STEPS steps or more, when the steps have taken about as long as a
 #: factorization takes. A step counts as 4 operations per entry and 90 per row, each as slow as two operations of
 #: SuperLU.
-LEAST_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
+MIN_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
 #: Residual, times sqrt(n), to which GMRES solves for random numbers: well below their component in one null vector.
 PROBE_RESIDUAL = 2.0**-6
 #: Number of right-hand sides that are refined together, and the solves with complete factors that refine them: two for
@@ -382,7 +382,7 @@ class GmresDriver:
 
     def _is_slow(self) -> bool:
         """Return whether the steps so far have taken about as long as a factorization takes."""
-        if not self._may_factor or self.plan.choice.name == "lu" or self._steps < LEAST_STEPS:
+        if not self._may_factor or self.plan.choice.name == "lu" or self._steps < MIN_STEPS:
             return False
         step = (STEP_OF_ENTRY * self.nnz + STEP_OF_ROW * self.n) / self.group.comm.size
         entries, _ = self._fill()

@@ -33,7 +33,7 @@ Vector = Any
 Transform = Callable[[Block], Block]
 
 #: Number of steps that the rules of HPL-MxP allow.
-MOST_STEPS = 50
+MAX_STEPS = 50
 #: Target of the backward error: a sixteenth of the threshold of HPL-MxP.
 TARGET = 1.0
 #: Fraction of the target below which the predicted residual ends GMRES.
@@ -41,7 +41,7 @@ SAFETY = 0.5
 #: The part of a right-hand side that GMRES may leave if only the size of the solution is needed is the larger of this
 #: value and the cube root of u. The component of random numbers along the null vector of a singular matrix of order n
 #: is about 1/sqrt(n), which GMRES must not leave. GMRES leaves condition·u in any case, because residuals are rounded.
-LEFT_BY_GMRES = 2.0**-14
+GMRES_REMAINDER = 2.0**-14
 #: Unit roundoff of fp64.
 U = 2.0**-53
 #: Classical refinement continues while each step divides the error by at least GAIN, for at most CLASSICAL_STEPS steps.
@@ -91,8 +91,8 @@ def refine(
     system: System,
     method: str = "gmres",
     *,
-    restart: int = MOST_STEPS,
-    max_steps: int = MOST_STEPS,
+    restart: int = MAX_STEPS,
+    max_steps: int = MAX_STEPS,
     target: float = TARGET,
     u: float = U,
 ) -> tuple[Vector, Solve]:
@@ -101,7 +101,7 @@ def refine(
     The outcome reports breakdown, stagnation and NaN; the function never raises an error for them. Collective.
     """
     refinement = _Refinement(system, SAFETY * target, u)
-    correct = refinement.by_gmres if method == "gmres" else refinement.by_one_solve
+    correct = refinement.by_gmres if method == "gmres" else refinement.by_single_solve
     done = restarted(refinement.residual, correct, restart=restart, max_steps=max_steps, tolerance=target)
     return refinement.x, done
 
@@ -142,7 +142,7 @@ class _Refinement:
         self.x += d
         return estimates
 
-    def by_one_solve(self, steps: int) -> list[float]:
+    def by_single_solve(self, steps: int) -> list[float]:
         """Set x = x + M^-1 r, and return 0 as the predicted error."""
         self.x += self._system.precondition(self._r)
         return [0.0]
@@ -471,7 +471,7 @@ def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
     """
     system, tolerance = (
         _Column(equations, equations.column(s[:, None], 0)),
-        max(LEFT_BY_GMRES, equations.u ** (1.0 / 3.0)),
+        max(GMRES_REMAINDER, equations.u ** (1.0 / 3.0)),
     )
     refinement = _SolutionGrowth(system, SAFETY * tolerance, equations.u)
     done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, max_steps=steps, tolerance=tolerance)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 #: Maximum number of points of a forecast in a result.
-MOST_POINTS = 200
+MAX_POINTS = 200
 
 
 class ProgressForecast:
@@ -38,7 +38,7 @@ class ProgressForecast:
         (d0, d1), (s0, s1) = self._done[k - 1 : k + 1], self._elapsed[k - 1 : k + 1]
         return s0 + (s1 - s0) * (done_flops - d0) / (d1 - d0)
 
-    def left(self, done_flops: float) -> float:
+    def remaining_s(self, done_flops: float) -> float:
         """Return the time in seconds that the other run needed after it had completed `done_flops` flops."""
         return max(0.0, self._elapsed[-1] - self.seconds(done_flops))
 
@@ -53,9 +53,9 @@ class ProgressForecast:
         return f"{abs(percent)} % {'slower' if percent > 0 else 'faster'} than {word}"
 
     def section(self) -> dict[str, Any]:
-        """Return at most MOST_POINTS points of the forecast as a section of a result."""
-        stride = -(-len(self._done) // MOST_POINTS)
-        kept = sorted({*range(0, len(self._done), stride), len(self._done) - 1})[-MOST_POINTS:]
+        """Return at most MAX_POINTS points of the forecast as a section of a result."""
+        stride = -(-len(self._done) // MAX_POINTS)
+        kept = sorted({*range(0, len(self._done), stride), len(self._done) - 1})[-MAX_POINTS:]
         return {
             "source": "simulated" if self.simulated else "baseline",
             "elapsed_s": [self._elapsed[k] for k in kept],

@@ -14,7 +14,7 @@ from mxpeak.watch.forecast import ProgressForecast
 
 #: Share of the work over which a rate is measured, share of the work before which a run is never stopped, and number
 #: of measured rates that a decision needs. The first rates are not representative, because the machine is cold.
-WINDOW, UNDECIDED, LEAST_WINDOWS = 0.02, 0.1, 3
+WINDOW, UNDECIDED, MIN_WINDOWS = 0.02, 0.1, 3
 #: Factor by which the remaining work may be faster than the best measured rate.
 MARGIN = 1.02
 
@@ -52,11 +52,11 @@ class Guard:
         return self._reason
 
     def _judged(self, step: Step) -> str | None:
-        if self._windows < LEAST_WINDOWS or step.done_flops < UNDECIDED * step.total_flops:
+        if self._windows < MIN_WINDOWS or step.done_flops < UNDECIDED * step.total_flops:
             return None
         left_s = (step.total_flops - step.done_flops) / (MARGIN * self._best)
         how = f"at {three_digits(100 * MARGIN)} % of the best rate so far ({rate_text(self._best)})"
-        if self.forecast is not None and (recorded_s := self.forecast.left(step.done_flops)) < left_s:
+        if self.forecast is not None and (recorded_s := self.forecast.remaining_s(step.done_flops)) < left_s:
             left_s, how = recorded_s, "as in the baseline run"
         reachable = step.total_flops / (step.elapsed_s + left_s)
         if reachable >= self._target:

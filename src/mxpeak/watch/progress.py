@@ -22,7 +22,7 @@ from mxpeak.watch.forecast import ProgressForecast
 if TYPE_CHECKING:
     from rich.live import Live
 
-MOST_SAMPLES = 200
+MAX_SAMPLES = 200
 QUIET_S = 2.0
 LINE_S, LINE_SHARE = 60.0, 0.05
 LONG_S = 1.0
@@ -129,7 +129,7 @@ class Progress:
         if self._count % self._stride == 0:
             self.samples.append(self._last)
         self._count += 1
-        if len(self.samples) >= MOST_SAMPLES:
+        if len(self.samples) >= MAX_SAMPLES:
             del self.samples[1::2]
             self._stride *= 2
 

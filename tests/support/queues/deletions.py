@@ -31,7 +31,7 @@ class Site:
     last: int
     function: str
 
-    def made(self, wait: Wait) -> bool:
+    def matches(self, wait: Wait) -> bool:
         """Whether a wait came of it."""
         return _is_at(self, wait.place)
 
@@ -89,11 +89,11 @@ def verdicts(logs: Iterable[Log]) -> list[Verdict]:
     """Each site, left out of logs in which there are no races with it: of the short ones first."""
     short = sorted(logs, key=lambda log: len(log.records))
     waits = [(log, {one.place: one for one in log.records if isinstance(one, Wait)}) for log in short]
-    return [_verdict(site, [log for log, found in waits if any(map(site.made, found.values()))]) for site in sites()]
+    return [_verdict(site, [log for log, found in waits if any(map(site.matches, found.values()))]) for site in sites()]
 
 
 def _verdict(site: Site, logs: list[Log]) -> Verdict:
     for log in logs:
-        if found := races(log, site.made, most=1):
+        if found := races(log, site.matches, limit=1):
             return Verdict(site, True, str(found[0]))
     return Verdict(site, bool(logs), "")

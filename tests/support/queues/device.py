@@ -66,10 +66,10 @@ def _tensor(make: Any) -> Any:
     """torch.tensor, pinned or on a virtual device."""
 
     def tensor(values: Any, *, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
-        made = make(values, dtype=dtype)
+        result = make(values, dtype=dtype)
         if pin_memory:
-            return pinned(made)
-        return made if device is None else made.to(device)
+            return pinned(result)
+        return result if device is None else result.to(device)
 
     return tensor
 

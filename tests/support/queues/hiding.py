@@ -31,11 +31,11 @@ def steps_of(played: Played) -> list[StepTimes]:
     """The steps of one rank, between the ends of its updates."""
     lanes = {bar.lane for bar in played.bars}
     spans = {lane: union(bar for bar in played.bars if bar.lane == lane) for lane in lanes}
-    found = []
+    steps = []
     for k, (begin, end) in enumerate(zip(played.steps, played.steps[1:])):
         inside = {lane: length(clipped(one, begin, end)) for lane, one in spans.items()}
-        found.append(StepTimes(k, end - begin, inside.pop("device", 0.0), inside))
-    return found
+        steps.append(StepTimes(k, end - begin, inside.pop("device", 0.0), inside))
+    return steps
 
 
 def hidden(played: Played, which: Callable[[Bar], bool], behind: Callable[[Bar], bool]) -> float:

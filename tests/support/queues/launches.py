@@ -28,11 +28,11 @@ def inside(value: Any) -> Any:
     if isinstance(value, Virtual):
         return value.elem
     if isinstance(value, (list, tuple)):
-        parts = [inside(one) for one in value]
+        parts = [inside(field) for field in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
         if id(value) not in _inside:
-            changed = {one.name: inside(getattr(value, one.name)) for one in fields(value) if one.init}
+            changed = {field.name: inside(getattr(value, field.name)) for field in fields(value) if field.init}
             _inside[id(value)] = value, replace(value, **changed)
         return _inside[id(value)][1]
     return value
@@ -86,11 +86,11 @@ def _one_launch(name: str) -> Callable[..., None]:
         with _disable_current_modes():
             function(*inside(args), **kwargs)
         size = 0
-        for one in regions:
+        for touched in regions:
             count = 1
-            for i, n in enumerate(one.shape):
-                count *= len(one.rows) if i == 0 and one.rows is not None else n
-            size += count * one.itemsize
+            for i, n in enumerate(touched.shape):
+                count *= len(touched.rows) if i == 0 and touched.rows is not None else n
+            size += count * touched.itemsize
         rank.log.op(rank.stream().name, name, "kernel", regions, bytes=size)
 
     return launch

@@ -118,7 +118,7 @@ class Log:
     paused: bool = False
     _events: int = 0
 
-    def made(self, size: int, itemsize: int, stream: str) -> int:
+    def allocate(self, size: int, itemsize: int, stream: str) -> int:
         """The number of a new memory."""
         self.memories[len(self.memories)] = size, itemsize, stream
         return len(self.memories) - 1

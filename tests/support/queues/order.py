@@ -55,7 +55,7 @@ def beside(log: Log, phase: str) -> Iterator[Beside]:
 
 def host_waits(log: Log) -> dict[int, list[Wait]]:
     """The waits of each step in which the host has something to wait for."""
-    found: dict[int, list[Wait]] = {}
+    waits: dict[int, list[Wait]] = {}
     for step, wait in _gone_through(log).waits:
-        found.setdefault(step, []).append(wait)
-    return found
+        waits.setdefault(step, []).append(wait)
+    return waits

@@ -78,7 +78,7 @@ class Detector:
     def __init__(self, log: Log, without: Without | None = None):
         self.log, self.without = log, without
         self.clocks: dict[str, Clock] = {}
-        self.told: dict[str, tuple[Clock, int]] = {}  # what an actor's last operation knew of the host
+        self.host_clocks: dict[str, tuple[Clock, int]] = {}  # what an actor's last operation knew of the host
         self.events: dict[int, Clock] = {}
         self.shadows: dict[int, _Shadow] = {}
         self.ops: dict[tuple[str, int], Op] = {}
@@ -87,9 +87,9 @@ class Detector:
     def clock(self, actor: str) -> Clock:
         return self.clocks.setdefault(actor, {actor: 0})
 
-    def run(self, most: int | None = None) -> list[Race]:
+    def run(self, limit: int | None = None) -> list[Race]:
         for record in self.log.records:
-            if most is not None and len(self.races) >= most:
+            if limit is not None and len(self.races) >= limit:
                 break
             if isinstance(record, Op):
                 self.operation(record)
@@ -116,10 +116,10 @@ class Detector:
         clock = self.clock(op.actor)
         if op.actor != HOST:  # what the host begins comes after all that the host knows
             host = self.clock(HOST)
-            known, number = self.told.get(op.actor, (None, 0))
+            known, number = self.host_clocks.get(op.actor, (None, 0))
             if known is not host or number != host[HOST]:  # a wait makes another clock of it, an operation counts on
                 clock = self.clocks[op.actor] = _joined(clock, host)
-                self.told[op.actor] = host, host[HOST]
+                self.host_clocks[op.actor] = host, host[HOST]
         clock[op.actor] = number = clock.get(op.actor, 0) + 1
         self.ops[op.actor, number] = op
         touched = [(region, self.shadow(region.memory)) for region in op.regions if prod(region.shape)]
@@ -139,7 +139,7 @@ class Detector:
                 if actor != op.actor:
                     latest = int(shadow.part(numbers, region).max())
                     if latest > clock.get(actor, 0):
-                        self.found(self.ops[actor, latest], op)
+                        self.report(self.ops[actor, latest], op)
 
     def end(self, free: Free) -> None:
         """A memory goes back to its stream, whose next operation may write to it."""
@@ -152,21 +152,21 @@ class Detector:
             for actor, numbers in kind.items():
                 latest = int(numbers.max(initial=0))
                 if actor != stream and latest > clock.get(actor, 0):
-                    self.found(self.ops[actor, latest], free)
+                    self.report(self.ops[actor, latest], free)
 
-    def found(self, first: Op, second: Op | Free) -> None:
+    def report(self, first: Op, second: Op | Free) -> None:
         """Once for each pair of places."""
         self.races.setdefault((first.name, first.place[:3], type(second), second.place[:3]), Race(first, second))
 
 
-def _joined(one: Clock, other: Clock) -> Clock:
-    both = dict(one)
+def _joined(clock: Clock, other: Clock) -> Clock:
+    both = dict(clock)
     for actor, number in other.items():
         if both.get(actor, 0) < number:
             both[actor] = number
     return both
 
 
-def races(log: Log, without: Without | None = None, most: int | None = None) -> list[Race]:
+def races(log: Log, without: Without | None = None, limit: int | None = None) -> list[Race]:
     """What nothing orders, each pair of places once; `without` some waits; no further than to so many."""
-    return Detector(log, without).run(most)
+    return Detector(log, without).run(limit)

@@ -74,7 +74,7 @@ class Event:
     """A mark in a stream."""
 
     def __init__(self, enable_timing: bool = False):
-        self.number, self.at, self.asked = 0, 0.0, 0
+        self.number, self.at, self.queries = 0, 0.0, 0
 
     def record(self, stream: Stream | None = None) -> None:
         """Now, in the order of a stream."""
@@ -92,10 +92,10 @@ class Event:
 
     def query(self) -> bool:
         """Whether it is past, which the host then knows; not when it is asked for the first time."""
-        self.asked += 1
-        if self.asked > 1:
+        self.queries += 1
+        if self.queries > 1:
             here().log.wait(HOST, self.number, looked=True)
-        return self.asked > 1
+        return self.queries > 1
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds by the host's clock, which decide nothing."""

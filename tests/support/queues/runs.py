@@ -144,14 +144,14 @@ def hpg_mxp(
             sparse.order = partial(_order_of_the_host, kernels.device, sparse)
         box = Box.of(comm.rank, (side,) * 3, grid)
         log.paused = only_cycles
-        made = make_stencil(
+        problem = make_stencil(
             sparse, comm, box.levels(levels), [mixed_form(("bf16",) * levels)], "greedy", weights(), Spans()
         )
         spans = Spans(stopwatch=kernels.stopwatch)
-        hierarchy = made.hierarchies[0]
+        hierarchy = problem.hierarchies[0]
         top = hierarchy.top
         inner = InnerIteration(top.A, lambda q: cycle(top, q), 30)
-        system = MixedSystem(sparse, comm, hierarchy.outer, made.b, inner, spans)
+        system = MixedSystem(sparse, comm, hierarchy.outer, problem.b, inner, spans)
         norm_of_b = system.norm_of_b()
         log.paused = False
         done = gmres_ir(system, norm_of_b, restart=30, max_steps=max_steps, tolerance=0.0)
@@ -177,10 +177,10 @@ def hpcg(grid: tuple[int, int, int], transport: str, max_steps: int = 3, side: i
         sparse.order = partial(_order_of_the_host, kernels.device, sparse)
         box = Box.of(comm.rank, (side,) * 3, grid)
         form = Form(("fp64",) * 2, "fp64", "sell", symmetric=True)
-        made = make_stencil(sparse, comm, box.levels(2), [form], "greedy", weights(), Spans())
-        top = made.hierarchies[0].top
+        problem = make_stencil(sparse, comm, box.levels(2), [form], "greedy", weights(), Spans())
+        top = problem.hierarchies[0].top
         spans = Spans(stopwatch=kernels.stopwatch)
-        system = CgSystem(sparse, comm, top.A, made.b, lambda r: cycle(top, r), spans)
+        system = CgSystem(sparse, comm, top.A, problem.b, lambda r: cycle(top, r), spans)
         return list(conjugate_gradients(system, max_steps=max_steps, tolerance=0.0).history)
 
     return played(grid[0] * grid[1] * grid[2], transport, body)

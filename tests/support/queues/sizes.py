@@ -63,11 +63,11 @@ class Blocks:
             return op.bytes * self.growth(op.bytes // op.regions[0].itemsize)
         return sum(self.region(one) for one in op.regions)
 
-    def region(self, one: Region) -> float:
+    def region(self, region: Region) -> float:
         """Its bytes; a row of a column-major matrix takes a line of 64 bytes for each number."""
-        shape = one.shape if one.rows is None else (len(one.rows), *one.shape[1:])
-        scattered = one.rows is not None and len(one.shape) > 1 and one.strides[0] == 1
-        return prod(shape) * self.growth(prod(shape)) * (64 if scattered else one.itemsize)
+        shape = region.shape if region.rows is None else (len(region.rows), *region.shape[1:])
+        scattered = region.rows is not None and len(region.shape) > 1 and region.strides[0] == 1
+        return prod(shape) * self.growth(prod(shape)) * (64 if scattered else region.itemsize)
 
     def growth(self, count: int) -> float:
         """Of so many numbers."""

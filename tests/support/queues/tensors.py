@@ -29,7 +29,7 @@ COPIES = {aten.copy_.default, aten._to_copy.default}
 GATHERS = {aten.index_select.default, aten.index_select.out}
 SCATTERS = {aten.index_copy_.default}
 #: Rows that are told one by one; of more, all are taken to be read or written.
-MOST_ROWS = 2**12
+MAX_ROWS = 2**12
 
 
 class Memory:
@@ -39,7 +39,7 @@ class Memory:
         self.rank, self.device = rank, device
         self.on_device = device.type != "cpu"
         stream = rank.stream(device.index or 0).name if self.on_device else HOST
-        self.number = rank.log.made(elem.untyped_storage().nbytes(), elem.itemsize, stream)
+        self.number = rank.log.allocate(elem.untyped_storage().nbytes(), elem.itemsize, stream)
 
     def __del__(self) -> None:
         if self.on_device:
@@ -54,7 +54,7 @@ class Virtual(torch.Tensor):
 
     @staticmethod
     def __new__(cls, elem: torch.Tensor, memory: Memory) -> Any:
-        made = torch.Tensor._make_wrapper_subclass(
+        wrapper = torch.Tensor._make_wrapper_subclass(
             cls,
             elem.size(),
             strides=elem.stride(),
@@ -62,8 +62,8 @@ class Virtual(torch.Tensor):
             dtype=elem.dtype,
             device=memory.device,
         )
-        made.elem, made.memory = elem, memory
-        return made
+        wrapper.elem, wrapper.memory = elem, memory
+        return wrapper
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -177,7 +177,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     if kwargs.get("pin_memory"):
         plain = {**plain, "pin_memory": False}
     outs = _compute(func, *_mapped(Virtual, lambda t: t.elem, (args, plain)))
-    known = {t.elem.untyped_storage().data_ptr(): t for t in virtual if t.elem.untyped_storage().nbytes()}
+    tensor_at = {t.elem.untyped_storage().data_ptr(): t for t in virtual if t.elem.untyped_storage().nbytes()}
     where = torch.device(device) if to_gpu else next((t.device for t in virtual if t.is_cuda), virtual[0].device)
     fresh: list[Virtual] = []
 
@@ -185,15 +185,15 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         same = next((t for t in virtual if t.elem is out), None)
         if same is not None:
             return same
-        base = known.get(out.untyped_storage().data_ptr())
+        base = tensor_at.get(out.untyped_storage().data_ptr())
         if base is None and where.type == "cpu":
             return pinned(out)
-        made = (type(base) if base is not None else DeviceTensor)(
+        tensor = (type(base) if base is not None else DeviceTensor)(
             out, base.memory if base is not None else Memory(here(), out, where)
         )
         if base is None:
-            fresh.append(made)
-        return made
+            fresh.append(tensor)
+        return tensor
 
     result = _mapped(torch.Tensor, wrapped, outs)
     if not _views(func):
@@ -236,11 +236,11 @@ def _note(func: Any, given: Any, fresh: list[Virtual], where: torch.device, args
         rank.log.join(HOST, actor, number=True)
 
 
-def _bytes(one: Region) -> int:
+def _bytes(region: Region) -> int:
     count = 1
-    for i, n in enumerate(one.shape):
-        count *= len(one.rows) if i == 0 and one.rows is not None else n
-    return count * one.itemsize
+    for i, n in enumerate(region.shape):
+        count *= len(region.rows) if i == 0 and region.rows is not None else n
+    return count * region.itemsize
 
 
 def _copy(func: Any, args: Any, kwargs: Any) -> Any:
@@ -252,11 +252,11 @@ def _copy(func: Any, args: Any, kwargs: Any) -> Any:
         where = torch.device(asked) if asked is not None else source.device
         elem = source.elem if isinstance(source, Virtual) else source
         plain = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking", "pin_memory")}
-        made = func(elem, **plain)
+        copied = func(elem, **plain)
         if where.type == "cuda":
-            target: Any = DeviceTensor(made, Memory(rank, made, where))
+            target: Any = DeviceTensor(copied, Memory(rank, copied, where))
         else:
-            target = made
+            target = copied
     else:
         target = args[0]
         to, of = (t.elem if isinstance(t, Virtual) else t for t in (target, source))
@@ -330,14 +330,16 @@ def _is_view(key: Any) -> bool:
 @cache
 def _schema(func: Any) -> tuple[list[tuple[int, str, bool]], bool]:
     """The arguments that may be tensors, and whether the result is a view."""
-    found = [
-        (i, one.name, one.alias_info is not None and one.alias_info.is_write)
-        for i, one in enumerate(func._schema.arguments)
-        if "Tensor" in str(one.type)
+    arguments = [
+        (i, argument.name, argument.alias_info is not None and argument.alias_info.is_write)
+        for i, argument in enumerate(func._schema.arguments)
+        if "Tensor" in str(argument.type)
     ]
     returns = func._schema.returns
-    views = bool(returns) and all(one.alias_info is not None and not one.alias_info.is_write for one in returns)
-    return found, views
+    views = bool(returns) and all(
+        argument.alias_info is not None and not argument.alias_info.is_write for argument in returns
+    )
+    return arguments, views
 
 
 def _views(func: Any) -> bool:
@@ -365,10 +367,10 @@ def _rows(func: Any, t: Virtual, args: Any) -> tuple[int, ...] | None:
     if func in GATHERS and t is args[0] and args[1] == 0 and t is not args[2]:
         return tuple(args[2].elem.tolist())
     if (func is _take or func is _put) and t is args[0] and isinstance(args[1], DeviceTensor) and args[1].dim() == 1:
-        found = args[1].elem
-        if found.numel() > MOST_ROWS:
+        rows = args[1].elem
+        if rows.numel() > MAX_ROWS:
             return None
-        return tuple((found.nonzero().view(-1) if found.dtype == torch.bool else found).tolist())
+        return tuple((rows.nonzero().view(-1) if rows.dtype == torch.bool else rows).tolist())
     if func in SCATTERS and t is args[0] and args[1] == 0:
         return tuple(args[2].elem.tolist())
     return None

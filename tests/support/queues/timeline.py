@@ -138,7 +138,7 @@ class _Rank:
         self.queues: dict[str, _Queue] = {}
         self.events: dict[int, tuple[float, list[_Message], str]] = {}
         self.seen: set[int] = set()
-        self.found: dict[int, float] = {}
+        self.ready_at: dict[int, float] = {}
         self.step, self.played = 0, Played()
 
     def go(self) -> bool:
@@ -173,14 +173,14 @@ class _Rank:
 
     def operation(self, op: Op) -> bool:
         """One of an actor, after what the actor has, what the host has begun, and what is known of its memory."""
-        ready = max((self.found.get(one.memory, 0.0) for one in op.regions), default=0.0)
+        ready = max((self.ready_at.get(region.memory, 0.0) for region in op.regions), default=0.0)
         if op.actor == HOST:
             return self.on_host(op, max(self.now, ready))
         queue = self.queue(op.actor)
         if op.kind in TRAVELS:
             self.travel(op, queue, ready)
             return True
-        if not all(self.arrived(one) for one in queue.messages):
+        if not all(self.arrived(region) for region in queue.messages):
             return False
         self.settle(queue)
         begin = max(self.now + self.model.machine.launch_s, queue.end, ready)
@@ -191,7 +191,7 @@ class _Rank:
             begin = met
         self.now += self.model.machine.launch_s
         queue.end = begin + self.model.seconds(op)
-        queue.memories.update(one.memory for one in op.regions)
+        queue.memories.update(region.memory for region in op.regions)
         self.bar(op, begin, queue.end)
         return True
 
@@ -287,5 +287,5 @@ class _Rank:
         queue = self.queue(actor)
         if actor.startswith(("message", "nccl")):
             for memory in queue.memories:
-                self.found[memory] = max(self.found.get(memory, 0.0), end)
+                self.ready_at[memory] = max(self.ready_at.get(memory, 0.0), end)
             queue.memories = set()

@@ -45,17 +45,17 @@ def played_of(trace: dict[str, Any]) -> Played:
         if event.get("cat") == "user_annotation" and event["name"].startswith(STEP)
     )
     first = min(event["ts"] for event in done)
-    found = Played()
+    played = Played()
     for at, _ in begun:
-        found.steps.append(max((end for launch, end in on_main if launch <= at), default=first))
+        played.steps.append(max((end for launch, end in on_main if launch <= at), default=first))
     facts = [event for event in events if event.get("cat") == "user_annotation" and event["name"] == FACT]
     for event in sorted([*done, *facts], key=lambda event: float(event["ts"])):
         step = max((number for at, number in begun if at <= event["ts"]), default=0)
         lane, actor = _lane(event), HOST if event in facts else f"stream {_stream(event)}"
         op = Op(actor, event["name"], lane, (), (), "")
-        found.bars.append(Bar(op, lane, step, 1e-6 * event["ts"], 1e-6 * _end(event)))
-    found.steps = [1e-6 * end for end in found.steps]
-    return found
+        played.bars.append(Bar(op, lane, step, 1e-6 * event["ts"], 1e-6 * _end(event)))
+    played.steps = [1e-6 * end for end in played.steps]
+    return played
 
 
 def _stream(event: dict[str, Any]) -> int:

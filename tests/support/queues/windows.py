@@ -78,16 +78,16 @@ def hpl_mxp(
     return _factored(shape, blocks, nb, steps, transport, ("dominant-n", 0, stored), factorized)
 
 
-def _in_turn(column: Communicator, mine: Any, theirs: Any, combine: Any) -> None:
+def _in_turn(column: Communicator, own: Any, theirs: Any, combine: Any) -> None:
     """Pivots come from all process rows alike, as the hundreds of a large panel do: from each in turn.
 
     Of a few columns one process row may else have most, and its piece be most of what each roll carries.
     """
     rank = here()
     rank.columns = 1 + getattr(rank, "columns", -1)  # type: ignore[attr-defined]
-    if rank.columns % column.size == column.rank and mine[ROW] >= 0:  # type: ignore[attr-defined]
-        mine[VALUE] = np.inf
-    allreduce_by(column, mine, theirs, combine)
+    if rank.columns % column.size == column.rank and own[ROW] >= 0:  # type: ignore[attr-defined]
+        own[VALUE] = np.inf
+    allreduce_by(column, own, theirs, combine)
 
 
 def _factored(

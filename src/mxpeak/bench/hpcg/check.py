@@ -34,7 +34,7 @@ from mxpeak.spans import Spans
 #: maximum number of iterations, the tolerance, the allowed iterations without and with the preconditioner, and the
 #: number of solves.
 LARGE, SPECIAL = 1e6, 9
-MOST, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
+MAX_STEPS, TOLERANCE, EXPECTED, EXPECTED_PRECONDITIONED, CALLS = 50, 1e-12, 12, 2, 2
 #: The norm of A in the symmetry test, and ε.
 NORM_OF_A, EPSILON = 2 * 26.0, 2.0**-52
 #: Odd factors that mix the index of an entry: multipliers of good generators modulo 2^64 (Knuth; L'Ecuyer 1999).
@@ -108,7 +108,7 @@ def spectral_test(
 
 def _steps(system: CgSystem) -> int:
     system.restart_from_zero()
-    return conjugate_gradients(system, max_steps=MOST, tolerance=TOLERANCE).steps
+    return conjugate_gradients(system, max_steps=MAX_STEPS, tolerance=TOLERANCE).steps
 
 
 def with_large_diagonal(kernels: SparseKernels, top: Level, box: Box, order: str) -> tuple[Level, Vector]:

@@ -22,7 +22,7 @@ from mxpeak.solvers.cg import CgSolve
 FORMULA = "|| r ||_2 / || b ||_2, r by CG's recurrence"
 
 #: Iterations of the reference, the maximum to reach its residual, and the relative tolerance of that residual.
-REFERENCE_STEPS, MOST, SLACK = 50, 500, 1.0 + 1e-6
+REFERENCE_STEPS, MAX_STEPS, SLACK = 50, 500, 1.0 + 1e-6
 #: Each set bears a tenth of the set-up and optimization time.
 SHARED_BY = 10
 

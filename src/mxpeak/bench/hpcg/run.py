@@ -27,7 +27,7 @@ from mxpeak.bench.dry_run import DryRun
 from mxpeak.bench.harness import MAIN, RunHooks, run_cases
 from mxpeak.bench.hpcg.check import SetResiduals, spectral_test, symmetry_test
 from mxpeak.bench.hpcg.config import HpcgConfig
-from mxpeak.bench.hpcg.result import MOST, REFERENCE_STEPS, SLACK, HpcgMeasured, Sets, hpcg_result, rating
+from mxpeak.bench.hpcg.result import MAX_STEPS, REFERENCE_STEPS, SLACK, HpcgMeasured, Sets, hpcg_result, rating
 from mxpeak.bench.hpcg.rules import foreseen, form, forms, storages
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.sparse import (
@@ -218,7 +218,7 @@ class Hpcg:
         solves: list[CgSolve] = []
         watch = self._progress(f"{storage}: convergence", GUESSED).step
         elapsed_s = self._bench.slowest(
-            lambda: solves.append(self._solve(system, max_steps=MOST, tolerance=aim, watch=watch))
+            lambda: solves.append(self._solve(system, max_steps=MAX_STEPS, tolerance=aim, watch=watch))
         )
         self._bench.spans.finish()
         return solves[0], elapsed_s

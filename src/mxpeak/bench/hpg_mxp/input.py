@@ -21,7 +21,7 @@ from mxpeak.records import size_text, three_digits
 from mxpeak.runtime.memory import MARGIN, Budget
 
 #: Bounds of ||b||. They keep the squares of the entries of b and of residuals in the range of fp64.
-LEAST_B, MOST_B = 1e-100, 1e100
+MIN_B, MAX_B = 1e-100, 1e100
 #: Bytes per entry: the file's matrix on rank 0; the maximum while rows are ordered and stored; the maximum while the
 #: pattern is made symmetric. The last step needs the rows before and after, and the positions of the added zeros.
 KEPT_BYTES, MAKING_BYTES, FILLING_BYTES = 12, 64, 72
@@ -146,10 +146,10 @@ def _check_sums(path: str, A: Any) -> None:
             f"--matrix {path} is singular, because every row sums to zero (A·1 = 0); fix one unknown, for "
             "example by replacing its row with a row of the identity"
         )
-    if not LEAST_B <= norm <= MOST_B:
+    if not MIN_B <= norm <= MAX_B:
         raise UsageError(
-            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but it must be from {LEAST_B:g} "
-            f"to {MOST_B:g}, so that its square is in the range of fp64; scale the matrix by a power of two"
+            f"--matrix {path}: the norm of b = A·1 is {three_digits(norm)}, but it must be from {MIN_B:g} "
+            f"to {MAX_B:g}, so that its square is in the range of fp64; scale the matrix by a power of two"
         )
 
 

@@ -36,7 +36,7 @@ from mxpeak.precision import PRECISIONS
 #: Iterations of a timed solve, and the restart lengths of the published codes.
 ITERATIONS, RESTARTS = 300, (30, 40)
 #: Ranks of the standard validation in the reference code; ORNL's code uses 8.
-LEAST_VALIDATION_RANKS = 4
+MIN_VALIDATION_RANKS = 4
 #: Options of the benchmark's own matrix, which conflict with --matrix.
 OF_BOXES = ("nx", "ny", "nz", "npx", "npy", "npz", "nonsymmetric")
 
@@ -207,7 +207,7 @@ def foreseen(config: HpgMxpConfig, rt: float, storage: str) -> list[Violation]:
 
 def few_ranks(validated: int, ranks: int) -> list[Violation]:
     """Return a violation if fewer ranks than in both published codes ran the validation, otherwise []."""
-    least = min(LEAST_VALIDATION_RANKS, ranks)
+    least = min(MIN_VALIDATION_RANKS, ranks)
     if validated >= least:
         return []
     return [Violation("validation", f"{validated} of {ranks} ranks validated; the reference code uses {least}")]

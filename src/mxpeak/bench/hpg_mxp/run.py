@@ -57,7 +57,7 @@ from mxpeak.solvers.krylov import Solve, gmres_ir
 from mxpeak.solvers.multigrid import cycle
 
 #: Maximum iterations of a validation, and those of GMRES-IR at full scale.
-MOST, MOST_IR = 10_000, 100_000
+MAX_STEPS, MAX_FULLSCALE_STEPS = 10_000, 100_000
 #: The solves of a validation, those of a second validation on all ranks, and the timed solves, in order.
 VALIDATING = ("double to the threshold", "mixed to the threshold")
 AT_FULL_SCALE = ("double at full scale", "mixed at full scale")
@@ -299,9 +299,9 @@ class HpgMxp:
         second = kind == "fullscale" and config.validation == "both"
         parts = [f"{storage}: {part}" for part in (AT_FULL_SCALE if second else VALIDATING)]
         fullscale = kind == "fullscale" and self._problem.double_sets_aim
-        double = self._validated(problem, problem.hierarchies[0], comm, MOST, config.threshold, parts[0])
+        double = self._validated(problem, problem.hierarchies[0], comm, MAX_STEPS, config.threshold, parts[0])
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
-        max_steps = MOST_IR if fullscale else MOST
+        max_steps = MAX_FULLSCALE_STEPS if fullscale else MAX_STEPS
         mixed = self._validated(problem, problem.hierarchies[1], comm, max_steps, reach, parts[1])
         return Validation(double, mixed, reach, kind, comm.size)
 

@@ -42,12 +42,12 @@ from mxpeak.bench.rules import OWN, Violation
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import SQRT_SCALE
 from mxpeak.precision import precision
-from mxpeak.solvers.refine import MOST_STEPS, U
+from mxpeak.solvers.refine import MAX_STEPS, U
 
 #: Scaled backward errors below this bound pass.
 THRESHOLD = 16.0
 #: Bits of the narrowest format that the rules allow.
-LEAST_BITS = 16
+MIN_BITS = 16
 #: Steps of GMRES without the factors on Fasi and Higham's matrices: N = 100 to 800, condition 1e3 to 1e15.
 FASI_HIGHAM_STEPS = "12 to 23"
 #: Generators that the rules name; those on which the LU is needed; other generators, and why they break a rule.
@@ -129,7 +129,7 @@ def predicted_steps(case: HplMxpCase) -> int | None:
 def foreseen(case: HplMxpCase) -> list[Violation]:
     """Return the published rules and mxpeak's own tests that a case is certain or expected to fail."""
     broken = _settled(case)
-    if case.generator == "fasi-higham" and case.n > MOST_STEPS:
+    if case.generator == "fasi-higham" and case.n > MAX_STEPS:
         broken.append(_too_easy(case, f"in {FASI_HIGHAM_STEPS} steps, as measured at N = 100 to 800"))
     return broken
 
@@ -162,7 +162,7 @@ def violations(
     fifty steps of the rules, or if the circular law predicts the number.
     """
     broken = _settled(case)
-    if unpreconditioned_steps is not None and case.n > MOST_STEPS:
+    if unpreconditioned_steps is not None and case.n > MAX_STEPS:
         broken.append(_too_easy(case, f"after {unpreconditioned_steps} steps"))
     if growth > sqrt(case.n):
         text = (
@@ -172,8 +172,8 @@ def violations(
         if case.pivoting != PARTIAL:
             text += ": it is not stable without pivoting"
         broken.append(Violation("stability", text, OWN))
-    if iterations >= MOST_STEPS and not residual < THRESHOLD:
-        text = f"refinement did not converge in the {MOST_STEPS} steps that the rules allow; use a wider --precision"
+    if iterations >= MAX_STEPS and not residual < THRESHOLD:
+        text = f"refinement did not converge in the {MAX_STEPS} steps that the rules allow; use a wider --precision"
         broken.append(Violation("iterations", text))
     if not residual < THRESHOLD:  # true for NaN
         text = f"the scaled backward error {residual:.3g} is not below {THRESHOLD:g}: the solution lacks fp64 accuracy"
@@ -198,9 +198,9 @@ def refused(case: HplMxpCase) -> None:
 
 def _precision(case: HplMxpCase) -> list[Violation]:
     bits = 8 * precision(case.precision).bytes
-    if bits >= LEAST_BITS:
+    if bits >= MIN_BITS:
         return []
-    return [Violation("precision", f"{case.precision} has {bits} bits, but the rules require at least {LEAST_BITS}")]
+    return [Violation("precision", f"{case.precision} has {bits} bits, but the rules require at least {MIN_BITS}")]
 
 
 def _generator(case: HplMxpCase) -> list[Violation]:
@@ -228,15 +228,15 @@ def _stability(case: HplMxpCase) -> list[Violation]:
 
 
 def _lu_needed(case: HplMxpCase) -> list[Violation]:
-    if case.n <= MOST_STEPS:
-        text = f"N = {case.n}: GMRES ends after at most N steps, with or without factors; use an N above {MOST_STEPS}"
+    if case.n <= MAX_STEPS:
+        text = f"N = {case.n}: GMRES ends after at most N steps, with or without factors; use an N above {MAX_STEPS}"
         return [Violation("lu-needed", text, OWN)]
     steps = predicted_steps(case)
-    if steps is None or steps > MOST_STEPS:
+    if steps is None or steps > MAX_STEPS:
         return []
     text = (
         f"at N = {case.n} GMRES without the factors reduces the residual by rho = {convergence_factor(case):.3g} "
-        f"per step and converges in about {steps}; mxpeak requires a system that needs more than {MOST_STEPS}"
+        f"per step and converges in about {steps}; mxpeak requires a system that needs more than {MAX_STEPS}"
     )
     return [Violation("lu-needed", text + _remedy(case), OWN)]
 
@@ -244,7 +244,7 @@ def _lu_needed(case: HplMxpCase) -> list[Violation]:
 def _too_easy(case: HplMxpCase, steps: str) -> Violation:
     text = (
         f"on {case.generator} GMRES without the factors passes the check {steps}, but mxpeak requires a system that "
-        f"needs more than {MOST_STEPS}; use --generator {', '.join(DIFFICULT[:-1])} or {DIFFICULT[-1]}"
+        f"needs more than {MAX_STEPS}; use --generator {', '.join(DIFFICULT[:-1])} or {DIFFICULT[-1]}"
     )
     return Violation("lu-needed", text, OWN)
 
@@ -252,7 +252,7 @@ def _too_easy(case: HplMxpCase, steps: str) -> Violation:
 def _remedy(case: HplMxpCase) -> str:
     usual = replace(case, diagonal_scale=None)
     steps = predicted_steps(usual)
-    if case.generator not in DIFFICULT or steps is None or steps <= MOST_STEPS:
+    if case.generator not in DIFFICULT or steps is None or steps <= MAX_STEPS:
         return ""
     return f"; with the default --diagonal-scale, {diagonal_scale(usual):.3g}, it takes about {steps}"
 

@@ -55,7 +55,7 @@ from mxpeak.solvers.lu.panel import PanelOptions
 from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
 from mxpeak.solvers.lu.proof import prove
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.refine import MOST_STEPS, TARGET, backward_error, refine
+from mxpeak.solvers.refine import MAX_STEPS, TARGET, backward_error, refine
 from mxpeak.solvers.scaling import balance
 from mxpeak.solvers.transformations import Pivoting, Transformation
 from mxpeak.spans import Spans
@@ -233,7 +233,7 @@ def _steps_without_factors(case: HplMxpCase, system: GeneratedSystem, mxp: MxpSy
     """
     if case.generator not in NAMED or convergence_factor(case) is not None:
         return None
-    return unpreconditioned_steps(system, mxp, MOST_STEPS, THRESHOLD)
+    return unpreconditioned_steps(system, mxp, MAX_STEPS, THRESHOLD)
 
 
 class _Timed:

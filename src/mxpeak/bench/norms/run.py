@@ -23,7 +23,7 @@ from typing import Any, Unpack
 
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import Bench, RunHooks, node_cautions, phase_table, repeated, run_cases, threads_a_rank
-from mxpeak.bench.limits import READ, READ_LEAST_S, Limit, Reading, Readings, read_limit, reading
+from mxpeak.bench.limits import READ, READ_MIN_S, Limit, Reading, Readings, read_limit, reading
 from mxpeak.bench.norms.check import Reference, reference_norms, reference_vectors
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import NormsMatrix, empty_matrix, generate, leading
@@ -58,7 +58,7 @@ from mxpeak.solvers.norms import norms
 from mxpeak.spans import Spans
 
 #: Seconds over which a norm is repeated, and the maximum number of runs unless --repeat is larger.
-NORM_S, MOST_RUNS = 0.3, 50
+NORM_S, MAX_RUNS = 0.3, 50
 
 
 def run(config: NormsConfig, comm: Communicator, **hooks: Unpack[RunHooks]) -> list[Result]:
@@ -203,7 +203,7 @@ class NormBench(Bench[NormsConfig]):
     def _samples(self, timed: Callable[[], float]) -> list[float]:
         """Run a timed function as often as a norm, and return the seconds of each run."""
         repeat = self.config.repeat
-        return repeated(timed, least=repeat, most=max(repeat, MOST_RUNS), seconds=NORM_S)
+        return repeated(timed, min_runs=repeat, max_runs=max(repeat, MAX_RUNS), seconds=NORM_S)
 
     def _repeated(self, comm: Communicator, compute: Callable[[], None]) -> list[float]:
         """Run a function as often as a norm, and return the seconds of the slowest rank. Collective over comm."""
@@ -252,9 +252,9 @@ class NormBench(Bench[NormsConfig]):
 
         def run_s(rate: float) -> float:
             norm_s = read_bytes(case) / rate
-            return max(self.config.repeat * norm_s, min(NORM_S, MOST_RUNS * norm_s))
+            return max(self.config.repeat * norm_s, min(NORM_S, MAX_RUNS * norm_s))
 
-        return reading(timed, amount, run_s, READ_LEAST_S)
+        return reading(timed, amount, run_s, READ_MIN_S)
 
     def _limit(self, case: NormsCase, before: Reading | None, after: Reading | None, runs: TimedNorms) -> Limit:
         """Return the limit of a case: the read bandwidth, or a higher rate of the fastest norm of the same data."""

@@ -26,7 +26,7 @@ from math import gcd, log2, prod
 BITS = 52
 #: Moduli for rows and columns without large spans, and the largest number of moduli. Blocks that need more moduli are
 #: computed in native fp64.
-USUAL, MOST = 16, 24
+USUAL, MAX_MODULI = 16, 24
 #: The largest k of one product. INT32 sums of products of residues allow 2^16. The workspace limits k to less.
 DEPTH = 1 << 14
 #: Scaled nonzero entries are estimated as at least TINY, so that no term of an estimate of G underflows in fp32.
@@ -39,7 +39,7 @@ SUBNORMAL = 2.0**-1074
 SLACK = 1.0625
 #: Bits by which the product of the moduli exceeds the largest |A'B'|: the sign, and the error of the estimate of G.
 MARGIN = 1.15
-#: Bits of each word of the fractions that restore an integer. A sum of MOST products with residues of 8 bits is exact.
+#: Bits of each word of the fractions that restore an integer. Sums of MAX_MODULI products with 8-bit numbers are exact.
 WORD = 40
 #: Bits of each of three parts into which an integer is divided to compute its residues. Sums of three products of a
 #: part and a residue of 8 bits are exact in fp64.
@@ -48,17 +48,17 @@ PART = 44
 
 def _coprime(count: int) -> tuple[int, ...]:
     """Return the `count` largest pairwise coprime integers up to 256, in decreasing order."""
-    found: list[int] = []
+    moduli: list[int] = []
     candidate = 256
-    while len(found) < count:
-        if all(gcd(candidate, m) == 1 for m in found):
-            found.append(candidate)
+    while len(moduli) < count:
+        if all(gcd(candidate, m) == 1 for m in moduli):
+            moduli.append(candidate)
         candidate -= 1
-    return tuple(found)
+    return tuple(moduli)
 
 
 #: The moduli. Residues in [-m/2, m/2) are INT8 numbers.
-MODULI = _coprime(MOST)
+MODULI = _coprime(MAX_MODULI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ def residues(count: int) -> Residues:
 
 
 def moduli_for(bits: float) -> int:
-    """Return the number of moduli that represent integers of up to 2^bits, or 0 if it exceeds MOST."""
-    return next((count for count in range(1, MOST + 1) if log2(prod(MODULI[:count])) >= bits + MARGIN), 0)
+    """Return the number of moduli that represent integers of up to 2^bits, or 0 if it exceeds MAX_MODULI."""
+    return next((count for count in range(1, MAX_MODULI + 1) if log2(prod(MODULI[:count])) >= bits + MARGIN), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Emulation:
 
     emulated   blocks computed with INT8 residues
     widened    emulated blocks that needed more than USUAL moduli because of the spans of exponents
-    native     blocks computed in native fp64, because they contain NaN or infinity or need more than MOST moduli
+    native     blocks computed in native fp64, because they contain NaN or infinity or need more than MAX_MODULI moduli
     moduli     the largest number of moduli of a block
     """
 

@@ -368,8 +368,8 @@ class DistributedFactors(DenseFactors):
                 bytes_a_rank=self._bytes,
                 times={name: time_s for name, time_s in spans.times.items() if name in PHASES},
                 history=tuple(A.parts * eta for eta in solution.history),
-                _estimates=Estimates.known((condition, factors.growth)),
-                _row_error=Estimates.known((solution.rows,)),
+                _estimates=Estimates.from_values((condition, factors.growth)),
+                _row_error=Estimates.from_values((solution.rows,)),
             )
 
 

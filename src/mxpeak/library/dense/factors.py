@@ -296,7 +296,7 @@ class LUFactors(DenseFactors):
         with kernels.computing():  # infinite parts cause no warnings
             x = X if X.shape[1] == k else X[:, :k] + 1j * X[:, k:]
         Y = kernels.xp.asarray(solution.Y, copy=True)  # the user may change x
-        row_error: Any = Estimates.known((solution.rows,))
+        row_error: Any = Estimates.from_values((solution.rows,))
         if solution.rows is None:
             row_error = factors.matrix.A, Y, solution.B, solution.eta, kernels
         info = self._info_of(
@@ -436,9 +436,9 @@ class EmptyFactors(LUFactors):
             u=roundoff(self._dtype),
             times={},
             history=(),
-            _estimates=Estimates.known((0.0, 1.0)),
-            _row_error=Estimates.known((0.0,)),
-            _bounds=Estimates.known((0.0, 0.0)),
+            _estimates=Estimates.from_values((0.0, 1.0)),
+            _row_error=Estimates.from_values((0.0,)),
+            _bounds=Estimates.from_values((0.0, 0.0)),
         )
         return b.result(x), info
 

@@ -111,14 +111,14 @@ class Estimates:
         self.time_s = 0.0
 
     @classmethod
-    def known(cls, values: tuple[Any, ...], time_s: float = 0.0) -> Estimates:
+    def from_values(cls, values: tuple[Any, ...], time_s: float = 0.0) -> Estimates:
         """Return an `Estimates` object that stores these values and computes nothing."""
         estimates = cls(lambda: values)
         estimates._values, estimates._compute, estimates.time_s = values, None, time_s
         return estimates
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Estimates.known, (self.values(), self.time_s)
+        return Estimates.from_values, (self.values(), self.time_s)
 
     def values(self) -> tuple[Any, ...]:
         """Return the values, such as condition number and growth. Compute the values on first use."""
@@ -211,7 +211,7 @@ class SolveInfo(Info):
         errors of the scaled system.
     systems : int or None
         Number of systems in the stack, or None for a single system.
-    one_by_one : dict of tuple of int to SolveInfo or None
+    individual : dict of tuple of int to SolveInfo or None
         Diagnostics of the individually solved systems of a stack, keyed by their indices in the stack, or None for a
         single system.
     grid : tuple of int or None
@@ -248,7 +248,7 @@ class SolveInfo(Info):
     times: dict[str, float] = field(repr=False)
     history: tuple[float, ...] = field(repr=False)
     systems: int | None = None
-    one_by_one: dict[tuple[int, ...], SolveInfo] | None = field(default=None, repr=False)
+    individual: dict[tuple[int, ...], SolveInfo] | None = field(default=None, repr=False)
     grid: tuple[int, int] | None = None
     nb: int = 0
     bytes_a_rank: int = 0
@@ -287,7 +287,7 @@ class SolveInfo(Info):
             A, X, B, eta, *backend = self._row_error
             kernels = backend[0] if backend else choose.dense(None)
             worst = row_error_if_unchanged(kernels, A, X, B, eta) if eta < inf else inf
-            self.__dict__["_row_error"] = Estimates.known((worst,))
+            self.__dict__["_row_error"] = Estimates.from_values((worst,))
         assert isinstance(self._row_error, Estimates)
         error: float = self._row_error.values()[0]
         return error
@@ -304,7 +304,7 @@ class SolveInfo(Info):
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, with the row-wise error as a number, because A is not pickled."""
         self._estimates.values()  # the estimates of a stack add a phase to the times of single systems
-        return self.__dict__ | {"_row_error": Estimates.known((self.componentwise_error,))}
+        return self.__dict__ | {"_row_error": Estimates.from_values((self.componentwise_error,))}
 
     def _estimated(self) -> tuple[Any, ...]:
         values = self._estimates.values()
@@ -336,8 +336,8 @@ class SolveInfo(Info):
         ]
         if self.systems is None and (bound := self.error_bound) is not None:
             lines.append(f"  forward error   {bound_text(bound)}")
-        if self.one_by_one is not None:
-            lines.append(f"  one by one      {len(self.one_by_one)}")
+        if self.individual is not None:
+            lines.append(f"  individually    {len(self.individual)}")
         else:
             if self.condition is not None:
                 lines.append(f"  condition       {self.condition:.2e} (estimate)")

@@ -283,8 +283,8 @@ def _empty(A: Input, b: Input, dtype: np.dtype[Any]) -> tuple[Any, LeastSquaresI
         precision=own_precision(dtype),
         residual=b.result(np.array(b.on(None, type_of_x))),
         u=roundoff(dtype),
-        _condition=Estimates.known((0.0,)),
-        _bounds=Estimates.known((0.0, 0.0)),
+        _condition=Estimates.from_values((0.0,)),
+        _bounds=Estimates.from_values((0.0, 0.0)),
     )
     return b.result(np.zeros((A.shape[1], *b.shape[1:]), type_of_x)), info
 
@@ -447,7 +447,7 @@ class _Problem:
         if rank < min(m, n):
             self._notes.append(f"A has rank {rank}, less than {min(m, n)}; x has minimum norm")
         outcome = Outcome.SOLVED if isfinite(history[-1]) else Outcome.NOT_FINITE
-        condition = Estimates.known((inf,))
+        condition = Estimates.from_values((inf,))
         if rank == min(m, n):
             condition = Estimates(lambda: (pseudoinverse_condition(kernels, A, self.rcond, values),))
         return _LeastSquaresSolution(

@@ -21,7 +21,7 @@ from mxpeak.library.outcomes import warned
 from mxpeak.library.types import own_precision, with_precision_of, working_type
 from mxpeak.solvers.array_factors import ArrayFactors, MatrixNorms, ScaledMatrix, lagged_factors
 from mxpeak.solvers.condition import PROBED
-from mxpeak.solvers.refine import MOST_STEPS
+from mxpeak.solvers.refine import MAX_STEPS
 from mxpeak.solvers.scaling import safe_minimum, shifted
 from mxpeak.spans import Spans
 
@@ -150,7 +150,7 @@ def _full_rank(given: LUFactors) -> bool:
     The factors of another matrix do not show whether A is singular, and neither does the residual if b suits A.
     """
     factors = given._factors
-    return bool(factors.condition_by_gmres(MOST_STEPS) * factors.matrix.u <= PROBED)
+    return bool(factors.condition_by_gmres(MAX_STEPS) * factors.matrix.u <= PROBED)
 
 
 def _from_lapack(F: Any, kernels: DenseKernels) -> ArrayFactors:

@@ -175,7 +175,7 @@ def _row_error(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices, So
     X, B and eta are copies. The error is NaN if A has changed.
     """
     if not X.size:
-        return Estimates.known((0.0,))
+        return Estimates.from_values((0.0,))
 
     def compute() -> tuple[float]:
         omega, now = _errors(A, X, B)
@@ -194,7 +194,7 @@ def _inverse_facts(A: Array, X: Array, B: Array, eta: Array, infos: dict[Indices
     parts. X, B and eta are copies. The values are NaN if A has changed.
     """
     if not X.size:
-        return Estimates.known((0.0, 0.0, 0.0))
+        return Estimates.from_values((0.0, 0.0, 0.0))
 
     def compute() -> tuple[float, float, float]:
         condition, normwise, componentwise = (np.zeros(eta.shape) for _ in range(3))
@@ -269,7 +269,7 @@ def _info(
         ill_conditioned=any(info.ill_conditioned for info in singles),
         message="\n".join(lines),
         u=roundoff(X.dtype),
-        one_by_one=infos,
+        individual=infos,
         times=times,
         history=(),
         _estimates=Estimates(lambda: (inverse_facts.values()[0], *growth.values())),

@@ -26,7 +26,7 @@ from mxpeak.solvers.precond.sweeps import kind_of
 STORAGES = ("auto", "rows", "ell", "sell", "packed")
 SMOOTHERS = ("auto", "coloured", "natural")
 #: Largest number of rows for 32-bit column indices and some padding.
-MOST_ROWS = 2**31 - 1024
+MAX_ROWS = 2**31 - 1024
 
 
 def checked_options(options: GmresOptions) -> GmresOptions:
@@ -102,9 +102,9 @@ def _check_shape(A: Any, square: bool) -> None:
             f'A has shape {tuple(A.shape)}, but gmres needs a square matrix; use comm="world" if each rank '
             "has some of the rows, or scipy.sparse.linalg.lsqr for least squares"
         )
-    if A.shape[0] > MOST_ROWS:
+    if A.shape[0] > MAX_ROWS:
         raise UsageError(
-            f"A has {A.shape[0]} rows, but 32-bit column indices support at most {MOST_ROWS}; use a smaller matrix"
+            f"A has {A.shape[0]} rows, but 32-bit column indices support at most {MAX_ROWS}; use a smaller matrix"
         )
 
 

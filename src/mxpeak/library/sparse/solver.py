@@ -24,8 +24,8 @@ from mxpeak.runtime.calls import TURN
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
 
 #: The next update discards the preconditioner if a solve takes more than GROWTH times the iterations of the first solve
-#: with this preconditioner, and at least LEAST_GROWTH iterations more.
-GROWTH, LEAST_GROWTH = 2.0, 5
+#: with this preconditioner, and at least MIN_GROWTH iterations more.
+GROWTH, MIN_GROWTH = 2.0, 5
 
 
 class SparseSolver:
@@ -113,7 +113,7 @@ class SparseSolver:
             result = self._solve(b)
         iterations = result[1].iterations
         self._first = self._first or max(iterations, 1)
-        self._refresh = self._lagged and iterations > max(GROWTH * self._first, self._first + LEAST_GROWTH)
+        self._refresh = self._lagged and iterations > max(GROWTH * self._first, self._first + MIN_GROWTH)
         return result
 
     def _solve(self, b: Any) -> tuple[Any, GmresInfo]:

@@ -51,13 +51,13 @@ class AmdSmiSensors(Sensors):
         return self._joules() if self._joules.first else None
 
     @property
-    def found(self) -> bool:
+    def available(self) -> bool:
         """Return whether amdsmi is installed and has found the GPU."""
         return self._gpu is not None
 
     def read(self) -> SensorReading:
         """Read power, temperature, clocks, throttling reasons and memory errors through amdsmi."""
-        if not self.found:
+        if not self.available:
             return SensorReading()
         smi = self._smi
         clock = self._ask("clock", "amdsmi_get_clock_info", smi.AmdSmiClkType.GFX)
@@ -65,11 +65,11 @@ class AmdSmiSensors(Sensors):
         errors = self._ask("memory errors", "amdsmi_get_gpu_total_ecc_count")
         limits = self._ask("throttle reasons", "amdsmi_get_violation_status")
         hot, now = smi.AmdSmiTemperatureType.HOTSPOT, smi.AmdSmiTemperatureMetric.CURRENT
-        known = [limits[key] for key in REASONS if isinstance(limits.get(key), bool)]
+        reported = [limits[key] for key in REASONS if isinstance(limits.get(key), bool)]
         return SensorReading(
             clock_mhz=_first(clock, "clk", "cur_clk"),
             max_clock_mhz=_first(clock, "max_clk"),
-            reasons=tuple(name for key, name in REASONS.items() if limits.get(key) is True) if known else None,
+            reasons=tuple(name for key, name in REASONS.items() if limits.get(key) is True) if reported else None,
             ecc_corrected=_first(errors, "correctable_count"),
             ecc_uncorrected=_first(errors, "uncorrectable_count"),
             memory_clock_mhz=_first(memory, "clk", "cur_clk"),
@@ -79,7 +79,7 @@ class AmdSmiSensors(Sensors):
 
     def missing(self) -> list[str]:
         """Return a text for each value that amdsmi has not reported since the creation, with its reason."""
-        if not self.found:
+        if not self.available:
             return [f"all values ({self._why})"]
         unread = [*self._joules.missing(), *(f"{name} (amdsmi: {error})" for name, error in self._errors.items())]
         if self.first_die is not None:
@@ -87,7 +87,7 @@ class AmdSmiSensors(Sensors):
         return ["energy (amdsmi: the counter is 0)", *unread] if self._joules.first == 0.0 else unread
 
     def _energy(self) -> float | None:
-        return _joules(self._ask("energy", "amdsmi_get_energy_count")) if self.found else None
+        return _joules(self._ask("energy", "amdsmi_get_energy_count")) if self.available else None
 
     def _power(self) -> float | None:
         return _first(self._ask("power", "amdsmi_get_power_info"), *POWER) or None

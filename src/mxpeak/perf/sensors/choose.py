@@ -19,7 +19,7 @@ def gpu_sensors(pci_bus_id: str, *, amd: bool, root: str | Path = "/") -> Sensor
     if not amd:
         return NvmlSensors(pci_bus_id)
     through_library = AmdSmiSensors(pci_bus_id, root)
-    return through_library if through_library.found else AmdgpuSensors(pci_bus_id, root)
+    return through_library if through_library.available else AmdgpuSensors(pci_bus_id, root)
 
 
 def sensors(cores: Sequence[int], pci_bus_id: str | None, *, amd: bool = False, root: str | Path = "/") -> Sensors:

@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 #: Assumed number of GMRES steps on HPL-MxP's own matrix, until a run has counted the steps.
 STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
 #: Minimum share and maximum number of passes in the table of a machine.
-LEAST_SHARE, MOST_PASSES = 0.01, 100.0
+MIN_SHARE, MAX_PASSES = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def _gemm_curve(records: Sequence[Record], precision: str, edge: float) -> list[
 
 
 def _share(records: Sequence[Record], read: float) -> float:
-    return min(1.0, max(LEAST_SHARE, _rate(records, "sweep") / read))
+    return min(1.0, max(MIN_SHARE, _rate(records, "sweep") / read))
 
 
 def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
         sync = max(0.0, (heights[tall] - per_flop * flops) / nb)
         syncs.append(sync)
         points.append([nb, flops / (heights[tall] - nb * sync)])
-    exchange_s = _beside_message(records)
+    exchange_s = _exchange_seconds(records)
     rows = min(_of(records, "rows"), key=lambda r: float(r["seconds"]) / r["bytes"], default=None)
     passes = 4.0 if rows is None else rows["seconds"] * read / rows["bytes"]
     return {
@@ -197,7 +197,7 @@ def _panel(records: Sequence[Record], read: float) -> dict[str, Any]:
     }
 
 
-def _beside_message(records: Sequence[Record]) -> float | None:
+def _exchange_seconds(records: Sequence[Record]) -> float | None:
     """Return the seconds per column of FACT on two ranks, without the message of 2 NB entries; None if not measured."""
     pair = min(_of(records, "pair"), key=lambda r: float(r["seconds"]), default=None)
     link = _link(records)
@@ -269,7 +269,7 @@ def _passes(records: Sequence[Record], name: str, rate: float) -> float:
     if not messages:
         return 2.0
     size, seconds = max(messages)
-    return min(MOST_PASSES, max(0.5, -seconds * rate / size))
+    return min(MAX_PASSES, max(0.5, -seconds * rate / size))
 
 
 def to_toml(name: str, table: Mapping[str, Any]) -> str:

@@ -42,7 +42,7 @@ SEED = 1984
 #: two.
 APART = 1e-3
 #: Largest number of faults per rank in the result; faults that could not be corrected come first.
-MOST_LISTED = 8
+MAX_LISTED = 8
 
 
 class Checks(ABC):
@@ -100,7 +100,7 @@ class Checks(ABC):
         begin = perf_counter()
         self.look_back()
         after_s = perf_counter() - begin
-        worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MOST_LISTED]
+        worst = sorted(self._faults, key=lambda fault: fault.corrected)[:MAX_LISTED]
         own = len(self._faults), self._uncorrected(), worst
         parts = self.A.grid.all.gather_objects(own) or [own]
         faults = sorted((fault for *_, part in parts for fault in part), key=lambda fault: fault.step)
@@ -259,7 +259,7 @@ class Checks(ABC):
         The column follows from the quotient of the row's two differences, computed with this rank's checksums.
         """
         n = self.A.rows.n
-        off = [float(s[row]) - float(z[row]) for s, z in zip(differing.want, differing.found)]
+        off = [float(s[row]) - float(z[row]) for s, z in zip(differing.expected, differing.actual)]
         limit = float(differing.limit[row])
         if not all(map(isfinite, off)) or not n * limit <= 0.25 * abs(off[0]):  # true for NaN
             return None  # adjacent columns cannot be distinguished
@@ -290,8 +290,8 @@ class Checks(ABC):
             A.local[row, jl] = 0.0
         others = self._row_sums(row, first)
         if owner:
-            A.local[row, jl] = (float(differing.want[0][row]) - others[0]) * float(w[jl])  # 1/w = w
-        off = [abs(float(want[row]) - now) for want, now in zip(differing.want, self._row_sums(row, first))]
+            A.local[row, jl] = (float(differing.expected[0][row]) - others[0]) * float(w[jl])  # 1/w = w
+        off = [abs(float(want[row]) - now) for want, now in zip(differing.expected, self._row_sums(row, first))]
         right = all(difference <= 2.0 * float(differing.limit[row]) for difference in off)
         if allreduce_scalar(A.grid.row, float(not right), "sum", self.kernels.xp) == 0.0:  # right on all ranks
             return True

@@ -42,7 +42,7 @@ class Checked:
     """
 
     checks: int
-    found: int
+    detected: int
     corrected: int
     faults: list[Fault]
     seconds: float
@@ -51,7 +51,7 @@ class Checked:
     @property
     def passed(self) -> bool:
         """Return whether all faults were corrected."""
-        return self.corrected == self.found
+        return self.corrected == self.detected
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Differing:
     sums    rows in which only a sum is wrong
     """
 
-    want: list[Vector]
-    found: list[Vector]
+    expected: list[Vector]
+    actual: list[Vector]
     limit: Vector
     rows: list[int]
     sums: list[int]

@@ -17,7 +17,7 @@ from mxpeak.distributed.stencil import StencilProblem
 from mxpeak.spans import Spans
 
 #: Largest number of faults in the result of a run.
-MOST_LISTED = 8
+MAX_LISTED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SolveChecks:
 
     def __init__(self, spans: Spans):
         self.spans = spans
-        self.checks, self.found, self.seconds = 0, 0, 0.0
+        self.checks, self.detected, self.seconds = 0, 0, 0.0
         self.faults: list[SolveFault] = []
         self._label, self._number = "", 1
         self._bit_sums: list[tuple[str, Any, int]] = []
@@ -123,8 +123,8 @@ class SolveChecks:
         return f"{self._label}, solve {self._number}"
 
     def _note(self, fault: SolveFault) -> None:
-        self.found += 1
-        if len(self.faults) < MOST_LISTED:
+        self.detected += 1
+        if len(self.faults) < MAX_LISTED:
             self.faults.append(fault)
 
 

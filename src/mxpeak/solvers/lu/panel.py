@@ -153,7 +153,7 @@ class FactoredPanel:
                 if look is None:
                     task.wait()
                 else:
-                    task.wait_beside(look)
+                    task.wait_polling(look)
 
     def fetch_pivots(self) -> None:
         """Begin to copy the pivots to the host, which processes them while the device continues with other work."""

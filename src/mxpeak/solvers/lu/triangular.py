@@ -198,10 +198,10 @@ def _solve_by_rows(A: DistMatrix, s: Vector, x: Vector, kernels: Kernels, solve:
             if step.p != grid.p:
                 sending.wait()
         if ahead:
-            k, known_columns = A.rows.local_range(ahead[0].j0, ahead[0].j1), block_columns
+            k, solved_columns = A.rows.local_range(ahead[0].j0, ahead[0].j1), block_columns
             if step.p == grid.p:
-                known_columns = A.cols.local_range(0, step.j1) if lower else A.cols.local_range(step.j0, N)
-            if known_columns.start < known_columns.stop:
-                kernels.add_matvec(s[k], A.local[k, known_columns], x[known_columns])
+                solved_columns = A.cols.local_range(0, step.j1) if lower else A.cols.local_range(step.j0, N)
+            if solved_columns.start < solved_columns.stop:
+                kernels.add_matvec(s[k], A.local[k, solved_columns], x[solved_columns])
         if sending is not None:
             sending.wait()

@@ -45,9 +45,9 @@ SWEEPS, DAMPING = 10, 2 / 3
 #: Weight of the step that makes P smooth.
 OMEGA = 4 / 3
 #: Smallest mean number of rows per rank of a distributed C, because aggregates end at the borders of ranks.
-LEAST_OF_RANK = 1000
+MIN_ROWS_PER_RANK = 1000
 #: Largest number of rows of C that every rank gathers.
-MOST_GATHERED = 2_000_000
+MAX_GATHERED = 2_000_000
 
 Levels = list[LevelMatrices]
 
@@ -138,7 +138,7 @@ def _levels(
         to_coarse = Coupling(*local_columns(comm, _block(P, group), aggregates.starts))
         to_fine = Coupling(*local_columns(comm, _block(R, below.group), group.starts))
         coarser, problem = _levels(below.A, below, DiagonalFactor(1.0, 0), DiagonalFactor(1.0, 0), depth + 1)
-    elif aggregates.total <= MOST_GATHERED:
+    elif aggregates.total <= MAX_GATHERED:
         parts = comm.gather_objects((C, norms))
         to_coarse, to_fine = Coupling(P), Coupling(R)
         coarser, problem = group.on_root(lambda: _gathered_levels(parts or [], depth + 1))
@@ -154,7 +154,7 @@ def _levels(
 def _distributed_coarse(C: Csr, z: Array, starts: tuple[int, ...], group: RankGroup) -> _FineLevel | None:
     """Return the next level, distributed over the ranks, or None if it is too small or has a defect. Collective."""
     comm = group.comm
-    if not worth_sharing(starts[-1]) or starts[-1] < LEAST_OF_RANK * comm.size:
+    if not worth_sharing(starts[-1]) or starts[-1] < MIN_ROWS_PER_RANK * comm.size:
         return None
     A, partners = local_columns(comm, _block(C, RankGroup(comm, starts)), starts)
     of_level = RankGroup(comm, starts, partners)

@@ -37,7 +37,7 @@ from mxpeak.solvers.precond.schwarz import Overlap, OverlappingSweep
 from mxpeak.spans import Spans
 
 #: Largest spread of the row or column scales in powers of two, because PyAMG uses the unscaled matrix.
-MOST_RANGE = 40
+MAX_RANGE = 40
 
 
 def amg_levels(
@@ -48,7 +48,7 @@ def amg_levels(
     `automatic` rejects levels with too many entries even on one process. Collective.
     """
     serial = scaling.group.is_serial
-    if scaling.active and scaling.range > MOST_RANGE:
+    if scaling.active and scaling.range > MAX_RANGE:
         return [], f"the scales of its rows or columns spread over 2^{scaling.range}, too far for algebraic multigrid"
     prefer_aggregation = aggregation_is_faster(A, scaling)
     levels, problem = list[LevelMatrices](), "no method suits it"

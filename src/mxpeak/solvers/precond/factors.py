@@ -62,7 +62,7 @@ _TYPES: dict[int, dict[str, np.dtype[Any]]] = {
 }
 #: Number of rows that rank 0 gathers unless the user requests factors, and bytes per entry as received, stacked and
 #: sorted.
-MOST_GATHERED, GATHERED_BYTES = 2_000_000, 48
+MAX_GATHERED, GATHERED_BYTES = 2_000_000, 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +206,8 @@ def no_room_for_rows(group: RankGroup, nnz: int, copies: int = 1) -> str:
     if group.is_serial:
         return ""
     problem = no_room(group, nnz, copies * GATHERED_BYTES * nnz, "all rows")
-    if (n := group.starts[-1]) > MOST_GATHERED:
-        problem = f'{n} rows exceed the {MOST_GATHERED} that rank 0 gathers without preconditioner="lu"'
+    if (n := group.starts[-1]) > MAX_GATHERED:
+        problem = f'{n} rows exceed the {MAX_GATHERED} that rank 0 gathers without preconditioner="lu"'
     return problem
 
 

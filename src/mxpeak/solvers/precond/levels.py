@@ -19,7 +19,7 @@ from mxpeak.solvers.precond.schwarz import Overlap
 #: Largest number of rows of the coarsest level, and of a level that is solved by its inverse.
 COARSEST, DENSE = 200, 2000
 #: Smallest number of rows of a distributed level. Every rank stores all rows of smaller levels, which saves messages.
-LEAST_SHARED = 10_000
+MIN_SHARED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def complexity(levels: Sequence[LevelMatrices]) -> float:
 
 def worth_sharing(n: int) -> bool:
     """Return whether a coarser level of n rows is distributed over the ranks."""
-    return n >= LEAST_SHARED
+    return n >= MIN_SHARED
 
 
 def for_pyamg(A: Csr) -> Any:

@@ -22,7 +22,7 @@ from mxpeak.distributed.rows import Array, RowBlock, distribute
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.runtime.nodes import nodes_of
 from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
-from mxpeak.solvers.precond.factors import MOST_GATHERED, no_room
+from mxpeak.solvers.precond.factors import MAX_GATHERED, no_room
 from mxpeak.solvers.precond.levels import (
     COARSEST,
     Coupling,
@@ -123,7 +123,7 @@ def aggregation_is_faster(A: Csr, scaling: Equilibration) -> bool:
     """Return whether aggregation takes less time than Ruge and Stüben's levels of A. Collective."""
     group = scaling.group
     n = int(group.sum(A.shape[0]))
-    gathered = group.is_serial or n <= MOST_GATHERED
+    gathered = group.is_serial or n <= MAX_GATHERED
     return n > EVEN and not (gathered and (scaling.active or weak_share(A, group) > MANY_WEAK))
 
 

@@ -14,7 +14,7 @@ from mxpeak.report.scan_text import measure_title
 from mxpeak.verbs.compare.fleet import VERDICTS, FleetChange, MeasureChange
 
 #: Largest number of nodes in the table.
-MOST_SHOWN = 16
+MAX_SHOWN = 16
 
 
 def fleet_body(
@@ -46,9 +46,9 @@ def fleet_text(fleet: FleetChange, different: Mapping[str, Sequence[str]]) -> st
     head = ["node", "measure", "before", "after", "change", "noise", "spread", ""]
     rows = [head, *(_row("median node", name, change, change.verdict) for name, change in fleet.fleet.items())]
     changed = [node for node in fleet.nodes if node.verdict != "same"]
-    rows += [_row(node.host, node.measure, node.decisive, node.verdict) for node in changed[:MOST_SHOWN]]
-    lines = [f"  and {len(changed) - MOST_SHOWN} more nodes; --json FILE lists all of them\n"] * (
-        len(changed) > MOST_SHOWN
+    rows += [_row(node.host, node.measure, node.decisive, node.verdict) for node in changed[:MAX_SHOWN]]
+    lines = [f"  and {len(changed) - MAX_SHOWN} more nodes; --json FILE lists all of them\n"] * (
+        len(changed) > MAX_SHOWN
     )
     counts = Counter(node.verdict for node in fleet.nodes)
     lines.append(

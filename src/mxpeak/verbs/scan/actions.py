@@ -16,7 +16,7 @@ from mxpeak.report.scan_text import measure_title
 #: Severities, the most severe last.
 SEVERITIES = ("monitor", "drain", "replace")
 #: Maximum number of characters of a reason in Slurm's node list.
-MOST_REASON = 120
+MAX_REASON = 120
 
 Body = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ def drain_script(listed: Sequence[Body]) -> str:
         "set -eu",
     ]
     for action in listed:
-        reason = f"mxpeak scan, {action['severity']}: {'; '.join(action['reasons'])}"[:MOST_REASON]
+        reason = f"mxpeak scan, {action['severity']}: {'; '.join(action['reasons'])}"[:MAX_REASON]
         node = action["host"].partition(".")[0]
         command = f"scontrol update {shlex.quote(f'NodeName={node}')} State=DRAIN {shlex.quote(f'Reason={reason}')}"
         lines.append(f"# monitor {node}: {reason}" if action["severity"] == "monitor" else command)

@@ -68,7 +68,7 @@ DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
 #: Order and block size of the problem that compiles and loads all kernels before the measurements.
 TINY = 48, 16
 #: Largest number of links in a result; of more links, only the slow and wrong ones are stored.
-MOST_LINKS = 4096
+MAX_LINKS = 4096
 
 
 @dataclass(slots=True)
@@ -424,7 +424,7 @@ def _of_links(records: list[Record], config: ScanConfig) -> dict[str, Any]:
     verdict = decide_links(links, places, config.link_tolerance, config.min_link, measures)
     adapters = [{"host": record.where["host"], **adapter} for record in records for adapter in record.adapters]
     return {
-        **link_sections(links, verdict, max_links=MOST_LINKS),
+        **link_sections(links, verdict, max_links=MAX_LINKS),
         "link_measures": measures,
         "link_hosts": verdict.hosts,
         "adapters": adapters,

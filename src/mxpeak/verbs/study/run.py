@@ -60,7 +60,7 @@ DEFAULTS = {
     "pivoting": (BY_GENERATOR_ORDERS, GMRES_SEEDS),
 }
 #: Studies that always run by the kernels of the benchmarks, and the smallest order of a default butterfly.
-BY_GENERATOR, LEAST_ORDER = ("generators", "pivoting"), 4
+BY_GENERATOR, MIN_ORDER = ("generators", "pivoting"), 4
 SCALES = (0.6, 0.625, 0.65, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
 #: Number of n×n arrays in use at the same time: the matrix, its factors or GMRES's basis, and two work arrays.
 ARRAYS = 4
@@ -148,10 +148,9 @@ def run(
 def _check(plan: StudyPlan, ranks: int) -> None:
     """Raise an error for studies that cannot run, or that do not fit into memory."""
     _check_memory(plan, ranks)
-    if "pivoting" in plan.studies and (least := min(n for n, _ in plan.cases("pivoting"))) < LEAST_ORDER:
+    if "pivoting" in plan.studies and (least := min(n for n, _ in plan.cases("pivoting"))) < MIN_ORDER:
         raise UsageError(
-            f"pivoting combines groups of {LEAST_ORDER} rows by butterflies, but N = {least}; use -N {LEAST_ORDER} or "
-            "more"
+            f"pivoting combines groups of {MIN_ORDER} rows by butterflies, but N = {least}; use -N {MIN_ORDER} or more"
         )
     if "fact" in plan.studies:
         if ranks > 1:
@@ -220,16 +219,16 @@ def _cases_on_ranks(study: str, plan: StudyPlan, comm: Communicator, on_case: Li
     cases, results = plan.cases(study), list[dict[str, Any]]()
     with on_ranks.opened(comm, plan.device) as ranks:
         for done, (n, seed) in enumerate(cases, start=1):
-            known: dict[str, Any] = {"n": n, "seed": seed}
+            parameters: dict[str, Any] = {"n": n, "seed": seed}
             if study == "pivots":
-                results.append(known | pivot_figures(np.array(on_ranks.pivots(ranks, n, seed))))
+                results.append(parameters | pivot_figures(np.array(on_ranks.pivots(ranks, n, seed))))
             elif study == "norms":
                 for pivoting in (True, False):
                     norms = on_ranks.residual_norms(ranks, n, seed, pivoting=pivoting)
-                    results.append({**known, "pivoting": pivoting, **norms})
+                    results.append({**parameters, "pivoting": pivoting, **norms})
             else:
                 for varied, case in _systems(study, plan, n, seed):
-                    results.append({**known, **varied, **on_ranks.unpreconditioned(ranks, case)})
+                    results.append({**parameters, **varied, **on_ranks.unpreconditioned(ranks, case)})
             on_case(study, done, len(cases))
     return results
 

@@ -29,7 +29,7 @@ SHORT, ALL = ("1ringM", "long", "lib", "ilib"), ("1ringM", "1ring", "2ringM", "2
 #: Number of broadcasts that are tried first among settings that differ only in the broadcast.
 ALIKE = 2
 #: Smallest number of blocks per process row and column for a candidate NB.
-LEAST_BLOCKS = 4
+MIN_BLOCKS = 4
 #: Matrix orders and box sides from which the size of a trial is chosen.
 ORDERS = tuple(int(2048 * 2 ** (step / 2)) // 64 * 64 for step in range(11))
 SIDES, GPU_SIDES = (32, 48, 64, 80, 104), (64, 96, 128, 192, 256)
@@ -82,7 +82,7 @@ def lu_candidates(benchmark: str, layout: RankLayout, n: int, default_nb: int, *
         longest = max(P, Q) if benchmark == "hpl-mxp" else Q
         bcasts = (SHORT if longest == 2 else ALL) if longest > 1 else ("1ringM",)
         splits = SPLITS if benchmark == "hpl" and P > 1 else ("0",)
-        blocks = [nb for nb in (GPU_BLOCKS if on_gpu else BLOCKS) if nb * LEAST_BLOCKS * max(P, Q) <= n] or [default_nb]
+        blocks = [nb for nb in (GPU_BLOCKS if on_gpu else BLOCKS) if nb * MIN_BLOCKS * max(P, Q) <= n] or [default_nb]
         parts = node_grids(P, Q, layout.ranks // layout.nodes) if layout.nodes > 1 else []
         nodes = ["", *(f"{p}x{q}" for p, q in parts)]  # "": the rank order determines which ranks share a node
         for node, split, bcast, nb in product(nodes, splits, bcasts, blocks):

@@ -37,7 +37,7 @@ examples:
 
 SCHEMA = "mxpeak.tune/1"
 RESULT, PAGE = "tune.json", "tune.html"
-LEAST_S, MOST_S = 1.0, 7 * 24 * 3600.0
+MIN_S, MAX_S = 1.0, 7 * 24 * 3600.0
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -155,10 +155,8 @@ def budget_seconds(text: str) -> float:
     if text.strip()[-1:].isdecimal():
         raise UsageError(f"{text!r} is not a time; use a number with s, m or h, for example 5m")
     time_s = seconds(text)
-    if not LEAST_S <= time_s <= MOST_S:
-        raise UsageError(
-            f"{text} ({time_s:g} s) is out of range; use a time from {LEAST_S:g} s to 168h, for example 2m"
-        )
+    if not MIN_S <= time_s <= MAX_S:
+        raise UsageError(f"{text} ({time_s:g} s) is out of range; use a time from {MIN_S:g} s to 168h, for example 2m")
     return time_s
 
 

@@ -24,12 +24,12 @@ from mxpeak.verbs.tune.candidates import (
     sparse_candidates,
     sparse_seconds,
 )
-from mxpeak.verbs.tune.successive_halving import most_runs
+from mxpeak.verbs.tune.successive_halving import max_runs
 
 #: Smallest number of seconds per trial, and the number of trials that should fit into a search.
-LEAST_TRIAL_S, TRIALS = 0.3, 60
+MIN_TRIAL_S, TRIALS = 0.3, 60
 #: Smallest and largest number of candidates of a search, and the ratio of a run's time to its trial's time.
-FEWEST, MOST, OVERHEAD = 4, 16, 2.5
+MIN_CANDIDATES, MAX_CANDIDATES, OVERHEAD = 4, 16, 2.5
 #: Share of the search time that is used to order candidates by the model. Candidates that are not simulated in this
 #: time come last.
 MODEL = 0.1
@@ -84,9 +84,9 @@ def plan_search(
     seconds: float,
 ) -> SearchPlan:
     """Return the plan of a search that takes about `seconds`, with few large trials rather than many small ones."""
-    trial_s = max(LEAST_TRIAL_S, seconds / TRIALS)
-    limit = FEWEST
-    while limit < MOST and OVERHEAD * trial_s * most_runs(limit + 1) <= seconds:
+    trial_s = max(MIN_TRIAL_S, seconds / TRIALS)
+    limit = MIN_CANDIDATES
+    while limit < MAX_CANDIDATES and OVERHEAD * trial_s * max_runs(limit + 1) <= seconds:
         limit += 1
     if kind_of(benchmark) != "lu":
         return _sparse(plan, benchmark, layouts, machines, trial_s, limit)
@@ -149,7 +149,7 @@ def _sparse(
     if machine is not None and "nx" not in plan.size and plan.scale == 1:
         side = largest(sides, lambda n: sparse_seconds(benchmark, n, layouts[0].ranks, machine), trial_s)
     boxes = side >= (GPU_NX if plan.on_gpu else DEFAULT_NX)
-    left_out = f"{benchmark}: trials of {side}x{side}x{side} points are too small to search shapes of boxes"
+    note = f"{benchmark}: trials of {side}x{side}x{side} points are too small to search shapes of boxes"
     candidates = [
         candidate
         for layout in layouts
@@ -158,5 +158,5 @@ def _sparse(
     return SearchPlan(
         dict.fromkeys(("nx", "ny", "nz"), side),
         ordered(candidates, lambda candidate: None, limit),
-        [] if boxes else [left_out],
+        [] if boxes else [note],
     )

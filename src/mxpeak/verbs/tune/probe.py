@@ -54,7 +54,7 @@ from mxpeak.verbs.tune.operands import alone, filled, near_one, triangle
 Probe = dict[str, Any]
 
 #: Minimum seconds per kernel, and minimum and maximum number of repetitions.
-SECONDS, LEAST, MOST = 0.1, 3, 40
+SECONDS, MIN_RUNS, MAX_RUNS = 0.1, 3, 40
 #: Seconds of uninterrupted work if ranks share a core. This is many times the scheduler's time slice.
 SHARED_S = 0.03
 #: On CPUs and GPUs: inner sizes (NB), the order of C for rates by NB, and the other orders of C in the heat map.
@@ -156,7 +156,11 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
         for _ in range(times):
             work()
 
-    return max(1e-9, median(repeated(lambda: bench.slowest(in_a_row), least=LEAST, most=MOST, seconds=SECONDS)) / times)
+    return max(
+        1e-9,
+        median(repeated(lambda: bench.slowest(in_a_row), min_runs=MIN_RUNS, max_runs=MAX_RUNS, seconds=SECONDS))
+        / times,
+    )
 
 
 #: The function to time, and its amount of work in flops, bytes or entries.
@@ -373,7 +377,7 @@ def _turn(bench: Bench[RunConfig], probe: Probe) -> float:
         ways = [_solving(bench.kernels, *how) for how in ((alone(), m, k), (grid, n, k))]
         share = float(owned(n, k, P).max() * owned(n, k, Q).max()) / m**2
         # alternately, because clock rates change with time
-        rounds = [[_usual(bench, way) for way in ways] for _ in range(LEAST)]
+        rounds = [[_usual(bench, way) for way in ways] for _ in range(MIN_RUNS)]
         more_s = median(shared_s - share * alone_s for alone_s, shared_s in rounds)
         return max(1e-9, float(more_s / (2.0 * n / k * hops(P, Q))))
     finally:

@@ -32,16 +32,16 @@ from mxpeak.verbs.tune.candidates import Candidate, RankLayout
 from mxpeak.verbs.tune.groups import RankPool
 from mxpeak.verbs.tune.job import Record, Task, kernels_of, probe_of, typed
 from mxpeak.verbs.tune.plan import TunePlan, plan_search
-from mxpeak.verbs.tune.successive_halving import LEAST_PAIRS, WinnerCheck, most_runs, next_turn
+from mxpeak.verbs.tune.successive_halving import MIN_PAIRS, WinnerCheck, max_runs, next_turn
 from mxpeak.verbs.tune.trials import Trials, has
 from mxpeak.watch.progress import duration
 
 #: Share of the budget for kernels, and share of a benchmark's time for its search.
 KERNELS, SEARCH = 0.2, 0.55
 #: Minimum seconds per benchmark, so that its check ends. The other benchmarks may need another call.
-LEAST_SLICE_S = 45.0
+MIN_SLICE_S = 45.0
 #: Largest number of pairs of runs in a check.
-MOST_PAIRS = 7
+MAX_PAIRS = 7
 #: If the budget is larger than an earlier one by this factor, a new search with larger trials replaces the old search.
 LARGER = 2.0
 #: Advice after a budget that ended early, and after one in which no run ended.
@@ -70,13 +70,13 @@ class Tuner:
         todo = [name for name in self.plan.benchmarks if not self.is_done(name)]
         for k, name in enumerate(todo):
             left_s = self.begin + self.plan.budget_s - time.time()
-            if left_s < min(LEAST_SLICE_S, self.plan.budget_s) / 3:
+            if left_s < min(MIN_SLICE_S, self.plan.budget_s) / 3:
                 self.note(
                     f"{name} was not tuned, because only {max(0.0, left_s):.0f} s of the budget are left; run "
                     "mxpeak tune again"
                 )
                 continue
-            self.tune(name, time.time() + min(left_s, max(LEAST_SLICE_S, left_s / (len(todo) - k))))
+            self.tune(name, time.time() + min(left_s, max(MIN_SLICE_S, left_s / (len(todo) - k))))
         for layout in list(self.machines):  # trials of HPL-MxP may have measured the number of refinement steps
             self.make_table(layout)
         return self.section()
@@ -167,22 +167,22 @@ class Tuner:
         """
         for record in reversed(self.trials.records):
             if record["kind"] == "plan" and record["key"] == self.key(benchmark):
-                same = all(record["size"].get(name) == n for name, n in self.size_asked(benchmark).items())
-                same &= record.get("orders", []) == self.orders_asked(benchmark)
-                same &= record.get("libraries", {}) == self.libraries_asked(benchmark)
+                same = all(record["size"].get(name) == n for name, n in self.requested_size(benchmark).items())
+                same &= record.get("orders", []) == self.requested_orders(benchmark)
+                same &= record.get("libraries", {}) == self.requested_libraries(benchmark)
                 return record if same and self.plan.budget_s < LARGER * record["budget_s"] else None
         return None
 
-    def size_asked(self, benchmark: str) -> dict[str, int]:
+    def requested_size(self, benchmark: str) -> dict[str, int]:
         """Return the trial size that the user has set for this benchmark: N or NX; empty if the user has set none."""
         names = ("n",) if kind_of(benchmark) == "lu" else ("nx",)
         return {name: n for name, n in self.plan.size.items() if name in names}
 
-    def orders_asked(self, benchmark: str) -> list[int]:
+    def requested_orders(self, benchmark: str) -> list[int]:
         """Return the orders to search for this benchmark; empty if the user has set none or only one."""
         return list(self.plan.orders) if kind_of(benchmark) == "lu" else []
 
-    def libraries_asked(self, benchmark: str) -> dict[str, Any]:
+    def requested_libraries(self, benchmark: str) -> dict[str, Any]:
         """Return the BLAS libraries to compare for this benchmark, with the file of each."""
         return {name: dict(file) for name, file in self.plan.libraries.items()} if kind_of(benchmark) == "lu" else {}
 
@@ -198,7 +198,7 @@ class Tuner:
             )
             return
         check = None if challenger is None else self.check(benchmark, plan, challenger, until)
-        if challenger is None or check is None or len(check.tuned) < LEAST_PAIRS:
+        if challenger is None or check is None or len(check.tuned) < MIN_PAIRS:
             self.end_early(benchmark, plan, challenger)
             return
         self.keep(benchmark, plan, challenger, check)
@@ -217,12 +217,12 @@ class Tuner:
 
     def note_remaining(self, benchmark: str, plan: Record, challenger: Candidate | None) -> None:
         """Note how long the runs need that the budget did not allow, and how to continue."""
-        done, left = self.progress(benchmark, plan, challenger)
-        left_s = left * self.trials.seconds_per_run
-        self.remaining[benchmark] = {"runs_done": done, "runs_left": left, "seconds_left": left_s}
+        done, remaining = self.progress(benchmark, plan, challenger)
+        left_s = remaining * self.trials.seconds_per_run
+        self.remaining[benchmark] = {"runs_done": done, "runs_left": remaining, "seconds_left": left_s}
         again = AGAIN if self.trials.has_progress else LONGER
-        need = f"the other {left} need {'about ' if done else 'at least '}{duration(left_s)}"
-        self.note(f"{benchmark}: the budget ended after {done} of {done + left} runs; {need}; {again}")
+        need = f"the other {remaining} need {'about ' if done else 'at least '}{duration(left_s)}"
+        self.note(f"{benchmark}: the budget ended after {done} of {done + remaining} runs; {need}; {again}")
 
     def evidence(self, benchmark: str, plan: Record, challenger: Candidate) -> WinnerCheck | None:
         """Return the rates of the defaults and of the candidate in the search and in the check so far.
@@ -245,9 +245,9 @@ class Tuner:
         searched = sum(map(len, samples.values()))
         missing = len(next_turn(list(candidates), samples).batch)
         if missing:  # later rounds have fewer candidates
-            missing = max(missing, most_runs(len(candidates)) - searched)
+            missing = max(missing, max_runs(len(candidates)) - searched)
         pairs = 0 if challenger is None else len(self.check_of(benchmark, plan, challenger).tuned)
-        return searched + 2 * pairs, missing + 2 * max(0, LEAST_PAIRS - pairs)
+        return searched + 2 * pairs, missing + 2 * max(0, MIN_PAIRS - pairs)
 
     def new_plan(self, benchmark: str, seconds: float) -> Record:
         """Plan a search, and record the plan so that a later call continues with the same candidates."""
@@ -259,8 +259,8 @@ class Tuner:
             "key": self.key(benchmark),
             "budget_s": self.plan.budget_s,
             "size": search.size,
-            "orders": self.orders_asked(benchmark),
-            "libraries": self.libraries_asked(benchmark),
+            "orders": self.requested_orders(benchmark),
+            "libraries": self.requested_libraries(benchmark),
             "candidates": [
                 {"ranks": c.layout.ranks, "threads": c.layout.threads, "settings": dict(c.settings)}
                 for c in search.candidates
@@ -315,13 +315,13 @@ class Tuner:
         return set(firsts.values())
 
     def check(self, benchmark: str, plan: Record, challenger: Candidate, until: float) -> WinnerCheck:
-        """Run the defaults and the candidate alternately, in at most MOST_PAIRS pairs before the time `until`.
+        """Run the defaults and the candidate alternately, in at most MAX_PAIRS pairs before the time `until`.
 
         Return the check with the rates of all pairs that have been recorded.
         """
         default = self.candidates(plan)[0]
-        while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MOST_PAIRS:
-            pairs = LEAST_PAIRS - done if done < LEAST_PAIRS else min(2, MOST_PAIRS - done)
+        while (done := len(self.check_of(benchmark, plan, challenger).tuned)) < MAX_PAIRS:
+            pairs = MIN_PAIRS - done if done < MIN_PAIRS else min(2, MAX_PAIRS - done)
             both = (default, challenger)
             turns = [each for pair in range(done, done + pairs) for each in (both if pair % 2 == 0 else both[::-1])]
             if time.time() >= until or not self.trials.run(benchmark, plan, turns, "check", until):
@@ -375,7 +375,7 @@ class Tuner:
         tables: dict[str, list[Record]] = {}
         for benchmark in self.plan.benchmarks:
             plan = self.planned(benchmark)
-            if plan is None or not self.libraries_asked(benchmark):
+            if plan is None or not self.requested_libraries(benchmark):
                 continue
             candidates = self.candidates(plan)
             defaults = self.defaults(candidates)

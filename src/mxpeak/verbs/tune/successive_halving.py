@@ -54,7 +54,7 @@ def ranked(candidates: Sequence[str], samples: Samples) -> list[str]:
     return sorted(candidates, key=lambda candidate: -median(samples[candidate]) if samples.get(candidate) else math.inf)
 
 
-def most_runs(candidates: int) -> int:
+def max_runs(candidates: int) -> int:
     """Return the number of runs of a search with this many candidates if no run fails."""
     runs, need, alive = candidates, 1, candidates
     while alive > 1 and not (alive <= FINALISTS and need >= FINAL_RUNS):
@@ -64,7 +64,7 @@ def most_runs(candidates: int) -> int:
 
 
 #: Smallest number of pairs of runs in a check, and of runs of each side if the budget ends before the check.
-LEAST_PAIRS, LEAST_RUNS = 3, 2
+MIN_PAIRS, MIN_RUNS = 3, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +122,12 @@ class WinnerCheck:
     def is_clear(self) -> bool:
         """Return whether the runs of the candidate and of the defaults form two separate groups, the candidate faster.
 
-        Each group needs LEAST_RUNS runs. The gap between the groups must be larger than the range of each group. If
+        Each group needs MIN_RUNS runs. The gap between the groups must be larger than the range of each group. If
         both had the same distribution, two runs of each would pass this test in one of 18 cases: the right two of the
         four are the faster ones in one of six, and the middle of the three gaps is the largest in one of three.
         """
         groups = self.defaults, self.tuned
-        if min(map(len, groups)) < LEAST_RUNS:
+        if min(map(len, groups)) < MIN_RUNS:
             return False
         return min(self.tuned) - max(self.defaults) > max(max(rates) - min(rates) for rates in groups)
 

@@ -26,11 +26,11 @@ BATCH = 512
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
 #: Vector loads per thread and step, for kernels that keep little data per entry and for kernels that keep much.
 MANY, FEW = 4, 2
-MOST_POSITIONS = 256
+MAX_POSITIONS = 256
 #: Warps per program; an AMD warp has 64 threads.
 WARPS = THREADS // (64 if torch.version.hip else 32)
 #: Number of programs that fill a large device, and maximum number of lines per program.
-PROGRAMS, MOST_LINES = 4096, 1024
+PROGRAMS, MAX_LINES = 4096, 1024
 #: Width of an unlimited band; sums with this width still fit in 64 bits.
 FAR = 2**61
 
@@ -163,8 +163,8 @@ def as_lines(tile: Tile, band: Band) -> LinePiece:
 def batch(pieces: list[LinePiece], kind: tuple[bool, bool, bool], banded: bool, loads: int) -> Batch:
     """Return a batch that divides pieces of one kind among programs, with separate slots for their partial sums."""
     turned, unit, aligned = kind
-    most_lines, longest = (max(size) for size in zip(*((p.line_map.size, p.position_map.size) for p in pieces)))
-    block = block_of(pieces[0].A, most_lines, longest, aligned, loads)
+    max_lines, longest = (max(size) for size in zip(*((p.line_map.size, p.position_map.size) for p in pieces)))
+    block = block_of(pieces[0].A, max_lines, longest, aligned, loads)
     C, strip = block.positions, strip_of(pieces, block)
     wide = max(_reached(p.position_map, C, p.line_map, strip, p.band) for p in pieces)
     deep = max(_reached(p.line_map, strip, p.position_map, C, p.band) for p in pieces)
@@ -182,7 +182,7 @@ def batch(pieces: list[LinePiece], kind: tuple[bool, bool, bool], banded: bool, 
         aligned,
         banded,
         strip,
-        -(-most_lines // strip),
+        -(-max_lines // strip),
         wide,
         deep,
         (*lines, wide * (max(line_slots) + 1)),
@@ -196,7 +196,7 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
     vector = max(1, VECTOR // size) if aligned else 1
     entries = THREADS * loads * VECTOR // size
     longest = _power(max(length, vector))  # Triton compiles no aligned load shorter than a vector
-    C = min(WIDTH // size, MOST_POSITIONS, longest)
+    C = min(WIDTH // size, MAX_POSITIONS, longest)
     R = min(entries // C, _power(lines))
     C = min(entries // R, longest)
     BP = min(LANES * vector, C)
@@ -207,7 +207,7 @@ def block_of(A: torch.Tensor, lines: int, length: int, aligned: bool, loads: int
 def strip_of(pieces: Sequence[LinePiece], block: Block) -> int:
     """Return the number of lines per program, a multiple of the block's number of lines."""
     entries = sum(p.line_map.size * p.position_map.size for p in pieces)
-    wanted = min(MOST_LINES, entries // (PROGRAMS * block.positions))
+    wanted = min(MAX_LINES, entries // (PROGRAMS * block.positions))
     return max(1, wanted // block.lines) * block.lines
 
 

@@ -26,7 +26,7 @@ Tensor = Any
 #: cuBLAS's numbers of its constants.
 PLAIN, TRANSPOSED, R_64F, COMPUTE_64F_EMULATED_FIXEDPOINT, ALGO_DEFAULT, STRATEGY_EAGER = 0, 1, 1, 79, -1, 2
 #: The first compute capability whose products cuBLAS emulates.
-LEAST_CAPABILITY = (8, 0)
+MIN_CAPABILITY = (8, 0)
 #: The number of bits that a product leaves in memory if it was not emulated.
 NATIVE = -1
 #: The largest side of a product, which limits its workspace (`contract.emulation.cublas_workspace_bytes`).
@@ -152,7 +152,7 @@ def open_cublas(device: Device, load: Callable[[str], Any] = ctypes.CDLL) -> Cub
     if torch.version.hip is not None:
         raise ResourceError(f"emulated fp64 needs {REQUIRED}; this PyTorch is for ROCm; use native fp64")
     capability = int(device.chip.major), int(device.chip.minor)
-    if capability < LEAST_CAPABILITY:
+    if capability < MIN_CAPABILITY:
         has = ".".join(map(str, capability))
         raise ResourceError(
             f"emulated fp64 needs {REQUIRED}; {device.chip.name} has compute capability {has}; use native fp64"

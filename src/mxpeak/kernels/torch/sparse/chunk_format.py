@@ -24,7 +24,7 @@ from mxpeak.kernels.torch.sparse.rows import ranges, surface_of, totals
 #: Approximate number of entries that are processed together.
 PIECE = 2**22
 #: Maximum number of near entries in a row; further entries that belong to no run are far.
-MOST_NEAR = 4 * pack.MOST
+MAX_NEAR = 4 * pack.MOST
 #: Upper bound of differences column - row and of indices in a piece. A sort key is i·SPAN + k with k below SPAN.
 SPAN = 2**32
 
@@ -362,7 +362,7 @@ def _others(part: Tensor, row: Tensor, column: Tensor, parts: int, *, adaptive: 
     s, p = ranges(torch.zeros_like(counts), counts)
     low = torch.full_like(s, SPAN).scatter_reduce_(0, slot, column, "amin")
     high = torch.zeros_like(s).scatter_reduce_(0, slot, column, "amax")
-    near = (high - low < pack.NEAR_SPAN) & (s < MOST_NEAR)
+    near = (high - low < pack.NEAR_SPAN) & (s < MAX_NEAR)
     if not adaptive:
         near.fill_(False)
     nears = _counts(p[near], parts)

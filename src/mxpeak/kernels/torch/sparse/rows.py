@@ -155,10 +155,10 @@ def _sorted_by(group: Tensor, starts: np.ndarray, kind: str) -> Order:
 def _by_earlier_neighbors_in_box(device: Device, rows: Rows, kind: str) -> Tensor:
     """Return the greedy color or the level of each row, which depends on its neighbors with smaller numbers."""
     if device.is_gpu and device.triton and rows.n:
-        from mxpeak.kernels.torch.triton.sparse_rows import MOST, MOST_OF_LEVELS, groups
+        from mxpeak.kernels.torch.triton.sparse_rows import MAX_COLOUR_ENTRIES, MAX_LEVEL_ENTRIES, groups
 
         longest = int(rows.indptr.diff().max())
-        if longest <= (MOST_OF_LEVELS if kind == "levels" else MOST):
+        if longest <= (MAX_LEVEL_ENTRIES if kind == "levels" else MAX_COLOUR_ENTRIES):
             group = groups(rows.indptr, rows.indices, longest, levels=kind == "levels")
             if not compile_ahead.is_rehearsing():
                 return group

@@ -41,7 +41,7 @@ Surface = Any
 #: interpreter.
 SLOTS, INTERPRETED = 8, 2
 #: Maximum number of chunks per program, and number of programs that one unit of a GPU runs at a time.
-MOST, HELD = 4, 32
+MAX_CHUNKS, HELD = 4, 32
 #: Warps per program.
 WARPS = 1
 #: Rows of H per program, and entries per row that are read at a time.
@@ -305,10 +305,10 @@ def _launch(
 ) -> None:
     """Launch a kernel on the chunks bounds[0] … bounds[1]-1 of a table.
 
-    A program processes up to MOST chunks, or fewer if the table has too few chunks to keep the GPU busy.
+    A program processes up to MAX_CHUNKS chunks, or fewer if the table has too few chunks to keep the GPU busy.
     """
     first, end = bounds
-    each = max(1, min(MOST, (end - first) // (HELD * units(device.where)))) if device.is_gpu else 2
+    each = max(1, min(MAX_CHUNKS, (end - first) // (HELD * units(device.where)))) if device.is_gpu else 2
     pattern, entries = A.pattern, A.entries.view(torch.uint8) if A.values == "fp8" else A.entries
     compile_ahead.launch(
         kernel,

@@ -27,7 +27,7 @@ MAKES, WARPS = 4, 1
 FEW = 8
 #: Maximum number of entries per row, for colors and for levels. Colors are bits of a 64-bit number while the least
 #: free color is determined. For levels, all entries of a row are in registers.
-MOST, MOST_OF_LEVELS = 62, 512
+MAX_COLOUR_ENTRIES, MAX_LEVEL_ENTRIES = 62, 512
 
 
 @triton.jit

@@ -30,7 +30,7 @@ PROGRAMS = {4: 5, 8: 4}
 #: vectors reach 83 % of a copy's rate in fp32 instead of 64 %, and 97 % in fp64 instead of 83 %.
 BASIS_PROGRAMS, BASIS_WARPS = 16, 2
 #: Minimum and maximum number of vectors of a basis in registers.
-FEWEST, MOST = 8, 64
+MIN_VECTORS, MAX_VECTORS = 8, 64
 
 
 class BasisTask(NamedTuple):
@@ -137,32 +137,32 @@ def scatter_add(device: Device, x: Tensor, rows: Tensor, y: Tensor) -> None:
 
 
 def project(device: Device, Q: Tensor, w: Tensor) -> Tensor:
-    parts = [_pass(device, Q[k : k + MOST], w, None, PROJECT=True) for k in range(0, len(Q), MOST)]
+    parts = [_pass(device, Q[k : k + MAX_VECTORS], w, None, PROJECT=True) for k in range(0, len(Q), MAX_VECTORS)]
     return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else device.zeros(0)
 
 
 def subtract_and_project(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    if 0 < len(Q) <= MOST:
+    if 0 < len(Q) <= MAX_VECTORS:
         return _pass(device, Q, w, h, PROJECT=True)
     subtract(device, Q, w, h)
     return project(device, Q, w)
 
 
 def subtract_and_square(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> Tensor:
-    last = max(0, len(Q) - 1) // MOST * MOST
+    last = max(0, len(Q) - 1) // MAX_VECTORS * MAX_VECTORS
     subtract(device, Q[:last], w, h)
     return _pass(device, Q[last:], w, h[last:], SQUARE=True)[0]
 
 
 def subtract(device: Device, Q: Tensor, w: Tensor, h: Tensor) -> None:
-    for k in range(0, len(Q), MOST):
-        _pass(device, Q[k : k + MOST], w, h[k : k + MOST])
+    for k in range(0, len(Q), MAX_VECTORS):
+        _pass(device, Q[k : k + MAX_VECTORS], w, h[k : k + MAX_VECTORS])
 
 
 def _pass(device: Device, Q: Tensor, w: Tensor, h: Tensor | None, **results: bool) -> Tensor:
-    """Run `basis_kernel` on up to MOST vectors, and return the products q_j · w or the sum of squares of w."""
+    """Run `basis_kernel` on up to MAX_VECTORS vectors, and return the products q_j · w or the sum of squares of w."""
     k, n = len(Q), w.numel()
-    height = max(FEWEST, triton.next_power_of_2(k))
+    height = max(MIN_VECTORS, triton.next_power_of_2(k))
     block = BLOCK // height
     programs = _programs(device, w, block, BASIS_PROGRAMS)
     task = BasisTask(SUBTRACT=h is not None, **results)
@@ -195,10 +195,10 @@ COMPILED = [
     form_of(subtract_kernel, "*fp64", "*fp64", "i32", "*fp64", BLOCK=BLOCK),
     form_of(scatter_add_kernel, "*fp32", "*i32", "*fp32", "i32", BLOCK=BLOCK),
     form_of(scatter_add_kernel, "*bf16", "*i32", "*bf16", "i32", BLOCK=BLOCK),
-    _basis("*fp32", FEWEST, PROJECT=True),
+    _basis("*fp32", MIN_VECTORS, PROJECT=True),
     _basis("*fp32", 32, SUBTRACT=True, PROJECT=True),
-    _basis("*fp64", MOST, SUBTRACT=True, PROJECT=True),
-    _basis("*fp32", MOST, SUBTRACT=True, SQUARE=True),
+    _basis("*fp64", MAX_VECTORS, SUBTRACT=True, PROJECT=True),
+    _basis("*fp32", MAX_VECTORS, SUBTRACT=True, SQUARE=True),
     _basis("*fp32", 32, "*bf16", SUBTRACT=True, PROJECT=True),
     _basis("*fp32", 32, "*fp16", SUBTRACT=True, SQUARE=True),
 ]
