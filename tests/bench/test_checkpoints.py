@@ -21,7 +21,7 @@ from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import options, recordable
 from mxpeak.runtime import checkpoint
-from mxpeak.runtime.checkpoint import SLOTS, Part, write_part
+from mxpeak.runtime.checkpoint import SLOTS, CheckpointPart, write_part
 
 M, N, NB, STEPS = 37, 38, 5, 8
 RECORD = RunRecord("this", "hpl", checkpointing.__version__, {"n": str(M), "nb": str(NB), "seed": "100", "grid": "2x3"})
@@ -40,7 +40,7 @@ def keep(folder: Path, number: int, P: int = 2, Q: int = 3, only: Any = None, **
                 m=M, n=N, nb=NB, P=P, Q=Q, p=p, q=q, elapsed_s=number + 0.1 * p + 0.01 * q, unix=10.0 * number
             )
             usual["notes"] = {"blocks": [float(p + q)] * STEPS, "singular": [0.0]}
-            part = Part(**{**usual, **values})
+            part = CheckpointPart(**{**usual, **values})
             rng = np.random.default_rng([number, p, q])
             write_part(folder / SLOTS[number % 2], part, rng.standard_normal(part.shape))
 

@@ -14,7 +14,7 @@ from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp import run as hpl_mxp
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
 from mxpeak.bench.limits import Reading
-from mxpeak.bench.quick import Machine
+from mxpeak.bench.quick import MachineClass
 from mxpeak.comm.transports.solo import DryRunCommunicator, Solo
 from mxpeak.configs.lu import LuCase
 from mxpeak.perf.counts import hpl_memory_bytes
@@ -28,46 +28,48 @@ def footprint(n: int, nb: int, P: int, Q: int) -> dict[str, int]:
     return hpl_memory_bytes(n, nb, P, Q)
 
 
-def order(machine: Machine, memory: int, nb: int = 192, free: float = 0.9) -> int:
+def order(machine: MachineClass, memory: int, nb: int = 192, free: float = 0.9) -> int:
     budget = Budget(int(free * memory), int(free * memory), 1, total=memory)
     return lu._quick_n(machine, budget, footprint, nb, LuCase(n=1, nb=nb, P=1, Q=1))[0]
 
 
 def test_the_order_of_a_server_takes_seconds_and_is_a_multiple_of_usual_blocks() -> None:
-    assert order(Machine(cores=2), 64 * GIB) == 9216
+    assert order(MachineClass(cores=2), 64 * GIB) == 9216
     for cores, speed, nb in product(range(1, 129), (1.0, 2.0, 4.0), BLOCKS):
-        n = order(Machine(cores=cores, speed=speed), 512 * GIB, nb)
-        assert n == order(Machine(cores=cores, speed=speed), 512 * GIB, 320), "tune may change NB"
+        n = order(MachineClass(cores=cores, speed=speed), 512 * GIB, nb)
+        assert n == order(MachineClass(cores=cores, speed=speed), 512 * GIB, 320), "tune may change NB"
         assert n % nb == 0
         assert 2 / 3 * n**3 <= quick.HOST_S * cores * speed * quick.CORE_RATE
-    orders = [order(Machine(cores=cores), 512 * GIB) for cores in range(1, 129)]
+    orders = [order(MachineClass(cores=cores), 512 * GIB) for cores in range(1, 129)]
     assert orders == sorted(orders)
     assert orders[-1] == quick.HOST_MAX_N
 
 
-@pytest.mark.parametrize("machine", [Machine(cores=2), Machine(on_gpu=True), Machine(on_gpu=True, slow_fp64=True)])
-def test_the_order_does_not_depend_on_what_else_fills_the_memory(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    "machine", [MachineClass(cores=2), MachineClass(on_gpu=True), MachineClass(on_gpu=True, slow_fp64=True)]
+)
+def test_the_order_does_not_depend_on_what_else_fills_the_memory(machine: MachineClass) -> None:
     for memory in (2**k * GIB for k in range(8)):
         assert len({order(machine, memory, free=free) for free in (0.95, 0.8, 0.6, 0.4)}) == 1
 
 
 def test_a_small_memory_is_filled_by_a_quarter_at_most() -> None:
     for memory in (GIB, GIB // 2, GIB // 16):
-        n = order(Machine(cores=64), memory)
+        n = order(MachineClass(cores=64), memory)
         assert hpl_memory_bytes(n, 192, 1, 1)["total"] <= memory / 4
-    assert order(Machine(cores=64), GIB // 16) == 960, "less than a step is used as it is"
+    assert order(MachineClass(cores=64), GIB // 16) == 960, "less than a step is used as it is"
 
 
 def test_gpus_are_filled_by_their_memory_and_less_where_fp64_is_slow() -> None:
-    fast, slow = (order(Machine(on_gpu=True, slow_fp64=slow), 80 * GIB, nb=1024) for slow in (False, True))
+    fast, slow = (order(MachineClass(on_gpu=True, slow_fp64=slow), 80 * GIB, nb=1024) for slow in (False, True))
     assert (fast, slow) == (49152, 21504)
-    assert order(Machine(on_gpu=True), 640 * GIB, nb=1024) == quick.GPU_MAX_N
-    assert order(Machine(reference=True, cores=64), 64 * GIB) == quick.REFERENCE_N
+    assert order(MachineClass(on_gpu=True), 640 * GIB, nb=1024) == quick.GPU_MAX_N
+    assert order(MachineClass(reference=True, cores=64), 64 * GIB) == quick.REFERENCE_N
 
 
 def test_too_little_free_memory_makes_the_order_smaller_and_says_so() -> None:
     budget = Budget(GIB // 4, GIB // 4, 1, total=64 * GIB)
-    n, (caution,) = lu._quick_n(Machine(cores=2), budget, footprint, 192, LuCase(n=1, nb=192, P=1, Q=1))
+    n, (caution,) = lu._quick_n(MachineClass(cores=2), budget, footprint, 192, LuCase(n=1, nb=192, P=1, Q=1))
     assert n == 4608
     assert caution.text.startswith(
         "--quick uses N = 9216 here, which takes 716 MiB per node, but 256 MiB can be used; N = 4608"

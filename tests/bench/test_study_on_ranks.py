@@ -19,7 +19,7 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.verbs.study import on_ranks
 from mxpeak.verbs.study import run as study
-from mxpeak.verbs.study.on_ranks import Ranks
+from mxpeak.verbs.study.on_ranks import StudyGrid
 from mxpeak.verbs.study.run import StudyPlan, residual_norms, uniform_system
 from tests.support.generated import drawn_system
 
@@ -32,11 +32,11 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thread ranks use one thread each, without binding cores; blocks are small."""
 
     @contextmanager
-    def opened(comm: Any, device: str) -> Iterator[Ranks]:
+    def opened(comm: Any, device: str) -> Iterator[StudyGrid]:
         P = {1: 1, 4: 2, 6: 2}[comm.size]
         grid = make_grid(ProcessGrid(P, comm.size // P, "row", None), comm)
         assert grid is not None
-        yield Ranks(grid, HostKernels(1, poison=True))
+        yield StudyGrid(grid, HostKernels(1, poison=True))
 
     monkeypatch.setattr(on_ranks, "opened", opened)
     monkeypatch.setattr(on_ranks, "NB", 8)

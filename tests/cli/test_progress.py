@@ -94,7 +94,7 @@ def test_a_file_or_a_pipe_gets_lines_only_if_they_are_always_wanted():
         assert least <= len(stream.getvalue().splitlines()) <= maximum
         assert "\x1b" not in stream.getvalue()
         assert progress.samples[-1] == (100.0, 1e12), "results keep samples without a line"
-        progress.doing("checking the solution")
+        progress.announce("checking the solution")
         assert progress._soon is None
         assert stream.getvalue().endswith("checking the solution\n") == (mode == "always")
 
@@ -113,15 +113,15 @@ def test_what_is_done_beside_is_named_in_a_plain_line_unless_it_ends_at_once(mon
     stream = Terminal()
     monkeypatch.setattr(stream, "flush", flushed.set, raising=False)
     progress = Progress(stream, {"TERM": "dumb"}, "auto")
-    progress.doing("generating the matrix")
+    progress.announce("generating the matrix")
     progress.start("hpl", 1e12)
     assert progress._soon is None, "nothing is left to be said once the computation has begun"
-    progress.doing("checking the solution")
+    progress.announce("checking the solution")
     assert flushed.wait(60.0)
     progress.close()
     assert stream.getvalue() == "checking the solution\n"
     silent = Progress(stream, {}, "never")
-    silent.doing("proving the LU")
+    silent.announce("proving the LU")
     assert silent._soon is None
 
 

@@ -214,10 +214,10 @@ def on_cpu() -> Any:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float8_e4m3fn])
 def test_a_staged_message_is_a_copy_that_is_whole_when_it_is_sent(dtype: torch.dtype, streams: list[str]) -> None:
     staged, x = StagedTensors(on_cpu()), torch.ones(7, dtype=dtype)
-    promised = staged.outgoing(x)
+    buffer = staged.outgoing(x)
     x.zero_()
     assert streams == ["copies waits for work", "event on copies"], "nobody has waited yet"
-    assert np.array_equal(promised.fulfilled(), messages.flat(torch.ones(7, dtype=dtype)).numpy())
+    assert np.array_equal(buffer.fulfilled(), messages.flat(torch.ones(7, dtype=dtype)).numpy())
     assert streams[2:] == ["wait for event on copies"]
 
 

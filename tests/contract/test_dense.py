@@ -129,17 +129,17 @@ def test_an_lu_goes_on_unless_its_first_pivots_make_it_vain(backend: Backend, dt
         A = random((n, n), dtype)
         A[zero:] = A[:, zero:] = 0  # a pivot is exactly zero there
         seen: list[Any] = []
-        for vain in (True, False):
+        for stops in (True, False):
 
-            def look(pivots: Any, vain: bool = vain) -> bool:
+            def look(pivots: Any, stops: bool = stops) -> bool:
                 seen.append(backend.numpy(pivots))  # noqa: B023
-                return vain
+                return stops
 
             W = dense.factor_storage(n, A.dtype)
             dense.scaled_copy(backend.array(A), None, W)
             with dense.computing():
                 F = dense.factor_with_early_exit(look, W)
-            assert (F is None) == vain
+            assert (F is None) == stops
         assert F is not None
         L, U = triangles(backend, F)
         bound = 3 * n * np.finfo(dtype).eps / 2 * (np.abs(L) @ np.abs(U))  # as above

@@ -231,11 +231,11 @@ def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> N
     """With the last row of each line at the end of all, the row before it alone has neighbours there."""
     host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
     stored_as = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
-    strays = {
+    overflow = {
         kind: A.pattern.columns.table[:, COUNTS + OVERFLOW : COUNTS + NEXT].sum(axis=0) for kind, A in stored_as.items()
     }
-    assert strays["natural"].tolist() == [0, 0]
-    assert (strays["surface_last"] > 0).all()
+    assert overflow["natural"].tolist() == [0, 0]
+    assert (overflow["surface_last"] > 0).all()
     stored_values = {kind: A.lower + A.upper for kind, A in stored_as.items()}
     assert stored_values["surface_last"] < 1.25 * stored_values["natural"]
 

@@ -26,7 +26,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense import DistributedCholeskyFactors
 from mxpeak.library.dense.mirrored import MirroredSource
-from mxpeak.library.dense.symmetric import Structure
+from mxpeak.library.dense.symmetric import SymmetricKind
 from mxpeak.library.outcomes import IllConditionedWarning
 from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
@@ -468,7 +468,7 @@ def test_a_function_computes_each_entry_about_once() -> None:
             return A[i, j]
 
         M = mx.DistributedMatrix.from_function(fn, n, nb=nb, comm=comm)
-        strip = MirroredSource(M.source, Structure(lower=True, hermitian=False, definite=False))
+        strip = MirroredSource(M.source, SymmetricKind(lower=True, hermitian=False, definite=False))
         rows, columns = BlockCyclic(n, nb, 0, 1), BlockCyclic(n, nb, 0, 1)
         counted.clear()
         whole = np.concatenate([strip(rows, columns, slice(i, i + nb)) for i in range(0, n, nb)])

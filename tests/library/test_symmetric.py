@@ -21,7 +21,7 @@ from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library import policy
 from mxpeak.library.dense import CholeskyFactors
 from mxpeak.library.dense.inputs import matrix, right_hand_side
-from mxpeak.library.dense.symmetric import Structure, solve_structured, structure_of
+from mxpeak.library.dense.symmetric import SymmetricKind, solve_structured, structure_of
 from tests.support.systems import (
     KERNELS,
     TYPES,
@@ -56,7 +56,7 @@ def solved(
 ) -> Any:
     """Solve by these kernels."""
     structure = structure_of(name, lower=lower)
-    assert isinstance(structure, Structure)
+    assert isinstance(structure, SymmetricKind)
     return solve_structured(kernels, matrix(A), right_hand_side(b, len(A)), precision, structure, form)
 
 

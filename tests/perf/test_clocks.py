@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mxpeak.comm.broadcast import BROADCASTS, PIECE_BYTES, PIECES
-from mxpeak.perf.simulation.clocks import Line, arrivals, stages
+from mxpeak.perf.simulation.clocks import ProcessLine, arrivals, stages
 from mxpeak.perf.simulation.machines import Network
 
 NETWORK = Network(
@@ -47,7 +47,7 @@ def test_messages_are_those_that_the_solvers_send(name: str, size: int) -> None:
 
 
 def message_by_message(
-    name: str, line: Line, root: int, ready: float, entry: list[float], port: list[float], size_bytes: float
+    name: str, line: ProcessLine, root: int, ready: float, entry: list[float], port: list[float], size_bytes: float
 ) -> list[float]:
     """One line: each message begins when it is there, its sender takes part and the sender's port is free."""
     at = {root: ready}
@@ -75,7 +75,7 @@ def message_by_message(
 )
 def test_a_ring_of_arrays_is_one_message_after_the_other(name: str, size: int, inside: int, across: int) -> None:
     rng = np.random.default_rng(20261122)
-    line, lines = Line(size, inside, across, NETWORK), 4
+    line, lines = ProcessLine(size, inside, across, NETWORK), 4
     for root in range(size):
         ready, size_bytes = rng.uniform(0, 3, lines), rng.uniform(0, 20, lines)
         entry = rng.uniform(0, 5, (lines, size))
@@ -89,7 +89,7 @@ def test_a_ring_of_arrays_is_one_message_after_the_other(name: str, size: int, i
 def test_a_port_that_is_busy_delays_what_leaves_the_node_and_only_that() -> None:
     zero = np.zeros(1)
     for inside, delayed in ((1, True), (3, False)):
-        line = Line(3, inside, 1, NETWORK)
+        line = ProcessLine(3, inside, 1, NETWORK)
         free = arrivals("1ring", line, 0, zero, np.zeros((1, 3)), np.zeros((1, 3)), np.array([8.0]))
         busy = arrivals("1ring", line, 0, zero, np.zeros((1, 3)), np.full((1, 3), 9.0), np.array([8.0]))
         assert (busy[0, 1] == free[0, 1] + 9.0) == delayed
@@ -97,7 +97,7 @@ def test_a_port_that_is_busy_delays_what_leaves_the_node_and_only_that() -> None
 
 
 def test_the_library_begins_when_all_are_there_and_long_takes_pieces() -> None:
-    line, size_bytes = Line(4, 1, 1, NETWORK), np.array([16.0])
+    line, size_bytes = ProcessLine(4, 1, 1, NETWORK), np.array([16.0])
     entry = np.array([[0.0, 1.0, 7.0, 2.0]])
     at = arrivals("lib", line, 0, np.array([3.0]), entry, np.zeros((1, 4)), size_bytes)
     assert at[0].tolist() == [7.0 + math.log2(4) * 0.5 + 2 * 16 / 8] * 4
@@ -112,5 +112,7 @@ def test_the_library_begins_when_all_are_there_and_long_takes_pieces() -> None:
 
 @pytest.mark.parametrize("name", [*RINGS, "long", "longM", "lib", "ilib"])
 def test_one_rank_has_nothing_to_wait_for(name: str) -> None:
-    at = arrivals(name, Line(1, 1, 1, NETWORK), 0, np.array([2.0]), np.zeros((1, 1)), np.zeros((1, 1)), np.ones(1))
+    at = arrivals(
+        name, ProcessLine(1, 1, 1, NETWORK), 0, np.array([2.0]), np.zeros((1, 1)), np.zeros((1, 1)), np.ones(1)
+    )
     assert at.tolist() == [[2.0]]

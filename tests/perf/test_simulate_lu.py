@@ -12,7 +12,7 @@ from mxpeak.errors import UsageError
 from mxpeak.layout.block_cyclic import numroc
 from mxpeak.layout.lu_schedule import lu_steps
 from mxpeak.perf.simulation import hpl, mxp
-from mxpeak.perf.simulation.clocks import Line, stages
+from mxpeak.perf.simulation.clocks import ProcessLine, stages
 from mxpeak.perf.simulation.hpl import NARROW, fact_cores, fact_s, own_fact_s, rounds
 from mxpeak.perf.simulation.lu import LuForecast, LuRun, hops, node_block, owned
 from mxpeak.perf.simulation.machines import Curve, Machine, Network, find_machine
@@ -145,7 +145,7 @@ def test_one_rank_without_look_ahead_takes_the_sum_of_its_kernels() -> None:
 
 def test_one_rank_of_hpl_without_look_ahead_takes_the_sum_of_its_phases() -> None:
     run = replace(HPL, P=1, Q=1, n=640, depth=0)
-    T, line, seconds = 4, Line(1, 1, 1, PLAIN.network), 8 * 640 * 641 / 1e10
+    T, line, seconds = 4, ProcessLine(1, 1, 1, PLAIN.network), 8 * 640 * 641 / 1e10
     for step in lu_steps(run.n, run.nb, 1, 1):
         jb, m, n = step.jb, run.n - step.j0, run.n + 1 - step.j1
         seconds += fact_s(PLAIN, line, m, jb, T) + 2 * 8 * jb * m / 1e9
@@ -160,7 +160,7 @@ def test_ranks_beyond_a_power_of_two_hand_in_and_get_back(P: int, expected: int)
 
 def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> None:
     here = replace(PLAIN, fact={"fp64": Curve(((1, 2e8),))})
-    line, M, nb = Line(4, 1, 1, here.network), 512.0, 64
+    line, M, nb = ProcessLine(4, 1, 1, here.network), 512.0, 64
     flops = M * nb**2 - nb**3 / 3
     message_s = 1e-5 + 2 * 8 * nb / 1e8
     assert own_fact_s(here, line, M, nb) == pytest.approx(flops / 2e8 + nb * (1e-6 + 2 * message_s))
@@ -269,7 +269,7 @@ def test_fact_shares_the_cores_of_ranks_that_wait() -> None:
     frontier = find_machine("frontier")
     assert [fact_cores(frontier, block, True) for block in ((8, 1), (2, 4), (1, 8))] == [8, 29, 57]
     assert [fact_cores(frontier, block, False) for block in ((8, 1), (2, 4), (1, 8))] == [8, 8, 8]
-    line = Line(1, 1, 1, frontier.network)
+    line = ProcessLine(1, 1, 1, frontier.network)
     by_cores = [fact_s(frontier, line, 64000, 512, T) for T in (1, 2, 4, 8, 16, 32, 64)]
     assert by_cores == sorted(by_cores, reverse=True)
     assert by_cores[0] > 20 * by_cores[-1], "rocHPL fig. 5: large numbers of cores pay"

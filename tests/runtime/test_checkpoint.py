@@ -21,8 +21,8 @@ from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import (
     PAGE,
     SLOTS,
+    CheckpointPart,
     DirectWriter,
-    Part,
     Writer,
     check_numbers,
     head_of,
@@ -38,11 +38,11 @@ WHOLE = np.random.default_rng(7).standard_normal((M, N))
 SECTOR = 512
 
 
-def part_of(**values: Any) -> Part:
+def part_of(**values: Any) -> CheckpointPart:
     """A part of a small checkpoint, with some other values."""
     usual: dict[str, Any] = dict(about={"run": "this"}, generation="g", number=1, steps=4, m=M, n=N, nb=NB, P=1, Q=1)
     usual |= dict(p=0, q=0, dtype="float64", elapsed_s=1.5, unix=2.0, notes={"blocks": [1.0, float("nan")]})
-    return Part(**{**usual, **values})
+    return CheckpointPart(**{**usual, **values})
 
 
 def places(rows: BlockCyclic, columns: BlockCyclic) -> Any:
@@ -50,7 +50,7 @@ def places(rows: BlockCyclic, columns: BlockCyclic) -> Any:
     return np.ix_(*indices)
 
 
-def keep(folder: Path, P: int = 2, Q: int = 3, whole: Any = WHOLE) -> Part:
+def keep(folder: Path, P: int = 2, Q: int = 3, whole: Any = WHOLE) -> CheckpointPart:
     """Write all parts of a checkpoint, and return the first."""
     for p in range(P):
         for q in range(Q):
@@ -59,7 +59,7 @@ def keep(folder: Path, P: int = 2, Q: int = 3, whole: Any = WHOLE) -> Part:
     return part_of(P=P, Q=Q, dtype=whole.dtype.name)
 
 
-def kept_bytes(folder: Path, part: Part, numbers: Any) -> bytes:
+def kept_bytes(folder: Path, part: CheckpointPart, numbers: Any) -> bytes:
     """The file of a part."""
     write_part(folder / SLOTS[1], part, numbers)
     return (folder / SLOTS[1] / part.name).read_bytes()

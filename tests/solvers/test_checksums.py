@@ -29,7 +29,7 @@ from mxpeak.precision import precision as format_of
 from mxpeak.precision import stored_as
 from mxpeak.records import Result, document
 from mxpeak.solvers.abft.checksums import EVERY, Checks, checking
-from mxpeak.solvers.abft.lu_faults import Checked
+from mxpeak.solvers.abft.lu_faults import FaultSummary
 from mxpeak.solvers.abft.mixed_checksums import MixedChecks
 from mxpeak.solvers.abft.pivoted_checksums import PivotedChecks, with_checksums
 from mxpeak.solvers.checkpointing import NO_CHECKPOINTS, Checkpointer, Notes
@@ -128,7 +128,7 @@ class Case:
 
 def factored(
     case: Case, flip: Flip | Flips | None = None, keeper: Checkpointer = NO_CHECKPOINTS
-) -> tuple[Checked, float]:
+) -> tuple[FaultSummary, float]:
     """What the checks found; and the error, in units of what rounding may do: HPL's residual over 16, or by rows
     ||A - LU|| over (2 u_low + N u)·|||L||U|||.
     """
@@ -355,7 +355,7 @@ def test_a_run_that_goes_on_from_the_middle_is_checked_from_there(shape: tuple[i
     """From a step between two checks, with ragged last blocks, and rows and columns that some ranks lack."""
     n, nb, begin = 187, 8, EVERY + 3
 
-    def body(comm: Any) -> list[Checked]:
+    def body(comm: Any) -> list[FaultSummary]:
         kernels, options, results = HostKernels(1, poison=True), lu.MixedLuOptions("bf16"), []
         grid = make_grid(ProcessGrid(*shape), comm)
         assert grid is not None

@@ -19,7 +19,7 @@ TYPES = [np.float32, np.float64, np.complex64, np.complex128]
 
 
 class Dense:
-    """A `refine.System` of one rank, M^-1 a matrix; it counts its products with A."""
+    """A `refine.SystemForRefinement` of one rank, M^-1 a matrix; it counts its products with A."""
 
     def __init__(self, A: Array, b: Array, inverse: Array):
         self.A, self.b, self.inverse, self.n, self.products = A, b, inverse, len(b), 0

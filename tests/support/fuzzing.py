@@ -33,7 +33,7 @@ from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.perf.tuned import InvalidWinnersError, read_winners
 from mxpeak.records import read_json
 from mxpeak.runtime import checkpoint
-from mxpeak.runtime.checkpoint import Part, read_part, write_part
+from mxpeak.runtime.checkpoint import CheckpointPart, read_part, write_part
 
 #: What is put in, besides what stood there: numbers at ends of ranges, words that parsers know, bytes that none does.
 STRANGE = [
@@ -280,7 +280,7 @@ def run_json(text: str, folder: Path) -> None:
     about = {"generation": "g", "number": 2, "steps": 1, "m": 4, "n": 5, "nb": 2, "P": 1, "Q": 1, "p": 0, "q": 0}
     notes = {"blocks": [1.0, 1.0], "singular": [0.0]}
     values: Any = {**about, "dtype": "float64", "elapsed_s": 1.0, "unix": 1.0, "notes": notes}
-    write_part(folder / "a", Part(about=record.about(), **values), np.zeros((4, 5)))
+    write_part(folder / "a", CheckpointPart(about=record.about(), **values), np.zeros((4, 5)))
     texts = [text]
     with suppress(ValueError):
         said = read_json(text)

@@ -11,7 +11,7 @@ from mxpeak.bench.rules import Violation, break_rule
 from mxpeak.configs.lu import LuCase
 from mxpeak.errors import UsageError
 from mxpeak.records import Caution, Result, three_digits
-from mxpeak.solvers.abft.lu_faults import Checked, Fault
+from mxpeak.solvers.abft.lu_faults import Fault, FaultSummary
 from mxpeak.solvers.abft.solve_faults import SolveChecks, SolveFault
 
 #: The kernels that support --abft.
@@ -31,7 +31,7 @@ def check_abft(bench: Bench[Any]) -> None:
         )
 
 
-def about_checks(result: Result, case: LuCase, checked: Sequence[Checked | None]) -> None:
+def about_checks(result: Result, case: LuCase, checked: Sequence[FaultSummary | None]) -> None:
     """Record the faults of LU runs in a result. An uncorrected fault makes the result invalid."""
     checks = [of_run for of_run in checked if of_run is not None]
     if not checks:

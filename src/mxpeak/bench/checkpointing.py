@@ -32,8 +32,8 @@ from mxpeak.runtime.checkpoint import (
     RUN,
     SCHEMA,
     SLOTS,
+    CheckpointPart,
     DirectWriter,
-    Part,
     Writer,
     load,
     new_file,
@@ -78,7 +78,7 @@ class RunRecord:
         """Return the record as a dict for JSON."""
         return {"run": self.name, "benchmark": self.benchmark, "version": self.version, "settings": dict(self.settings)}
 
-    def difference(self, part: Part) -> str:
+    def difference(self, part: CheckpointPart) -> str:
         """Return a text about the first difference between a checkpoint part and this run, or an empty text."""
         there = part.about.get("settings")
         if not isinstance(there, dict):
@@ -145,7 +145,7 @@ def _changed(folder: Path, record: RunRecord) -> UsageError:
     return UsageError(f"{folder / RUN} has been changed or damaged: {text}; {advice}")
 
 
-def _intact_heads(folder: Path) -> Iterator[tuple[str, Part]]:
+def _intact_heads(folder: Path) -> Iterator[tuple[str, CheckpointPart]]:
     """Yield the name of each slot whose first part has an intact header, together with that part."""
     for name in SLOTS:
         with suppress(OSError, ValueError):
@@ -250,13 +250,13 @@ class Checkpoint:
     """
 
     slot: Path
-    first: Part
+    first: CheckpointPart
     elapsed_s: float
     unix: float
     notes: Notes
 
 
-def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Part]], list[str]]:
+def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, CheckpointPart]], list[str]]:
     """Return the slots whose first header is intact and belongs to this run, newest first.
 
     The second return value lists the defects of the other slots.
@@ -312,7 +312,7 @@ def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpo
     raise _none_whole(folder, defects)
 
 
-def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, float, Notes | None]:
+def _my_parts(slot: Path, first: CheckpointPart, comm: Communicator) -> tuple[str, float, float, Notes | None]:
     """Read and check this rank's share of the parts; return the first defect, and the largest times and notes."""
     elapsed_s, unix, notes = 0.0, 0.0, None
     for index in range(comm.rank, first.P * first.Q, comm.size):
@@ -331,7 +331,9 @@ def _my_parts(slot: Path, first: Part, comm: Communicator) -> tuple[str, float, 
     return "", elapsed_s, unix, notes
 
 
-def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float, Notes | None]]) -> Checkpoint | str:
+def _together(
+    slot: Path, first: CheckpointPart, shares: Sequence[tuple[str, float, float, Notes | None]]
+) -> Checkpoint | str:
     """Combine the checks of all ranks into a checkpoint, or return the first defect that a rank found."""
     defects, elapsed_s, unix, notes = zip(*shares)
     if text := next(filter(None, defects), ""):
@@ -344,7 +346,7 @@ def _together(slot: Path, first: Part, shares: Sequence[tuple[str, float, float,
     return Checkpoint(slot, first, max(elapsed_s), max(unix), merged)
 
 
-def _check_notes(part: Part) -> None:
+def _check_notes(part: CheckpointPart) -> None:
     """Raise a ValueError if a factorization cannot continue from the notes of a part."""
     steps = -(-part.m // part.nb)
     lengths = {"blocks": steps, "zero_pivots": steps, "singular": 1, "order": part.m}
@@ -563,7 +565,7 @@ class FolderCheckpointer:
         with self._spans("keep"):
             A, grid, elapsed_s = self._A, self._A.grid, self._spans.active_s
             self._number, self._kept_s = self._number + 1, elapsed_s
-            part = Part(
+            part = CheckpointPart(
                 about=self._run.record.about(), generation=self._run.generation, number=self._number, steps=done,
                 m=A.rows.n, n=A.cols.n, nb=A.nb, P=grid.P, Q=grid.Q, p=grid.p, q=grid.q, dtype=DTYPES[A.precision],
                 elapsed_s=elapsed_s + self._run.before_s, unix=time.time(),

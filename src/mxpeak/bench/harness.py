@@ -165,7 +165,7 @@ class Bench(Generic[AnyConfig]):
     def announce(self, text: str) -> None:
         """Inform the observers about an activity outside the observed computations."""
         for observer in self.observers:
-            if (hear := getattr(observer, "doing", None)) is not None:
+            if (hear := getattr(observer, "announce", None)) is not None:
                 hear(text)
 
     def note(self, text: str) -> None:
@@ -420,8 +420,8 @@ def with_node_grid(run: Run[AnyConfig], comm: Communicator) -> Run[AnyConfig]:
     shapes = set(config.grids(comm.size))
     P, Q = min(shapes)
     nodes = nodes_of(comm, None)
-    alike = nodes.count * nodes.max_ranks == comm.size == P * Q and nodes.count > 1 and len(shapes) == 1
-    if not (alike and run.is_default("order") and run.is_default("node_grid")):
+    fills_nodes = nodes.count * nodes.max_ranks == comm.size == P * Q and nodes.count > 1 and len(shapes) == 1
+    if not (fills_nodes and run.is_default("order") and run.is_default("node_grid")):
         return run
     on_host = config.panels_on_host and config.on_gpu
     part = best_node_grid(P, Q, nodes.max_ranks, shares_cores=on_host, panels=config.pivots)

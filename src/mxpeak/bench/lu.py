@@ -43,7 +43,7 @@ from mxpeak.precision import PRECISIONS, stored_as
 from mxpeak.records import Caution, Result, size_text
 from mxpeak.runtime.memory import Budget, memory_budget
 from mxpeak.runtime.placement import has_slow_fp64, native_precisions, on_device, on_processor
-from mxpeak.solvers.abft.lu_faults import Checked
+from mxpeak.solvers.abft.lu_faults import FaultSummary
 from mxpeak.solvers.fp64_probe import probe_products, sampled_steps
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.spans import Phase, Spans
@@ -85,7 +85,7 @@ class LuSolve(Protocol):
         """Return the digest of this rank's factors and solution if --soak is given."""
 
     @property
-    def checked(self) -> Checked | None:
+    def checked(self) -> FaultSummary | None:
         """Return the result of the checksums if --abft is given."""
 
 
@@ -366,15 +366,15 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
 
 def _quick_machine(
     config: LuConfig, comm: Communicator, case: LuCase, precision: str, threads: int, native: bool
-) -> quick.Machine:
+) -> quick.MachineClass:
     """Return the class of the machine for --quick. Collective over comm."""
     slow_fp64 = precision == "fp64" and has_slow_fp64(config, comm)
     speed = 1.0 if precision == "fp64" else 4.0 if native and PRECISIONS[precision].bytes == 2 else 2.0
-    return quick.Machine(case.P * case.Q * threads, speed, config.on_gpu, slow_fp64, config.kernels == "reference")
+    return quick.MachineClass(case.P * case.Q * threads, speed, config.on_gpu, slow_fp64, config.kernels == "reference")
 
 
 def _quick_n(
-    machine: quick.Machine, budget: Budget, footprint: Footprint, nb: int, case: LuCase
+    machine: quick.MachineClass, budget: Budget, footprint: Footprint, nb: int, case: LuCase
 ) -> tuple[int, list[Caution]]:
     """Return the order of a --quick run.
 

@@ -67,7 +67,7 @@ def read_matrix(path: str | Path) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class MarketEntries:
     """Entries of a file: rows and columns counted from 0, fp64 values, and the error in the entries, if any."""
 
     rows: Any
@@ -81,7 +81,7 @@ class Entries:
         return self.rows, self.columns, self.values
 
 
-def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
+def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> MarketEntries:
     """Parse the entries after the first `skip` lines of a file name or an open stream of lines."""
     index = np.int32 if header.n < 2**31 else np.int64
     kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
@@ -103,10 +103,10 @@ def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> Entries:
     if not problem and (not inside or (skew and (rows == columns).any())):
         problem = UNLIKE
     values = table["value"].astype(np.float64) if header.field != "pattern" else np.ones(len(table))
-    return Entries(rows, columns, values, problem)
+    return MarketEntries(rows, columns, values, problem)
 
 
-def mirrored(header: Header, entries: Entries) -> Entries:
+def mirrored(header: Header, entries: MarketEntries) -> MarketEntries:
     """Return the entries together with the entries of the other triangle, which a symmetric file omits."""
     if header.symmetry == "general":
         return entries
@@ -114,7 +114,7 @@ def mirrored(header: Header, entries: Entries) -> Entries:
     sign = -1.0 if header.symmetry == "skew-symmetric" else 1.0
     off = rows != columns
     values = np.concatenate([values, sign * values[off]])
-    return Entries(np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]]), values)
+    return MarketEntries(np.concatenate([rows, columns[off]]), np.concatenate([columns, rows[off]]), values)
 
 
 def read_header(path: Path) -> Header:

@@ -25,7 +25,7 @@ SHARE, SLOW_FP64_SHARE = 1 / 4, 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineClass:
     """The class of a machine, which determines the order of a quick run.
 
     cores       number of cores that compute, over all ranks

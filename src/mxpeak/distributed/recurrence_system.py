@@ -15,7 +15,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 
 
-class Solution(Protocol):
+class OuterSystem(Protocol):
     """A system A x = b in fp64 with its x, and the matrix of the preconditioner. All methods are collective."""
 
     @property
@@ -34,7 +34,7 @@ class Solution(Protocol):
 
 
 class RecurrenceSystem:
-    """A `solvers.recurrence.System` for a `Solution` and a preconditioner.
+    """A `solvers.recurrence.SystemForRecurrences` for an `OuterSystem` and a preconditioner.
 
     watch   called after each step
     u       the unit roundoff of M^-1
@@ -45,7 +45,7 @@ class RecurrenceSystem:
         self,
         kernels: SparseKernels,
         comm: Communicator,
-        system: Solution,
+        system: OuterSystem,
         precondition: Preconditioner,
         watch: Callable[[], None],
     ):
@@ -95,7 +95,7 @@ class RecurrenceSystem:
 
 
 class CgVectors:
-    """A `solvers.cg.System` over the vectors of a `RecurrenceSystem`."""
+    """A `solvers.cg.SystemForCg` over the vectors of a `RecurrenceSystem`."""
 
     def __init__(self, system: RecurrenceSystem):
         self._system = system

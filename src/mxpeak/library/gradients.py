@@ -26,7 +26,7 @@ ADJOINT = {"N": "H", "H": "N"}
 Solve = Callable[[Any, Any, str], Any]
 
 
-class System(ABC):
+class DifferentiableSystem(ABC):
     """A system A x = b. `numbers` are the entries of A that the library differentiates: all, or those of a sparse A.
 
     `info` contains the diagnostics of the first solve, or None if all solves are in callbacks. If `needs_b` is True,
@@ -71,12 +71,12 @@ def is_differentiated(*operands: Any) -> bool:
     return any(is_traced(values) or requires_gradient(values) for values in operands)
 
 
-def solution(numbers: Any, b: Any, system: System) -> Any:
+def solution(numbers: Any, b: Any, system: DifferentiableSystem) -> Any:
     """Return x = A^-1 b as a differentiable array of the library of `numbers` and b."""
     if is_tensor(b):
-        from mxpeak.kernels.torch.engine.autograd import Solution
+        from mxpeak.kernels.torch.engine.autograd import SolveFunction
 
-        return Solution.apply(numbers, b, system, "N")
+        return SolveFunction.apply(numbers, b, system, "N")
     return _of_jax()(numbers, b, system, "N")
 
 
@@ -106,17 +106,17 @@ def _of_jax() -> Callable[..., Any]:
     jax = sys.modules["jax"]
 
     @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-    def solved(numbers: Any, b: Any, system: System, form: str) -> Any:
+    def solved(numbers: Any, b: Any, system: DifferentiableSystem, form: str) -> Any:
         if not (is_traced(numbers) or is_traced(b)):
             return system.solve(numbers, b, form)
         x = jax.ShapeDtypeStruct(system.shape_of_x(numbers, b, form), b.dtype)
         return jax.pure_callback(partial(_in_callback, system, form), x, numbers, b, vmap_method="expand_dims")
 
-    def forward(numbers: Any, b: Any, system: System, form: str) -> tuple[Any, Any]:
+    def forward(numbers: Any, b: Any, system: DifferentiableSystem, form: str) -> tuple[Any, Any]:
         x = solved(numbers, b, system, form)
         return x, (numbers, b if system.needs_b else None, x)
 
-    def backward(system: System, form: str, saved: Any, dx: Any) -> tuple[Any, Any]:
+    def backward(system: DifferentiableSystem, form: str, saved: Any, dx: Any) -> tuple[Any, Any]:
         solve = lambda numbers, b, form: solved(numbers, b, system, form)  # noqa: E731
         dA, db = system.gradients(solve, saved, dx.conj(), form, of_A=True)
         return dA.conj(), db.conj()
@@ -126,7 +126,7 @@ def _of_jax() -> Callable[..., Any]:
     return rule
 
 
-def _in_callback(system: System, form: str, numbers: Any, b: Any) -> Any:
+def _in_callback(system: DifferentiableSystem, form: str, numbers: Any, b: Any) -> Any:
     """Return x as a NumPy array when JAX has the numbers."""
     b = np.asarray(b)
     return np.asarray(system.solve_batch(np.asarray(numbers), b, form), b.dtype)

@@ -91,7 +91,7 @@ class HpgMxpLines(SparseLines):
         If `verbose`, further lines contain the causes of the speed-up and the rates of other storage formats.
         """
         figures = result.result
-        more = [_between(figures), *_beside(figures)] if verbose else []
+        more = [_between(figures), *_other_storage(figures)] if verbose else []
         return [line for line in (_speedup(result), *more) if line]
 
     def notes(self, result: Result) -> list[str]:
@@ -118,7 +118,7 @@ class HpcgLines(SparseLines):
     def figures(self, result: Result, *, verbose: bool) -> list[str]:
         """Return lines with HPCG's other ratings and the rates of other storage formats; empty unless `verbose`."""
         figures = result.result
-        return [line for line in (_ratings(figures), *_beside(figures)) if line] if verbose else []
+        return [line for line in (_ratings(figures), *_other_storage(figures)) if line] if verbose else []
 
 
 def unrated(result: Result) -> str | None:
@@ -353,7 +353,7 @@ def _ratings(figures: Section) -> str:
     return ", ".join(f"{name} {rate_text(figures[key])}" for name, key in names if figures.get(key) is not None)
 
 
-def _beside(figures: Section) -> list[str]:
+def _other_storage(figures: Section) -> list[str]:
     """Return a line with the rate of each other storage format, labeled official or explore."""
     lines = []
     for other in figures.get("beside") or ():

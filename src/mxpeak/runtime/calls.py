@@ -19,7 +19,7 @@ from mxpeak.runtime.compile import compile_in_turn
 TURN = threading.RLock()
 
 #: A communicator that contains only the calling process.
-ALONE: Communicator = Solo()
+SINGLE_PROCESS: Communicator = Solo()
 
 _ready: set[tuple[object, ...]] = set()
 
@@ -51,7 +51,7 @@ def _cores() -> int:
 
 
 def compile_once(
-    what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = ALONE, name: str = ""
+    what: str, key: tuple[object, ...], use: Callable[[], Any], comm: Communicator = SINGLE_PROCESS, name: str = ""
 ) -> None:
     """Run `use` on tiny data to compile the kernels that it calls. Collective over comm.
 

@@ -73,7 +73,7 @@ TIMES = {"elapsed_s": 3e11, "unix": 3e11}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CheckpointPart:
     """The header of a part.
 
     about        the run: name, benchmark, version and settings
@@ -162,7 +162,7 @@ class Digest:
         return self._hash.hexdigest().encode()
 
 
-def head_of(part: Part) -> bytes:
+def head_of(part: CheckpointPart) -> bytes:
     """Return the header of a part as bytes, padded to whole pages."""
     values = {f.name: getattr(part, f.name) for f in fields(part)}
     values["notes"] = {name: np.asarray(note, "<f8").tobytes().hex() for name, note in part.notes.items()}
@@ -197,7 +197,7 @@ class Writer:
         """Return whether a part is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def write(self, part: Part) -> None:
+    def write(self, part: CheckpointPart) -> None:
         """Copy the entries, and start to write the copy as this part in the background."""
         self.wait()
         self._fill(self._copy)
@@ -209,7 +209,7 @@ class Writer:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, part: Part) -> None:
+    def _run(self, part: CheckpointPart) -> None:
         try:
             write_part(self._folder / SLOTS[part.number % 2], part, self._copy)
         except Exception as error:  # the run must report every failure as a missing checkpoint
@@ -229,7 +229,7 @@ class DirectWriter:
         self._folder, self._rows_of = folder, rows_of
         self.error: Exception | None = None
 
-    def write(self, part: Part) -> None:
+    def write(self, part: CheckpointPart) -> None:
         """Write the entries as this part."""
         try:
             write_pieces(self._folder / SLOTS[part.number % 2], part, pieces_of(part, self._rows_of))
@@ -240,7 +240,7 @@ class DirectWriter:
         """Do nothing, because each part is complete when `write` returns."""
 
 
-def pieces_of(part: Part, rows_of: Callable[[int, int], Array]) -> Iterator[Array]:
+def pieces_of(part: CheckpointPart, rows_of: Callable[[int, int], Array]) -> Iterator[Array]:
     """Yield the entries of a part as bytes, in pieces of AT_ONCE bytes; each piece replaces the previous one."""
     m, n = part.shape
     line = n * np.dtype(part.dtype).itemsize
@@ -259,7 +259,7 @@ def pieces_of(part: Part, rows_of: Callable[[int, int], Array]) -> Iterator[Arra
         yield piece[:filled]
 
 
-def write_pieces(slot: Path, part: Part, pieces: Iterable[Array]) -> None:
+def write_pieces(slot: Path, part: CheckpointPart, pieces: Iterable[Array]) -> None:
     """Write a part whose entries arrive as pieces of AT_ONCE bytes, of which only the last one may be smaller."""
     head = head_of(part)
     digest = Digest(head)
@@ -271,7 +271,7 @@ def write_pieces(slot: Path, part: Part, pieces: Iterable[Array]) -> None:
         _write(file, np.frombuffer(digest.text(), np.uint8))
 
 
-def write_part(slot: Path, part: Part, numbers: Array) -> None:
+def write_part(slot: Path, part: CheckpointPart, numbers: Array) -> None:
     """Write a part from an array of its entries; the digest is computed at the same time."""
     head = head_of(part)
     flat = numbers.reshape(-1).view(np.uint8)
@@ -289,7 +289,7 @@ def write_part(slot: Path, part: Part, numbers: Array) -> None:
 
 
 @contextmanager
-def _part_file(slot: Path, part: Part) -> Iterator[int]:
+def _part_file(slot: Path, part: CheckpointPart) -> Iterator[int]:
     """Open the file of a part under a temporary name, and rename it when it is complete."""
     with suppress(FileExistsError):
         slot.mkdir()
@@ -389,7 +389,7 @@ def regular_file(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
+def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[CheckpointPart, int]:
     """Read the header of a part, and return it with its size in bytes.
 
     If `whole`, the digest of the entries is also checked. Raises a ValueError that describes the defect, or an
@@ -407,7 +407,7 @@ def read_part(slot: Path, p: int, q: int, *, whole: bool) -> tuple[Part, int]:
     return part, len(head)
 
 
-def read_head(file: BinaryIO) -> tuple[bytes, Part]:
+def read_head(file: BinaryIO) -> tuple[bytes, CheckpointPart]:
     """Read the header of a part, check its digest and its values, and return its bytes and the part."""
     line = file.read(FIRST_LINE)
     match = re.fullmatch(re.escape(SCHEMA.encode()) + rb" (\d{10}) ([0-9a-f]{%d})\n" % DIGEST, line)
@@ -422,9 +422,9 @@ def read_head(file: BinaryIO) -> tuple[bytes, Part]:
     return line + body, _part_of(read_json(body))
 
 
-def _part_of(values: Any) -> Part:
+def _part_of(values: Any) -> CheckpointPart:
     """Return the part that the JSON of a header describes; raise a ValueError if a value is invalid."""
-    names = {f.name for f in fields(Part)}
+    names = {f.name for f in fields(CheckpointPart)}
     if not isinstance(values, dict) or set(values) != names:
         raise ValueError(f"its header does not have exactly the keys {', '.join(sorted(names))}")
     for name, (least, largest) in INTEGERS.items():
@@ -439,7 +439,7 @@ def _part_of(values: Any) -> Part:
         or not isinstance(values["about"], dict)
     ):
         raise ValueError("its dtype, its generation or its run has an invalid value")
-    part = Part(**{**values, "notes": _numbers_by_name(values["notes"])})
+    part = CheckpointPart(**{**values, "notes": _numbers_by_name(values["notes"])})
     if not (part.p < part.P and part.q < part.Q):
         raise ValueError(f"process {part.p},{part.q} is not in a grid of {part.P}x{part.Q}")
     if part.steps >= -(-part.m // part.nb):
@@ -455,7 +455,7 @@ def _numbers_by_name(values: Any) -> dict[str, list[float]]:
     return {name: np.frombuffer(bytes.fromhex(text), "<f8").tolist() for name, text in values.items()}
 
 
-def check_numbers(file: BinaryIO, head: bytes, part: Part) -> None:
+def check_numbers(file: BinaryIO, head: bytes, part: CheckpointPart) -> None:
     """Check the entries after a header against the digest that follows them; raise a ValueError if it differs."""
     digest, remaining = Digest(head), part.bytes
     piece = memoryview(bytearray(min(remaining, AT_ONCE)))
@@ -476,7 +476,9 @@ def _fill(file: BinaryIO, piece: memoryview) -> None:
         piece = piece[count:]
 
 
-def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, put: Callable[[Array, Array], None]) -> None:
+def load(
+    slot: Path, first: CheckpointPart, rows: BlockCyclic, columns: BlockCyclic, put: Callable[[Array, Array], None]
+) -> None:
     """Read the entries of this rank from the parts of a checkpoint, which may have another process grid.
 
     `put(i, lines)` receives the entries of local rows i, with at most AT_ONCE bytes unless one row is longer. `first`
@@ -502,7 +504,9 @@ def load(slot: Path, first: Part, rows: BlockCyclic, columns: BlockCyclic, put: 
                 put(to, lines)
 
 
-def _open_part(slot: Path, first: Part, process: tuple[int, int], files: ExitStack) -> tuple[BinaryIO, int, int]:
+def _open_part(
+    slot: Path, first: CheckpointPart, process: tuple[int, int], files: ExitStack
+) -> tuple[BinaryIO, int, int]:
     """Open a part of a checkpoint, and return its file, the position of its entries and its number of columns."""
     part, begin = read_part(slot, *process, whole=False)
     if part.shared != first.shared:

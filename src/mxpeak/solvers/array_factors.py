@@ -25,7 +25,7 @@ from mxpeak.solvers.factorization import (
     convergence,
     hints_at_singularity,
 )
-from mxpeak.solvers.refine import Columns, Equations
+from mxpeak.solvers.refine import Equations, RefinedColumns
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
 from mxpeak.spans import Spans
@@ -298,7 +298,7 @@ class ArrayFactors(Factorization):
         diagonal = abs(self.lu.LU.diagonal())
         return bool(diagonal.min() >= DOUBT * diagonal.max())
 
-    def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
+    def is_doubtful(self, equations: Any, columns: RefinedColumns, enough: float) -> bool:
         """Return whether A may be singular to working precision after refinement.
 
         If the factors are coarser than A, refinement to a residual of one roundoff proves that condition·u is far

@@ -14,13 +14,13 @@ or tᴴs is zero. The caller can then start again from x, with a new r̂.
 from __future__ import annotations
 
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.recurrence import Recurrence, Scalar, System
+from mxpeak.solvers.recurrence import Recurrence, Scalar, SystemForRecurrences
 
 #: The cosine of two vectors below which they count as orthogonal.
 ORTHOGONAL = PRECISIONS["fp64"].u
 
 
-def bicgstab(system: System, *, max_steps: int, enough: float) -> Recurrence:
+def bicgstab(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
     """Improve x by BiCGStab until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = r_hat = system.residual_vector()

@@ -38,7 +38,7 @@ MESSAGE = 1 << 22
 SPREAD = 20.0
 
 
-class Line(NamedTuple):
+class DistributedDimension(NamedTuple):
     """One dimension of a matrix on a grid: its distribution, and the ranks that own its parts."""
 
     along: BlockCyclic
@@ -55,7 +55,7 @@ class Layer(NamedTuple):
 class Butterfly:
     """A recursive random butterfly W = W_1 … W_d over one dimension of a matrix; all methods are collective."""
 
-    def __init__(self, line: Line, depth: int, random: Entries, kernels: Kernels):
+    def __init__(self, line: DistributedDimension, depth: int, random: Entries, kernels: Kernels):
         """`random` generates an n×d matrix of numbers in [-1, 1]."""
         self._ranks, self._kernels = line.ranks, kernels
         along, xp = line.along, kernels.xp
@@ -160,8 +160,8 @@ class ButterflyPair(Transformation):
         of_u, of_v = (
             Entries("lcg", n, seed=seed, first=first + side * depth * n, scale=-2.0, shift=1.0) for side in range(2)
         )
-        self._U = Butterfly(Line(A.rows, grid.column), depth, of_u, kernels)
-        self._V = Butterfly(Line(A.cols, grid.row), depth, of_v, kernels)
+        self._U = Butterfly(DistributedDimension(A.rows, grid.column), depth, of_u, kernels)
+        self._V = Butterfly(DistributedDimension(A.cols, grid.row), depth, of_v, kernels)
 
     def transform(self, A: DistMatrix) -> None:
         """Overwrite A with U^T A V; each of the 2·d layers rounds an entry once. Collective over the grid."""

@@ -20,7 +20,7 @@ from typing import Protocol
 from mxpeak.errors import Outcome
 
 
-class System(Protocol):
+class SystemForCg(Protocol):
     """A system A x = b with a preconditioner M, and the vectors r, z, p and A p. All methods are collective."""
 
     def residual(self) -> float:
@@ -57,7 +57,7 @@ class CgSolve:
 
 
 def conjugate_gradients(
-    system: System, *, max_steps: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
+    system: SystemForCg, *, max_steps: int, tolerance: float, watch: Callable[[int], None] = lambda steps: None
 ) -> CgSolve:
     """Solve A x = b by preconditioned CG until ||r|| <= tolerance·||r_0||, or for `max_steps`. Collective.
 

@@ -61,7 +61,7 @@ class _Cholesky(Pipeline):
         super().__init__(A, kernels, spans, None, NO_CHECKPOINTS)
         self.lookahead = looks_ahead(1, A.grid.P * A.grid.Q, background=kernels.background)
         pieces = kernels.buffer(min(A.nb, A.rows.n) * A.cols.local_size, A.precision)
-        self.buffers = [_Buffers(A, precision, pieces, kernels) for _ in range(1 + self.lookahead)]
+        self.buffers = [_StepBuffers(A, precision, pieces, kernels) for _ in range(1 + self.lookahead)]
         self.panels: dict[int, _Panel] = {}
 
     def make_panel(self, step: LuStep, to: _Panel) -> Steps:
@@ -151,7 +151,7 @@ class _Cholesky(Pipeline):
         return {}
 
 
-class _Buffers:
+class _StepBuffers:
     """Memory for the messages and the operands of one step; `pieces` is only in use until the operands are complete."""
 
     def __init__(self, A: DistMatrix, precision: str, pieces: Any, kernels: Kernels):
@@ -175,7 +175,7 @@ class _Panel(StepPanels):
     messages    for each process row, the part of L_T that it sends to its process column
     """
 
-    def __init__(self, A: DistMatrix, step: LuStep, buffers: _Buffers, kernels: Kernels):
+    def __init__(self, A: DistMatrix, step: LuStep, buffers: _StepBuffers, kernels: Kernels):
         super().__init__(A, step, kernels)
         self._buffers, jb = buffers, step.jb
         m, n = A.rows.local_size - self._first_row, A.cols.local_size - self._first_column

@@ -18,7 +18,7 @@ from mxpeak.kernels.contract import Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.condition import PROBED, SERIAL, Reductions, inverse_one_norm
-from mxpeak.solvers.refine import Columns, Equations, solution_growth
+from mxpeak.solvers.refine import Equations, RefinedColumns, solution_growth
 
 #: If condition·u exceeds this value, with the roundoff u of the factors, 50 steps of GMRES were never enough
 #: (experiments with n = 300).
@@ -89,7 +89,7 @@ class Factorization(ABC):
         """Return random numbers of either sign, with absolute values of 1 to 2, over the rows of A."""
 
     @abstractmethod
-    def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
+    def is_doubtful(self, equations: Equations, columns: RefinedColumns, enough: float) -> bool:
         """Return whether A may still be singular to working precision, given the refined columns."""
 
     @property
@@ -214,7 +214,7 @@ def convergence(factors: Factorization, equations: Equations) -> Convergence:
     return Convergence(contraction, inf)
 
 
-def hints_at_singularity(factors: Factorization, equations: Equations, columns: Columns) -> bool:
+def hints_at_singularity(factors: Factorization, equations: Equations, columns: RefinedColumns) -> bool:
     """Return whether the pivots, or one more correction of the worst column, indicate a condition number near 1/u."""
     if columns.R is None or not factors.pivots_balanced:
         return not factors.pivots_balanced

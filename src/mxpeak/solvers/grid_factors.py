@@ -26,7 +26,7 @@ from mxpeak.solvers.condition import PROBED, Reductions, inverse_one_norm, reduc
 from mxpeak.solvers.factorization import DOUBT, Factorization, hints_at_singularity
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.triangular import Factored
-from mxpeak.solvers.refine import Columns, Equations, U, columns_of
+from mxpeak.solvers.refine import Equations, RefinedColumns, U, columns_of
 from mxpeak.solvers.scaling import Balance, balance, balanced
 from mxpeak.solvers.transformations import Pivoting
 from mxpeak.spans import Spans
@@ -165,7 +165,7 @@ class GridFactors(Factorization):
             least, largest = min(least, float(xp.min(size))), max(largest, float(xp.max(size)))
         return least, largest
 
-    def is_doubtful(self, equations: Any, columns: Columns, enough: float) -> bool:
+    def is_doubtful(self, equations: Any, columns: RefinedColumns, enough: float) -> bool:
         """Return whether A may be singular to working precision after refinement."""
         hidden = self.precision == "fp32" and not self.probe * PRECISIONS["fp32"].u <= PROBED / 2.0
         return hidden or hints_at_singularity(self, equations, columns)

@@ -225,7 +225,7 @@ def stalled(history: list[float]) -> bool:
     return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
 
 
-class System(Protocol):
+class SystemForGmres(Protocol):
     """A system A x = b with M on the right; all methods are collective.
 
     x and r are in fp64, and all other vectors are in the inner precision.
@@ -245,7 +245,7 @@ class System(Protocol):
 
 
 def gmres_ir(
-    system: System,
+    system: SystemForGmres,
     b_norm: float,
     *,
     restart: int,

@@ -271,7 +271,7 @@ def solve_augmented(
         history.append(worst([of.eta for of in errors]))
     etas = [of.eta for of in errors]
     for j in [j for j, eta in enumerate(etas) if not eta <= enough]:
-        column = _Column(factors, *(V[:, j : j + 1] for V in (F, G, X, Y)), target=target)
+        column = _AugmentedColumn(factors, *(V[:, j : j + 1] for V in (F, G, X, Y)), target=target)
         done = restarted(column.residual, column.correct, restart=RESTART, max_steps=gmres_steps, tolerance=enough)
         if done.residual < etas[j]:
             X[:, j : j + 1], Y[:, j : j + 1], etas[j] = column.X, column.Y, done.residual
@@ -295,7 +295,7 @@ def _without_rounding(xp: Any, f: Block, errors: list[Errors], target: float) ->
     return f * xp.asarray([float(of.first > target) for of in errors], dtype=f.dtype)
 
 
-class _Column:
+class _AugmentedColumn:
     """GMRES for one column: X and Y are scaled to norm 1, so that the norm of a correction counts both."""
 
     def __init__(self, factors: QrFactors, F: Block, G: Block, X: Block, Y: Block, *, target: float):

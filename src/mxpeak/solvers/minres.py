@@ -25,13 +25,13 @@ from __future__ import annotations
 from math import hypot, sqrt
 
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.recurrence import Recurrence, System
+from mxpeak.solvers.recurrence import Recurrence, SystemForRecurrences
 
 #: Largest ||A M^-1 r|| / (||A M^-1|| ||r||) at which r is a null vector up to the rounding errors of A z and of zᴴA z.
 NULL = 512 * PRECISIONS["fp64"].u
 
 
-def minres(system: System, *, max_steps: int, enough: float) -> Recurrence:
+def minres(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
     """Improve x by MINRES until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = v = system.residual_vector()

@@ -17,7 +17,7 @@ from mxpeak.spans import Spans
 
 
 class MxpSystem:
-    """`refine.System` for a generated matrix and its factors on a P×Q grid."""
+    """`refine.SystemForRefinement` for a generated matrix and its factors on a P×Q grid."""
 
     def __init__(
         self,

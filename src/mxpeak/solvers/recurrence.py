@@ -14,7 +14,7 @@ Vector = Any
 Scalar = Any
 
 
-class System(Protocol):
+class SystemForRecurrences(Protocol):
     """A system A x = b with M^-1, and its vectors as arrays. All methods are collective.
 
     u      the unit roundoff of M^-1

@@ -55,7 +55,7 @@ PATTERNS = 8
 LOST = 2.0**-4
 
 
-class System(Protocol):
+class SystemForRefinement(Protocol):
     """A system A x = b with M^-1; vectors over unknowns and vectors over equations may be distributed differently."""
 
     n: int
@@ -81,14 +81,14 @@ class System(Protocol):
         """Return M^-1 r as a new vector."""
 
 
-def backward_error(system: System, residual_inf: float, x: Vector, u: float = U) -> float:
+def backward_error(system: SystemForRefinement, residual_inf: float, x: Vector, u: float = U) -> float:
     """Return eta for a residual with this norm, or 0 if all entries of the system are zero. Collective."""
     x_inf = system.unknowns.max_abs(x)
     return normwise_error(residual_inf, system.A_inf, x_inf, system.b_inf, system.n, u)
 
 
 def refine(
-    system: System,
+    system: SystemForRefinement,
     method: str = "gmres",
     *,
     restart: int = MAX_STEPS,
@@ -109,7 +109,7 @@ def refine(
 class _Refinement:
     """Stores the current x and its residual r, and corrects x by GMRES or by one solve."""
 
-    def __init__(self, system: System, enough: float, u: float):
+    def __init__(self, system: SystemForRefinement, enough: float, u: float):
         self._system, self._enough, self._u = system, enough, u
         self.x = system.precondition(system.b)
 
@@ -155,7 +155,7 @@ class _SolutionGrowth(_Refinement):
         return self._system.equations.max_abs(r) / self._system.b_inf
 
 
-class Space(krylov.Space, Protocol):
+class BlockSpace(krylov.Space, Protocol):
     """A vector space for columns of one length and distribution, and for blocks of such columns."""
 
     def max_abs_of_each(self, W: Block) -> list[float]:
@@ -175,8 +175,8 @@ class Equations(ABC):
     n: int
     u: float
     A_inf: float
-    unknowns: Space
-    equations: Space
+    unknowns: BlockSpace
+    equations: BlockSpace
 
     def __init__(self, xp: Any, balance: Balance | None, product: Transform, inverse: Transform, *, scaled: bool):
         """Create the system from the functions X -> A X and R -> A_s^-1 R, and the scales R and C of A_s = R A C."""
@@ -234,7 +234,7 @@ class Equations(ABC):
 
 
 @dataclass(slots=True)
-class Columns:
+class RefinedColumns:
     """X and R = B - A X, with the backward error, the number of steps and the error after each step of every column.
 
     R is None if all columns passed one check together.
@@ -263,7 +263,7 @@ class RefinedFactors(Protocol):
     def usable_for_gmres(self) -> bool:
         """Return whether GMRES may converge with these factors."""
 
-    def is_doubtful(self, equations: Equations, columns: Columns, enough: float) -> bool:
+    def is_doubtful(self, equations: Equations, columns: RefinedColumns, enough: float) -> bool:
         """Return whether A may be singular to working precision after refinement."""
 
 
@@ -371,7 +371,7 @@ def solve_equations(
 
 def refine_columns(
     equations: Equations, B: Block, X: Block, target: float, *, gain: float = GAIN, sampled: float = 0.0
-) -> Columns:
+) -> RefinedColumns:
     """Refine each column, X = X + A^-1 (B - A X), to an eta of `target`, while a step divides its eta by `gain`.
 
     A step that increases the error of a column is discarded. If `sampled` is given and a random combination of many
@@ -379,11 +379,11 @@ def refine_columns(
     """
     if sampled and (eta := equations.sampled_error(B, X)) is not None and eta <= sampled:
         count = B.shape[1]
-        return Columns(X, None, [eta] * count, [0] * count, [[eta] for _ in range(count)])
+        return RefinedColumns(X, None, [eta] * count, [0] * count, [[eta] for _ in range(count)])
     xp, b_infs = equations.xp, equations.equations.max_abs_of_each(B)
     R = equations.residual(B, X)
     etas = _backward_errors(equations, R, X, b_infs)
-    columns = Columns(X, R, etas, [0] * len(etas), [[eta] for eta in etas])
+    columns = RefinedColumns(X, R, etas, [0] * len(etas), [[eta] for eta in etas])
     pending = [j for j, eta in enumerate(etas) if target < eta < inf]
     for _ in range(CLASSICAL_STEPS):
         if not pending:
@@ -406,7 +406,7 @@ def refine_columns(
 
 
 def gmres_columns(
-    equations: Equations, B: Block, columns: Columns, enough: float, steps: int, *, all_columns: bool
+    equations: Equations, B: Block, columns: RefinedColumns, enough: float, steps: int, *, all_columns: bool
 ) -> None:
     """Solve by GMRES for the columns whose error exceeds `enough`, and overwrite them in `columns`.
 
@@ -481,7 +481,7 @@ def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
 
 
 class _Column:
-    """The refinement `System` for one column."""
+    """A `SystemForRefinement` for one column."""
 
     def __init__(self, equations: Equations, b: Vector):
         self.n, self.A_inf, self.b, self.r = equations.n, equations.A_inf, b, b

@@ -63,7 +63,7 @@ class Progress:
         if self._show_live:
             self._draw(label)
 
-    def doing(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Show the name of work outside of computations.
 
         In plain output, the name appears only if the work takes longer than LONG_S or with --progress always.
@@ -79,7 +79,7 @@ class Progress:
             self._soon.start()
 
     def _done(self) -> None:
-        """Cancel the delayed output of `doing`."""
+        """Cancel the delayed output of `announce`."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None

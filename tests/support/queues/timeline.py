@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mxpeak.perf.simulation.clocks import Line
+from mxpeak.perf.simulation.clocks import ProcessLine
 from mxpeak.perf.simulation.hpl import fact_cores, fact_s
 from mxpeak.perf.simulation.machines import Machine
 from tests.support.queues.log import HOST, Log, Mark, Op, Record, Step, Wait
@@ -85,7 +85,7 @@ class Model:
         M, nb, _ = self.sizes.of(op)
         p, q = self.node
         P = op.message[-1]
-        line = Line(P, min(p, P), q, self.machine.network)
+        line = ProcessLine(P, min(p, P), q, self.machine.network)
         return fact_s(self.machine, line, M, round(nb), fact_cores(self.machine, self.node, self.sharing))
 
 

@@ -117,7 +117,7 @@ def hpcg_result(
             "bytes": hpcg_bytes(stencil_levels(box), iterations_of(sets), sets.count),
             "dot_allreduce_s": {"min": waits["min_s"], "max": waits["max_s"], "mean": waits["time_s"]},
             "mg_phases": official.table(*MG_PARTS),
-            "beside": [_beside(other, box) for other in others],
+            "beside": [_other_storage(other, box) for other in others],
         },
         "validation": _validation(official, reference),
         "rules": {"mode": config.mode, **ruling(broken)},
@@ -151,7 +151,7 @@ def _validation(measured: HpcgMeasured, reference: CgSolve) -> dict[str, Any]:
     }
 
 
-def _beside(other: HpcgMeasured, box: Box) -> dict[str, Any]:
+def _other_storage(other: HpcgMeasured, box: Box) -> dict[str, Any]:
     """Return the rates, the iterations and the phases of an additional storage format."""
     return {
         "label": "official" if other.storage in PLAIN else "explore",

@@ -164,7 +164,7 @@ def hpg_mxp_result(
             "double_phases": official.double.phases,
             "speedup_by_motif": official.speedup_by_motif(),
             "between": _between(between, rates, check.penalty, problem.levels),
-            "beside": [_beside(config, other, problem.levels) for other in others],
+            "beside": [_other_storage(config, other, problem.levels) for other in others],
         },
         "validation": {
             **_validation(check, passed=official.passed),
@@ -267,7 +267,7 @@ def _between(between: Mapping[str, Solves], rates: dict[str, Any], penalty: floa
     return figures
 
 
-def _beside(config: HpgMxpConfig, other: HpgMxpMeasured, levels: Levels) -> dict[str, Any]:
+def _other_storage(config: HpgMxpConfig, other: HpgMxpMeasured, levels: Levels) -> dict[str, Any]:
     """Return the rates, the iterations and the phases of an additional storage format."""
     check = other.validation
     return {

@@ -53,7 +53,7 @@ def standalone_result(
         "benchmark": "hpg-mxp",
         "status": "valid" if first.passed else "invalid",
         "problem": {**problem_section(bench, problem, first, held, first.basis), "peak_rss_bytes": rss},
-        "result": {**_figures(problem, first), "beside": [_beside(problem, other) for other in measured[1:]]},
+        "result": {**_figures(problem, first), "beside": [_other_storage(problem, other) for other in measured[1:]]},
         "validation": _validation(config, first),
         "rules": ruling(broken),
         "samples_s": first.timed.samples_s,
@@ -123,7 +123,7 @@ def _validation(config: HpgMxpConfig, measured: Standalone) -> dict[str, Any]:
     }
 
 
-def _beside(problem: HpgMxpProblem, other: Standalone) -> dict[str, Any]:
+def _other_storage(problem: HpgMxpProblem, other: Standalone) -> dict[str, Any]:
     """Return the raw rate and the phases of an additional storage format."""
     return {
         "label": "explore",

@@ -14,7 +14,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.lu_schedule import split_columns
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.records import Caution, Result
-from mxpeak.solvers.abft.lu_faults import Checked
+from mxpeak.solvers.abft.lu_faults import FaultSummary
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
@@ -45,7 +45,7 @@ class HplSolve:
     spans: Spans
     witness: GrowthReport
     bits: str = ""
-    checked: Checked | None = None
+    checked: FaultSummary | None = None
     panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
 
 

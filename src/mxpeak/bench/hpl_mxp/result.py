@@ -16,7 +16,7 @@ from mxpeak.errors import Outcome
 from mxpeak.layout.lu_schedule import looks_ahead
 from mxpeak.perf.counts import hpl_flops, lu_flops
 from mxpeak.records import Caution, Result
-from mxpeak.solvers.abft.lu_faults import Checked
+from mxpeak.solvers.abft.lu_faults import FaultSummary
 from mxpeak.solvers.growth_monitor import GrowthReport
 from mxpeak.solvers.lu.proof import Proof
 from mxpeak.spans import Spans
@@ -66,7 +66,7 @@ class MxpSolve:
     witness: GrowthReport
     panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
     bits: str = ""
-    checked: Checked | None = None
+    checked: FaultSummary | None = None
 
     def passed(self, threshold: float) -> bool:
         """Return whether the scaled backward error is below the threshold and the LU proof passed."""

@@ -100,7 +100,7 @@ def error_of(case: NormsCase, kind: str, value: Any, reference: Reference) -> fl
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckRecords:
     """The reference of a case, the records of its checks with NaN and infinite entries, and ScaLAPACK's norms."""
 
     reference: Reference
@@ -117,7 +117,7 @@ def norms_result(
     case: NormsCase,
     S: Structure,
     runs: TimedNorms,
-    checked: Checked,
+    checked: CheckRecords,
     limit: Limit,
     phases: dict[str, Any],
     memory: dict[str, int],
@@ -173,7 +173,7 @@ def norms_result(
     )
 
 
-def _compared(case: NormsCase, checked: Checked, rate: float, read_bytes: int) -> dict[str, Any]:
+def _compared(case: NormsCase, checked: CheckRecords, rate: float, read_bytes: int) -> dict[str, Any]:
     """Return the comparison with ScaLAPACK, if there is one, with the scaled errors of its norms."""
     if checked.compared is None:
         return {}

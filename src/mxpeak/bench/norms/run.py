@@ -27,7 +27,7 @@ from mxpeak.bench.limits import READ, READ_MIN_S, Limit, Reading, Readings, read
 from mxpeak.bench.norms.check import Reference, reference_norms, reference_vectors
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import NormsMatrix, empty_matrix, generate, leading
-from mxpeak.bench.norms.result import Checked, TimedNorms, norms_result
+from mxpeak.bench.norms.result import CheckRecords, TimedNorms, norms_result
 from mxpeak.bench.norms.scalapack import Comparison
 from mxpeak.bench.norms.sizes import (
     NormsSizes,
@@ -176,7 +176,7 @@ class NormBench(Bench[NormsConfig]):
         if reference is None:
             return None
         limit = self._limit(case, before, after, runs)
-        checked = Checked(reference, special, compared)
+        checked = CheckRecords(reference, special, compared)
         result = norms_result(case, S, runs, checked, limit, phases, self._sizes.memory(case), self.facts)
         if trace is not None:
             result.telemetry["trace"] = trace

@@ -21,7 +21,7 @@ LOOK_S, ALIVE_S = 0.02, 0.5
 GRACE_S = 5.0
 
 
-class Ranks:
+class WorkerRanks:
     """The workers that store the factors of one matrix together. Worker k is rank k."""
 
     def __init__(self, client: Any, workers: Sequence[str]):

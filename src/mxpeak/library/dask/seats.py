@@ -15,7 +15,7 @@ from mxpeak.errors import MxpeakError, UsageError
 from mxpeak.library.dask.chunks import Place
 from mxpeak.library.dense import DistributedFactors, DistributedMatrix
 from mxpeak.library.dense.distributed_cholesky import factored_by_structure
-from mxpeak.library.dense.symmetric import Structure
+from mxpeak.library.dense.symmetric import SymmetricKind
 
 #: Time limit in seconds for connecting the ranks. Tasks start only when their chunks have arrived and the worker has a
 #: free thread, which may take long. The client detects a missing rank earlier and closes the seats. This limit ends
@@ -81,7 +81,7 @@ def factor(
     secret: bytes,
     n: int,
     places: Sequence[Place],
-    structure: Structure | str,
+    structure: SymmetricKind | str,
     precision: str,
     sides: int,
     *chunks: Any,

@@ -12,12 +12,12 @@ import numpy as np
 from mxpeak.errors import UsageError
 from mxpeak.library.dask import seats
 from mxpeak.library.dask.chunks import check_limits, check_matrix, shared
-from mxpeak.library.dask.ranks import Ranks, the_client, the_workers
+from mxpeak.library.dask.ranks import WorkerRanks, the_client, the_workers
 from mxpeak.library.dense import SolveInfo
 from mxpeak.library.dense.inputs import form_of, right_hand_side
 from mxpeak.library.dense.matrix_source import wide_type
 from mxpeak.library.dense.real_form import real_columns
-from mxpeak.library.dense.symmetric import Structure, structure_of
+from mxpeak.library.dense.symmetric import SymmetricKind, structure_of
 from mxpeak.library.inputs import check_finite
 from mxpeak.library.outcomes import warned
 
@@ -152,7 +152,12 @@ def lu_factor(
 
 
 def _factored(
-    A: Any, sides: int, precision: str, client: Any, workers: Sequence[str] | None, structure: Structure | str = "gen"
+    A: Any,
+    sides: int,
+    precision: str,
+    client: Any,
+    workers: Sequence[str] | None,
+    structure: SymmetricKind | str = "gen",
 ) -> DaskFactors:
     n, client = check_matrix(A), the_client(client)
     workers = the_workers(client, workers)
@@ -160,7 +165,7 @@ def _factored(
     check_limits(client, workers, n, 2 if dtype.kind == "c" else 1)
     with client.as_current():
         chunks = shared(client, workers, A)
-        ranks = Ranks(client, workers)
+        ranks = WorkerRanks(client, workers)
 
         def arguments(rank: int) -> list[Any]:
             places, futures = [place for place, _ in chunks[rank]], [future for _, future in chunks[rank]]
@@ -186,7 +191,7 @@ class DaskFactors:
         Order of the matrix A.
     """
 
-    def __init__(self, ranks: Ranks, n: int, dtype: np.dtype[Any]):
+    def __init__(self, ranks: WorkerRanks, n: int, dtype: np.dtype[Any]):
         self._ranks, self.n, self._dtype = ranks, n, dtype
         self._close = finalize(self, ranks.close)
 

@@ -25,7 +25,7 @@ from mxpeak.library.dense.distributed_solving import (
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import Source
 from mxpeak.library.dense.mirrored import MirroredFactors, mirrored
-from mxpeak.library.dense.symmetric import Structure, cholesky_or_lu, text_of
+from mxpeak.library.dense.symmetric import SymmetricKind, cholesky_or_lu, text_of
 from mxpeak.library.outcomes import NotPositiveDefiniteError
 from mxpeak.library.types import Array
 from mxpeak.solvers.grid_cholesky import GridCholesky
@@ -35,7 +35,7 @@ from mxpeak.spans import Spans
 
 
 def solve_by_structure(
-    A: DistributedMatrix, b: Any, structure: Structure | str, precision: str, device: str, *, form: str, local: bool
+    A: DistributedMatrix, b: Any, structure: SymmetricKind | str, precision: str, device: str, *, form: str, local: bool
 ) -> tuple[Array, SolveInfo]:
     """Solve a distributed system by the factorization that suits the structure of A, without warnings. Collective."""
     validate_on_all(A.comm, lambda: structure, text_of)
@@ -46,7 +46,7 @@ def solve_by_structure(
     def by_lu() -> tuple[Array, SolveInfo]:
         return solve(factored(A, precision, device, b))
 
-    if isinstance(structure, Structure):
+    if isinstance(structure, SymmetricKind):
         return solve(_factored_as(A, structure, precision, device, b))
     if structure == "auto" and _looks_definite(A):
         return cholesky_or_lu(lambda: solve(_factored(A, precision, device, b, lower=True)), by_lu)
@@ -54,7 +54,7 @@ def solve_by_structure(
 
 
 def cho_factored(
-    A: DistributedMatrix, structure: Structure, precision: str, device: str, b: Any = None
+    A: DistributedMatrix, structure: SymmetricKind, precision: str, device: str, b: Any = None
 ) -> DistributedCholeskyFactors:
     """Factor one triangle of A by Cholesky in the requested precision, or in the fastest one for `b`. Collective."""
     validate_on_all(A.comm, lambda: structure, text_of)
@@ -62,19 +62,21 @@ def cho_factored(
 
 
 def factored_by_structure(
-    A: DistributedMatrix, structure: Structure | str, precision: str, device: str, b: Any = None
+    A: DistributedMatrix, structure: SymmetricKind | str, precision: str, device: str, b: Any = None
 ) -> DistributedFactors:
     """Factor a distributed matrix by the factorization that suits its structure. Collective."""
     validate_on_all(A.comm, lambda: structure, text_of)
     if structure == "auto" and _looks_definite(A):
         with suppress(NotPositiveDefiniteError):
             return _factored(A, precision, device, b, lower=True)
-    if isinstance(structure, Structure):
+    if isinstance(structure, SymmetricKind):
         return _factored_as(A, structure, precision, device, b)
     return factored(A, precision, device, b)
 
 
-def _factored_as(A: DistributedMatrix, structure: Structure, precision: str, device: str, b: Any) -> DistributedFactors:
+def _factored_as(
+    A: DistributedMatrix, structure: SymmetricKind, precision: str, device: str, b: Any
+) -> DistributedFactors:
     """Factor one triangle of A by Cholesky, or the whole matrix by LU if it may be indefinite. Collective."""
     if structure.definite:
         return _factored(A, precision, device, b, lower=structure.lower)

@@ -13,12 +13,12 @@ import numpy as np
 from mxpeak.errors import UsageError
 from mxpeak.library.dense.inputs import check_blocks, matrix, right_hand_side
 from mxpeak.library.dense.stack import as_columns, stack_of
-from mxpeak.library.dense.symmetric import Structure
-from mxpeak.library.gradients import ADJOINT, Solve, System, is_differentiated, operands, solution
+from mxpeak.library.dense.symmetric import SymmetricKind
+from mxpeak.library.gradients import ADJOINT, DifferentiableSystem, Solve, is_differentiated, operands, solution
 from mxpeak.library.outcomes import NotSolvedWarning
 
 
-class DenseSystem(System):
+class DenseSystem(DifferentiableSystem):
     """A dense system or a stack of systems.
 
     `solve` is `mxpeak.solve` with all options. `factor` is `mxpeak.lu_factor` or `mxpeak.cho_factor`, whose factors of
@@ -51,7 +51,7 @@ class DenseSystem(System):
         return -(y @ x.mT)
 
 
-class LeastSquaresSystem(System):
+class LeastSquaresSystem(DifferentiableSystem):
     """A problem min ||b - A x|| with the solution x = A^+ b, for a matrix A of full rank (Golub, Pereyra 1973).
 
     `lstsq` is `mxpeak.lstsq` with all options. The gradients are
@@ -119,7 +119,9 @@ def _adjoint(A: Any) -> Any:
     return A.swapaxes(-1, -2).conj()
 
 
-def solve_differentiably(A: Any, b: Any, form: str, system: DenseSystem, structure: Structure | str) -> tuple[Any, Any]:
+def solve_differentiably(
+    A: Any, b: Any, form: str, system: DenseSystem, structure: SymmetricKind | str
+) -> tuple[Any, Any]:
     """Solve A x = b, A^T x = b or A^H x = b as a differentiable operation, and return x and the diagnostics.
 
     The diagnostics, a `SolveInfo`, are None in `jax.jit` and `jax.vmap`, because JAX computes x later.
@@ -131,7 +133,7 @@ def solve_differentiably(A: Any, b: Any, form: str, system: DenseSystem, structu
         shape = len(A), prod((*b.shape[:-2], b.shape[-1]))
         x, info = solve_differentiably(A, xp.reshape(rows, shape), form, system, structure)
         return xp.moveaxis(xp.reshape(x, rows.shape), 0, -2), info
-    if isinstance(structure, Structure):
+    if isinstance(structure, SymmetricKind):
         A = _from_triangle(xp, A, structure)
     is_vector = b.ndim == 1
     B = b[:, None] if is_vector else b
@@ -161,7 +163,7 @@ def lstsq_differentiably(A: Any, b: Any, lstsq: Callable[..., Any]) -> tuple[Any
     return x[:, 0], info if info is None else replace(info, residual=info.residual[:, 0])
 
 
-def _from_triangle(xp: Any, A: Any, structure: Structure) -> Any:
+def _from_triangle(xp: Any, A: Any, structure: SymmetricKind) -> Any:
     """Return the symmetric or Hermitian matrix of one triangle of A, so that the gradient is that of the triangle."""
     half = xp.tril(A, -1) if structure.lower else xp.triu(A, 1)
     diagonal = A * xp.eye(A.shape[-1], dtype=A.dtype)

@@ -15,7 +15,7 @@ from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import InMemory, Source
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import pieces_of, redistributed
-from mxpeak.library.dense.symmetric import Structure
+from mxpeak.library.dense.symmetric import SymmetricKind
 from mxpeak.library.types import Array
 
 #: The line in `info.message`.
@@ -33,7 +33,7 @@ class MirroredFactors(DistributedFactors):
 class MirroredSource(Source):
     """Source of a symmetric or Hermitian matrix that reads only one triangle of another source."""
 
-    def __init__(self, source: Source, structure: Structure):
+    def __init__(self, source: Source, structure: SymmetricKind):
         super().__init__(source.what, source.dtype)
         self._half = source.triangle(lower=structure.lower, hermitian=structure.hermitian)
         self._lower, self._hermitian = structure.lower, structure.hermitian
@@ -54,7 +54,7 @@ class MirroredSource(Source):
         return A
 
 
-def mirrored(A: DistributedMatrix, structure: Structure) -> Source:
+def mirrored(A: DistributedMatrix, structure: SymmetricKind) -> Source:
     """Return a source of all entries of A, of which one triangle is read. Collective.
 
     If the ranks store A, they exchange blocks, and store the whole matrix in addition.
@@ -75,7 +75,7 @@ def mirrored(A: DistributedMatrix, structure: Structure) -> Source:
     return InMemory(redistributed(grid, A.n, A.nb, list(pieces.values()), all_pieces, A.dtype), A.dtype)
 
 
-def _both_triangles(block: Array, structure: Structure) -> Array:
+def _both_triangles(block: Array, structure: SymmetricKind) -> Array:
     """Return a diagonal block with both triangles, computed from one."""
     half, strict = (np.tril(block), np.tril(block, -1)) if structure.lower else (np.triu(block), np.triu(block, 1))
     across = np.conj(strict.T) if structure.hermitian else strict.T

@@ -17,7 +17,7 @@ from mxpeak.library.dense.gradients import DenseSystem, solve_differentiably
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import form_of, matrix
 from mxpeak.library.dense.solving import factor_by_structure, kernels_for, solve
-from mxpeak.library.dense.symmetric import Structure, structure_of
+from mxpeak.library.dense.symmetric import SymmetricKind, structure_of
 from mxpeak.library.frameworks import is_traced
 from mxpeak.library.gradients import ADJOINT, is_differentiated
 from mxpeak.library.inputs import Input, as_array, conjugate, is_tensor
@@ -42,7 +42,7 @@ class DenseSolver:
         self, A: Any, *, assume_a: str = "gen", lower: bool = False, precision: str = "auto", device: str = "auto"
     ):
         check_precision(precision)
-        self._structure: Structure | str = structure_of(assume_a, lower=lower)
+        self._structure: SymmetricKind | str = structure_of(assume_a, lower=lower)
         self._precision, self._device = precision, device
         self._source: Any = None  # the matrix in the graph of torch or JAX, if it is differentiated
         self._again = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower)

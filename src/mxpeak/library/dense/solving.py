@@ -28,7 +28,7 @@ from mxpeak.library.dense.stack import solve_stack, stack_of
 from mxpeak.library.dense.symmetric import (
     CholeskyFactors,
     EmptyCholesky,
-    Structure,
+    SymmetricKind,
     cholesky_or_lu,
     detected,
     factors_of_triangle,
@@ -152,8 +152,8 @@ def solve(
         return solve_differentiably(A, b, form, DenseSystem(solve_again, factor), structure)
     solve_single = partial(_solve_by_structure, structure, precision)
     if stack := stack_of(A):
-        together = not isinstance(structure, Structure)
-        if isinstance(structure, Structure):
+        together = not isinstance(structure, SymmetricKind)
+        if isinstance(structure, SymmetricKind):
             stack = mirrored(stack, structure)
         solve_all = partial(
             solve_stack,
@@ -171,7 +171,7 @@ def solve(
     return warned(*solve_single(form, kernels, of_A, of_b))
 
 
-def _checked(A: Any, transposed: Any, assume_a: Any, *, lower: Any, fp64: Any) -> tuple[str, Structure | str]:
+def _checked(A: Any, transposed: Any, assume_a: Any, *, lower: Any, fp64: Any) -> tuple[str, SymmetricKind | str]:
     """Return the form of the system and the structure of A; raise a UsageError for invalid arguments of `solve`."""
     form = "N" if transposed is False else form_of(transposed)
     structure = "gen" if assume_a == "gen" else structure_of(assume_a, lower=lower)
@@ -195,19 +195,19 @@ def _solve_blocks(
     return b.result(xp.moveaxis(xp.reshape(x, tuple(rows.shape)), 0, -2)), info
 
 
-def _factor_for(structure: Structure | str, precision: str, device: str, fp64: str) -> Callable[[Any], Any] | None:
+def _factor_for(structure: SymmetricKind | str, precision: str, device: str, fp64: str) -> Callable[[Any], Any] | None:
     """Return the function whose factors the gradient of a solve uses again, or None to solve again."""
-    if isinstance(structure, Structure):
+    if isinstance(structure, SymmetricKind):
         lower = structure.lower
         return partial(cho_factor, lower=lower, precision=precision, device=device) if structure.definite else None
     return partial(lu_factor, precision=precision, device=device, fp64=fp64) if structure == "gen" else None
 
 
 def _solve_by_structure(
-    structure: Structure | str, precision: str, form: str, kernels: DenseKernels, A: Input, b: Input
+    structure: SymmetricKind | str, precision: str, form: str, kernels: DenseKernels, A: Input, b: Input
 ) -> tuple[Any, SolveInfo]:
     """Solve A x = b, A^T x = b or A^H x = b by the factorization that suits the structure of A."""
-    if isinstance(structure, Structure):
+    if isinstance(structure, SymmetricKind):
         return solve_structured(kernels, A, b, precision, structure, form)
     by_lu = partial(_conjugated, form, A, b, partial(solve_by, kernels, precision=precision))
     if structure == "auto" and has_fp64(kernels) and (detected_structure := detected(kernels, A)):
@@ -320,7 +320,7 @@ def cho_factor(
     """
     checked = partial(structure_of, "pos", lower=lower)
     structure = validate_on_all(A.comm, checked) if isinstance(A, DistributedMatrix) else checked()
-    assert isinstance(structure, Structure)
+    assert isinstance(structure, SymmetricKind)
     if isinstance(A, DistributedMatrix):
         return cho_factored(A, structure, precision, device)
     _check_constant(A, "cho_factor")
@@ -340,19 +340,19 @@ def _check_constant(A: Any, name: str) -> None:
         )
 
 
-def factor_by_structure(kernels: DenseKernels, A: Input, precision: str, structure: Structure | str) -> LUFactors:
+def factor_by_structure(kernels: DenseKernels, A: Input, precision: str, structure: SymmetricKind | str) -> LUFactors:
     """Factor the validated matrix A by the factorization that suits its structure."""
     if structure == "auto" and has_fp64(kernels) and (detected_structure := detected(kernels, A)):
         try:
             return _triangle_factors(kernels, A, precision, detected_structure)
         except NotPositiveDefiniteError:
             structure = "gen"
-    if isinstance(structure, Structure):
+    if isinstance(structure, SymmetricKind):
         return _triangle_factors(kernels, A, precision, structure)
     return lu_factor_by(kernels, A, precision)
 
 
-def _triangle_factors(kernels: DenseKernels, A: Input, precision: str, structure: Structure) -> LUFactors:
+def _triangle_factors(kernels: DenseKernels, A: Input, precision: str, structure: SymmetricKind) -> LUFactors:
     """Factor one triangle of A for one right-hand side."""
     dtype, spans = working_type(A.dtype), Spans(stopwatch=kernels.stopwatch)
     if not A.shape[0]:
@@ -369,7 +369,7 @@ def lu_factor_by(kernels: DenseKernels, A: Input, precision: str) -> LUFactors:
     return factors_of(kernels, A, precision, dtype, 1, Spans(stopwatch=kernels.stopwatch), decayed=False)
 
 
-def check_fp64(fp64: Any, A: Any, structure: Structure | str = "gen") -> None:
+def check_fp64(fp64: Any, A: Any, structure: SymmetricKind | str = "gen") -> None:
     """Raise a UsageError if `fp64` is not the name of an arithmetic, or if A is not one real matrix for an LU."""
     if fp64 not in ("native", "emulated", "auto"):
         raise UsageError(f"unknown fp64 {fp64!r}; use one of native, emulated, auto")
@@ -397,7 +397,7 @@ def _is_plain(A: Any, b: Any) -> bool:
 
 
 def kernels_for(
-    device: str, *inputs: Input, fp64: str = "native", structure: Structure | str | None = None
+    device: str, *inputs: Input, fp64: str = "native", structure: SymmetricKind | str | None = None
 ) -> DenseKernels:
     """Return the kernels for `device`: the host, the named GPU or, with "auto", the device that stores the inputs.
 

@@ -45,7 +45,7 @@ STRUCTURES = {
 }
 
 
-class Structure(NamedTuple):
+class SymmetricKind(NamedTuple):
     """The properties of a symmetric matrix: the triangle that is read, its kind of symmetry and its definiteness."""
 
     lower: bool
@@ -67,17 +67,17 @@ class Structure(NamedTuple):
         return dtype.kind == "c" and form == ("T" if self.hermitian else "H")
 
 
-def structure_of(assume_a: Any, *, lower: Any) -> Structure | str:
+def structure_of(assume_a: Any, *, lower: Any) -> SymmetricKind | str:
     """Return the structure that `assume_a` names, or "gen" or "auto"; raise a UsageError for other values."""
     if not isinstance(assume_a, str) or assume_a not in STRUCTURES:
         raise UsageError(f"unknown assume_a {assume_a!r}; use one of {', '.join(sorted(set(STRUCTURES.values())))}")
     if not isinstance(lower, bool | np.bool_):
         raise UsageError(f"lower = {lower!r} is not valid; use True to read the lower triangle, or False for the upper")
     name = STRUCTURES[assume_a]
-    return name if name in ("gen", "auto") else Structure(bool(lower), name != "sym", name == "pos")
+    return name if name in ("gen", "auto") else SymmetricKind(bool(lower), name != "sym", name == "pos")
 
 
-def text_of(structure: Structure | str) -> str:
+def text_of(structure: SymmetricKind | str) -> str:
     """Return the arguments `assume_a` and `lower` that name a structure."""
     if isinstance(structure, str):
         return f"assume_a={structure!r}"
@@ -149,7 +149,7 @@ class EmptyCholesky(EmptyFactors, CholeskyFactors):
 
 
 def solve_structured(
-    kernels: DenseKernels, A: Input, b: Input, precision: str, structure: Structure, form: str
+    kernels: DenseKernels, A: Input, b: Input, precision: str, structure: SymmetricKind, form: str
 ) -> tuple[Any, SolveInfo]:
     """Solve A x = b for validated inputs from one triangle of A, and return x and the diagnostics, without warnings."""
     of_A, of_b = working_type(A.dtype), working_type(b.dtype)
@@ -161,7 +161,7 @@ def solve_structured(
 
 
 def _solve(
-    kernels: DenseKernels, A: Input, b: Input, precision: str, structure: Structure, dtype: np.dtype[Any]
+    kernels: DenseKernels, A: Input, b: Input, precision: str, structure: SymmetricKind, dtype: np.dtype[Any]
 ) -> tuple[Any, SolveInfo]:
     n, rhs = A.shape[0], columns(b)
     if not n:
@@ -181,12 +181,12 @@ def _own(n: int, rhs: int, dtype: np.dtype[Any], precision: str) -> bool:
     return own_precision_is_fastest(n, rhs, dtype, precision, "cholesky")
 
 
-def solve_plain(A: Any, b: Any, structure: Structure | str) -> tuple[Any, SolveInfo] | None:
+def solve_plain(A: Any, b: Any, structure: SymmetricKind | str) -> tuple[Any, SolveInfo] | None:
     """Solve with LAPACK if A is positive definite, and A and b are NumPy arrays of one type and small order.
 
     Returns None for other arguments, or if a check fails.
     """
-    if not (isinstance(structure, Structure) and structure.definite and type(A) is np.ndarray is type(b)):
+    if not (isinstance(structure, SymmetricKind) and structure.definite and type(A) is np.ndarray is type(b)):
         return None
     n = len(A) if A.ndim == 2 else 0
     if not (0 < n == A.shape[1] and 1 <= b.ndim <= 2 and n == len(b) and A.dtype == b.dtype and A.dtype in LETTERS):
@@ -211,7 +211,7 @@ def cholesky_or_lu(
     return x, replace(info, message=message, times={"cholesky": time_s, **info.times})
 
 
-def mirrored(A: Input, structure: Structure) -> Input:
+def mirrored(A: Input, structure: SymmetricKind) -> Input:
     """Return a stack of matrices with both triangles, computed from the triangle that is read."""
     dtype = working_type(A.dtype)
     M = A.on(None, dtype)
@@ -240,7 +240,13 @@ def solve_in_own_precision(A: Array, b: Array, *, lower: bool) -> tuple[Any, Sol
 
 
 def factors_of_triangle(
-    kernels: DenseKernels, A: Input, precision: str, dtype: np.dtype[Any], rhs: int, spans: Spans, structure: Structure
+    kernels: DenseKernels,
+    A: Input,
+    precision: str,
+    dtype: np.dtype[Any],
+    rhs: int,
+    spans: Spans,
+    structure: SymmetricKind,
 ) -> TriangleFactors:
     """Factor A in the chosen precision, or in fp64 if that precision fails."""
     chosen, why = choose_precision(A.shape[0], dtype, precision, rhs, kernels.device, structure.engine)
@@ -262,7 +268,7 @@ def factors_of_triangle(
     return kind(backend, triangle, factors, spans, precision, notes=notes, exponent=exponent, why=why)
 
 
-def _check_support(kernels: DenseKernels, precision: str, dtype: np.dtype[Any], structure: Structure) -> None:
+def _check_support(kernels: DenseKernels, precision: str, dtype: np.dtype[Any], structure: SymmetricKind) -> None:
     """Raise a UsageError if L D L^T factors do not exist in this precision or on this device."""
     if structure.definite:
         return
@@ -298,7 +304,7 @@ def _raise_breakdown(factors: SymmetricFactors) -> NoReturn:
 
 
 def _prepared(
-    kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str, structure: Structure
+    kernels: DenseKernels, A: Input, dtype: np.dtype[Any], precision: str, structure: SymmetricKind
 ) -> tuple[DenseBackend, Triangle, int]:
     """Convert A for the kernels, and multiply a matrix of tiny entries by 2^exponent."""
     M = on_kernels(A, dtype, precision, kernels)
@@ -307,7 +313,7 @@ def _prepared(
     return backend_of(kernels, dtype), triangle, exponent
 
 
-def detected(kernels: DenseKernels, A: Input) -> Structure | None:
+def detected(kernels: DenseKernels, A: Input) -> SymmetricKind | None:
     """Return the structure of a symmetric or Hermitian A with a positive diagonal, otherwise None.
 
     One row and one column are compared first. All entries are read only if these are equal.
@@ -329,4 +335,4 @@ def detected(kernels: DenseKernels, A: Input) -> Structure | None:
         return None
     starts = range(0, n, TILE)
     tiles = ((slice(i, i + TILE), slice(j, j + TILE)) for i in starts for j in starts if j <= i)
-    return Structure(lower=True, hermitian=True, definite=True) if all(equal(*tile) for tile in tiles) else None
+    return SymmetricKind(lower=True, hermitian=True, definite=True) if all(equal(*tile) for tile in tiles) else None

@@ -28,7 +28,7 @@ class Side:
     tol: float
 
 
-class Columns:
+class RightHandSideColumns:
     """The columns of b and x0, and the sides that the solver receives. The constructor is collective."""
 
     def __init__(self, kernels: SparseKernels, group: RankGroup, B: Any, X0: Any, rtol: float, atol: float):

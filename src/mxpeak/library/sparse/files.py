@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-from mxpeak.bench.matrix_market import Entries, Header, mirrored, parsed, raise_mistake, read_header
+from mxpeak.bench.matrix_market import Header, MarketEntries, mirrored, parsed, raise_mistake, read_header
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root, validate_on_all
 from mxpeak.distributed.csr import Csr
@@ -79,7 +79,7 @@ def _begin(path: Path, header: Header) -> int:
         return sum(len(file.readline()) for _ in range(header.line))
 
 
-def _finite(path: Path, entries: Entries) -> Entries:
+def _finite(path: Path, entries: MarketEntries) -> MarketEntries:
     """Return the entries; raise a UsageError if a value is not finite."""
     bad = np.flatnonzero(~np.isfinite(entries.values))
     if bad.size:

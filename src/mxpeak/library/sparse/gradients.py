@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from mxpeak.library.gradients import System, is_differentiated, operands, solution
+from mxpeak.library.gradients import DifferentiableSystem, is_differentiated, operands, solution
 from mxpeak.library.inputs import as_array, device_of, is_tensor
 from mxpeak.library.outcomes import NotSolvedWarning
 from mxpeak.library.sparse.frameworks import is_sparse, on_host
@@ -23,7 +23,7 @@ from mxpeak.library.sparse.frameworks import is_sparse, on_host
 Solver = Callable[[Any], tuple[Any, Any] | None]
 
 
-class SparseSystem(System):
+class SparseSystem(DifferentiableSystem):
     """A sparse system whose `numbers` are the stored entries of A at `rows` and `columns`.
 
     `gmres` is `mxpeak.gmres` with all arguments except A, b and those in `first`, which are used only for the first

@@ -13,7 +13,7 @@ from mxpeak.errors import Outcome, SingularError
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.inputs import Input
 from mxpeak.library.outcomes import SingularMatrixError
-from mxpeak.library.sparse.columns import Columns
+from mxpeak.library.sparse.columns import RightHandSideColumns
 from mxpeak.library.sparse.info import GmresInfo, KrylovInfo, ill_conditioned_note
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
@@ -42,7 +42,7 @@ def solved(
         begin = perf_counter()
         driver = set_up()
         setup_s = perf_counter() - begin
-        columns = Columns(kernels, group, B, X0, float(options.rtol), float(options.atol))
+        columns = RightHandSideColumns(kernels, group, B, X0, float(options.rtol), float(options.atol))
         results = columns.combined(driver.solve_all([(side.b, side.x0, side.tol) for side in columns.sides]))
         condition = driver.condition()
     except SingularError as error:

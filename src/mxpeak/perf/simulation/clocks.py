@@ -53,7 +53,7 @@ def stages(name: str, size: int) -> Stages:
 
 
 @dataclass(frozen=True)
-class Line:
+class ProcessLine:
     """A process row or a process column, whose ranks take part in a broadcast.
 
     size      number of ranks in a line
@@ -81,7 +81,9 @@ class Line:
         return self.network.local_latency_s, 1.0 / self.network.local_rate
 
 
-def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port: Array, size_bytes: Array) -> Array:
+def arrivals(
+    name: str, line: ProcessLine, root: int, ready: Array, entry: Array, port: Array, size_bytes: Array
+) -> Array:
     """Return the time at which each rank of each line has received the root's message, as an array [lines, ranks].
 
     ready   time at which the root of each line has the message
@@ -101,7 +103,7 @@ def arrivals(name: str, line: Line, root: int, ready: Array, entry: Array, port:
     return at
 
 
-def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array) -> None:
+def _rings(name: str, line: ProcessLine, root: int, at: Array, entry: Array, port: Array, size_bytes: Array) -> None:
     start = at[:, root]
     for stage in _routes(name, line, root):
         sent, begun, busy = start, port[:, root].copy(), port[:, root].copy()
@@ -113,7 +115,7 @@ def _rings(name: str, line: Line, root: int, at: Array, entry: Array, port: Arra
 
 
 @cache
-def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
+def _routes(name: str, line: ProcessLine, root: int) -> list[list[tuple[Any, Any, Any, Any]]]:
     """Return the hops of each chain in each stage of a broadcast.
 
     The arrays contain the ranks, the latency and the seconds per byte of the hops, and whether a hop leaves the node.
@@ -124,7 +126,7 @@ def _routes(name: str, line: Line, root: int) -> list[list[tuple[Any, Any, Any, 
     ]
 
 
-def _route(line: Line, order: list[int], together: int) -> tuple[Any, Any, Any, Any]:
+def _route(line: ProcessLine, order: list[int], together: int) -> tuple[Any, Any, Any, Any]:
     ranks = np.array(order)
     node = ranks // line.inside
     leaving = node[1:] != node[:-1]
@@ -160,7 +162,7 @@ def _chain(
 
 
 def _spread_and_roll(
-    modified: bool, line: Line, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
+    modified: bool, line: ProcessLine, root: int, at: Array, entry: Array, port: Array, size_bytes: Array
 ) -> None:
     """Simulate HPL's long broadcast, which scatters S pieces and then exchanges them in S - 1 rolls.
 
@@ -187,7 +189,7 @@ def _spread_and_roll(
         port[:, others] = done[:, None]
 
 
-def _library(name: str, line: Line, ready: Array, entry: Array, size_bytes: Array) -> Array:
+def _library(name: str, line: ProcessLine, ready: Array, entry: Array, size_bytes: Array) -> Array:
     """Return the time at which the library's broadcast ends on all ranks of each line.
 
     The broadcast begins when all ranks have entered it.

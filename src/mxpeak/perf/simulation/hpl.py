@@ -31,7 +31,7 @@ from mxpeak.layout.lu_schedule import (
     Sections,
     split_columns,
 )
-from mxpeak.perf.simulation.clocks import Array, Line, arrivals
+from mxpeak.perf.simulation.clocks import Array, ProcessLine, arrivals
 from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine
 
@@ -55,7 +55,7 @@ def fact_cores(machine: Machine, block: tuple[int, int], sharing: bool) -> int:
     return 1 + (machine.cores - p * q) // p if sharing else max(1, machine.cores // (p * q))
 
 
-def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
+def fact_s(machine: Machine, line: ProcessLine, M: float, nb: int, T: int) -> float:
     """Return the time of FACT in seconds for M×NB entries per rank on T cores.
 
     t = (M NB² - NB³/3) / (min(T, M/NB) r) + NB (log2(T) s + 2 log2(P) l)
@@ -74,7 +74,7 @@ def fact_s(machine: Machine, line: Line, M: float, nb: int, T: int) -> float:
     return flops / (busy * machine.core_rate) + pivots
 
 
-def own_fact_s(machine: Machine, line: Line, M: float, nb: int) -> float:
+def own_fact_s(machine: Machine, line: ProcessLine, M: float, nb: int) -> float:
     """Return the time of FACT in seconds for M×NB entries per rank on the rank's own device, including the copy.
 
     t = (M NB² - NB³/3) / r(NB) + NB (s + rounds(P) l)
@@ -95,7 +95,7 @@ def rounds(P: int) -> int:
     return full + 2 * (1 << full < P)
 
 
-def exchange_s(machine: Machine, line: Line, nb: int) -> float:
+def exchange_s(machine: Machine, line: ProcessLine, nb: int) -> float:
     """Return the time of one exchange in FACT, in seconds.
 
     The time is l + 2 NB 8 b for two rows, with latency l and b seconds per byte, plus the machine's `exchange_s`.

@@ -24,7 +24,7 @@ from mxpeak.layout.lu_schedule import (
     lu_steps,
 )
 from mxpeak.perf.counts import hpl_flops
-from mxpeak.perf.simulation.clocks import Array, Line
+from mxpeak.perf.simulation.clocks import Array, ProcessLine
 from mxpeak.perf.simulation.machines import Machine, Network
 
 
@@ -116,8 +116,8 @@ class RankGrid:
         self.run, self.machine = run, machine
         self.network = used_network(run, machine)
         p, q = self.node = node_block(run.P, run.Q, machine.ranks_per_node, run.order, run.node_grid)
-        self.along_row = Line(run.Q, q, p, self.network)
-        self.along_column = Line(run.P, p, q, self.network)
+        self.along_row = ProcessLine(run.Q, q, p, self.network)
+        self.along_column = ProcessLine(run.P, p, q, self.network)
         self.speed: Array = np.ones((run.P, run.Q))
         grid = ProcessGrid(run.P, run.Q, run.order, run.node_grid)
         for rank, factor in run.slow.items():

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from mxpeak.layout.lu_schedule import REST, LuEvent, LuOverlap, LuStep, looks_ahead
-from mxpeak.perf.simulation.clocks import Array, Line, arrivals
+from mxpeak.perf.simulation.clocks import Array, ProcessLine, arrivals
 from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, RankGrid, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine
 from mxpeak.precision import precision, stored_as
@@ -154,7 +154,7 @@ class MxpClocks(LuClocks):
         return self.columns_before(self.run.n) - self.columns_before(j)
 
 
-def _tree(line: Line, size_bytes: float) -> float:
+def _tree(line: ProcessLine, size_bytes: float) -> float:
     """Return the seconds of the library's broadcast of the diagonal block.
 
     The block is small compared with panels, so the time includes a latency for each level of the broadcast tree.

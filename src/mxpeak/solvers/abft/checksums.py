@@ -29,7 +29,7 @@ from mxpeak.comm.collectives import allreduce_scalar, allreduce_scalars
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.lu_schedule import lu_steps
-from mxpeak.solvers.abft.lu_faults import Checked, Differing, Fault
+from mxpeak.solvers.abft.lu_faults import Differing, Fault, FaultSummary
 from mxpeak.solvers.checkpointing import Checkpointer, Notes
 from mxpeak.spans import Spans
 
@@ -91,7 +91,7 @@ class Checks(ABC):
             self.check_end()
             self._checks += 1
 
-    def checked(self) -> Checked:
+    def checked(self) -> FaultSummary:
         """Check the factors again, and return the result of all checks.
 
         The list of faults is complete only on rank 0 of the grid. The time of this check is not part of the
@@ -105,7 +105,7 @@ class Checks(ABC):
         parts = self.A.grid.all.gather_objects(own) or [own]
         faults = sorted((fault for *_, part in parts for fault in part), key=lambda fault: fault.step)
         count, uncorrected = (sum(part[k] for part in parts) for k in range(2))
-        return Checked(self._checks, count, count - uncorrected, faults, self.spans.time_of("abft"), after_s)
+        return FaultSummary(self._checks, count, count - uncorrected, faults, self.spans.time_of("abft"), after_s)
 
     def _uncorrected(self) -> int:
         """Return the number of faults on this rank that were not corrected."""

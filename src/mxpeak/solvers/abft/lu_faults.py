@@ -33,7 +33,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class FaultSummary:
     """The result of the checks of one factorization.
 
     found, corrected    the number of faults, and the number of corrected faults

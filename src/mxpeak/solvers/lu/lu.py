@@ -89,7 +89,7 @@ class _MixedLu(Pipeline):
             self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
         self.lookahead = looks_ahead(options.lookahead, A.grid.P * A.grid.Q, background=kernels.background)
-        self.buffers = [_Buffers(A, options.precision, kernels) for _ in range(1 + self.lookahead)]
+        self.buffers = [_StepMessages(A, options.precision, kernels) for _ in range(1 + self.lookahead)]
         self.panels: dict[int, Panels] = {}
 
     def make_panels(self, step: LuStep, to: Panels) -> Steps:
@@ -204,7 +204,7 @@ def _casts(A: DistMatrix, low: str, kernels: Kernels) -> tuple[bool, bool]:
     return A.grid.Q > 1 or not in_place, A.grid.P > 1 or not in_place
 
 
-class _Buffers:
+class _StepMessages:
     """Memory for the messages of one step: the diagonal block, L_row and U_col."""
 
     def __init__(self, A: DistMatrix, low: str, kernels: Kernels):
@@ -225,7 +225,7 @@ class Panels(StepPanels):
 
     block: Task
 
-    def __init__(self, A: DistMatrix, step: LuStep, buffers: _Buffers, low: str, kernels: Kernels):
+    def __init__(self, A: DistMatrix, step: LuStep, buffers: _StepMessages, low: str, kernels: Kernels):
         super().__init__(A, step, kernels)
         jb = step.jb
         self.in_row, self.in_column = A.grid.p == step.p, A.grid.q == step.q

@@ -35,7 +35,7 @@ from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.transformations import Pivoting, Transformation, preconditioned
 from mxpeak.spans import Spans
-from mxpeak.verbs.study.unpreconditioned import THRESHOLD, Equations, Krylov, gmres
+from mxpeak.verbs.study.unpreconditioned import THRESHOLD, Krylov, UnpreconditionedSystem, gmres
 
 #: Block size of the matrices, which are small enough for one process.
 NB = 64
@@ -43,7 +43,7 @@ U = 2.0**-53
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class StudyGrid:
     """The process grid and the kernels of a study."""
 
     grid: Grid
@@ -59,13 +59,13 @@ class Ranks:
 
 
 @contextmanager
-def opened(comm: Communicator, device: str) -> Iterator[Ranks]:
+def opened(comm: Communicator, device: str) -> Iterator[StudyGrid]:
     """Bind the cores, load the kernels, and yield the squarest grid of all ranks. Collective."""
     config = HplMxpConfig(n=(1,), nb=(NB,), device=device, warmup="none")
     with open_bench(LuBench, check_grids, config, comm, {}) as bench:
         grid = bench.grid(*squarest(comm.size))
         assert grid is not None, "the grid includes all ranks"
-        yield Ranks(grid, bench.kernels)
+        yield StudyGrid(grid, bench.kernels)
 
 
 def uniform(n: int, seed: int) -> Generator:
@@ -73,7 +73,7 @@ def uniform(n: int, seed: int) -> Generator:
     return replace(generator("sqrt-n", n, seed=seed), diagonal=None)
 
 
-def pivots(ranks: Ranks, n: int, seed: int) -> list[float]:
+def pivots(ranks: StudyGrid, n: int, seed: int) -> list[float]:
     """Return |u_ii| of an LU with partial pivoting in fp64, on every rank. Collective."""
     kernels, grid, xp = ranks.kernels, ranks.grid, ranks.kernels.xp
     system, A = ranks.system(uniform(n, seed), n), dist_matrix(grid, n, n, NB, kernels)
@@ -87,7 +87,7 @@ def pivots(ranks: Ranks, n: int, seed: int) -> list[float]:
     return list(diagonal.tolist())
 
 
-def residual_norms(ranks: Ranks, n: int, seed: int, *, pivoting: bool) -> dict[str, Any]:
+def residual_norms(ranks: StudyGrid, n: int, seed: int, *, pivoting: bool) -> dict[str, Any]:
     """Solve A x = b by LU in fp64, and return three norms of b - A x and HPL's check. Collective.
 
     Norms that are not finite are None.
@@ -117,7 +117,7 @@ def residual_norms(ranks: Ranks, n: int, seed: int, *, pivoting: bool) -> dict[s
     return {**finite, "passed": bool(scaled < THRESHOLD)}
 
 
-def unpreconditioned(ranks: Ranks, case: HplMxpCase) -> dict[str, Any]:
+def unpreconditioned(ranks: StudyGrid, case: HplMxpCase) -> dict[str, Any]:
     """Run GMRES without a preconditioner, and return its steps and those that the circular law predicts. Collective."""
     n, kernels, grid = case.n, ranks.kernels, ranks.grid
     system = ranks.system(generator(case.generator, n, seed=case.seed, scale=case.diagonal_scale), n)
@@ -126,7 +126,7 @@ def unpreconditioned(ranks: Ranks, case: HplMxpCase) -> dict[str, Any]:
         return system.on_columns(system.multiply(q))
 
     space = DistSpace(kernels, grid.all, system.cols.local_size, counts=grid.p == 0)
-    went: Krylov = gmres(Equations(n, system.on_columns(system.b), multiply, space, ranks.norm(system)))
+    went: Krylov = gmres(UnpreconditionedSystem(n, system.on_columns(system.b), multiply, space, ranks.norm(system)))
     return {**went.figures(n), "predicted_factor": convergence_factor(case), "predicted_steps": predicted_steps(case)}
 
 

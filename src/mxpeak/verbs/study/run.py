@@ -383,7 +383,9 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
 def gmres(A: Array, b: Array) -> Krylov:
     """Run GMRES on arrays without restarts from x = 0, at most n steps, until HPL's check passes."""
     A_inf = float(np.abs(A).sum(axis=1).max())
-    return unpreconditioned.gmres(unpreconditioned.Equations(len(b), b, lambda q: A @ q, ArraySpace(np, b), A_inf))
+    return unpreconditioned.gmres(
+        unpreconditioned.UnpreconditionedSystem(len(b), b, lambda q: A @ q, ArraySpace(np, b), A_inf)
+    )
 
 
 def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ THRESHOLD = 16.0
 
 
 @dataclass(frozen=True, slots=True)
-class Equations:
+class UnpreconditionedSystem:
     """A x = b of order n; `multiply` returns the product with A, distributed like b, and A_inf is ||A||_inf."""
 
     n: int
@@ -50,7 +50,7 @@ class Krylov:
         return {"steps": self.steps, **{name: x if np.isfinite(x) else None for name, x in values.items()}}
 
 
-def gmres(system: Equations) -> Krylov:
+def gmres(system: UnpreconditionedSystem) -> Krylov:
     """Run GMRES without restarts from x = 0, at most n steps, until HPL's check passes. Collective."""
     Q, rho = started(system.space, system.b, system.n)
     check = _Check(system, Q, rho)
@@ -65,7 +65,7 @@ class _Check:
     reduction   ||r||_2 / ||b||_2 of the latest step
     """
 
-    def __init__(self, system: Equations, Q: Basis, norm_b: float):
+    def __init__(self, system: UnpreconditionedSystem, Q: Basis, norm_b: float):
         self._system, self._Q, self._norm_b = system, Q, norm_b
         self._b_inf = system.space.max_abs(system.b)
         self._R: Any = np.zeros((system.n, system.n), order="F")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 
-class Solution(torch.autograd.Function):  # type: ignore[misc]
+class SolveFunction(torch.autograd.Function):  # type: ignore[misc]
     """The solution x = A^-1 b, or A^-H b, as a node of torch's graph.
 
     The backward pass consists of solutions of adjoint systems, so it is also differentiable.
@@ -18,7 +18,7 @@ class Solution(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(numbers: Any, b: Any, system: Any, form: str) -> Any:
-        """Return x; `system` is a `mxpeak.library.gradients.System` and `numbers` are those of A."""
+        """Return x; `system` is a `mxpeak.library.gradients.DifferentiableSystem` and `numbers` are those of A."""
         return system.solve(numbers.detach(), b.detach(), form)
 
     @staticmethod
@@ -31,5 +31,5 @@ class Solution(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, dx: Any) -> tuple[Any, ...]:
         """Return the gradients with respect to the numbers of A and to b."""
         system, of_A = ctx.system, ctx.needs_input_grad[0]
-        solve = lambda numbers, b, form: Solution.apply(numbers, b, system, form)  # noqa: E731
+        solve = lambda numbers, b, form: SolveFunction.apply(numbers, b, system, form)  # noqa: E731
         return *system.gradients(solve, ctx.saved_tensors, dx, ctx.form, of_A=of_A), None, None
