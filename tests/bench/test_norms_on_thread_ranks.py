@@ -95,7 +95,9 @@ def test_the_algorithm_is_right_whatever_kernels_compute(rng: Any, shape: tuple[
         values, grid = [], make_grid(ProcessGrid(*shape), comm)
         for c in calls:
             M, S = distributed(grid, c.A, 3, 2), structure(c.structure, *c.A.shape, **c.options)
-            values.append([norms(M, S, KINDS, ReferenceNorms()) for norms in (four_stages.norms, reproducible_norms)])
+            values.append(
+                [norms(M, S, KINDS, ReferenceNorms()) for norms in (four_stages.distributed_norms, reproducible_norms)]
+            )
         return values
 
     for call, on_ranks in zip(calls, zip(*run_ranks(math.prod(shape), body))):

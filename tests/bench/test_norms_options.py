@@ -32,7 +32,7 @@ from mxpeak.layout.structure import structure
 from mxpeak.records import document
 from mxpeak.report.scoreboard import sweep
 from mxpeak.report.text import verdict
-from mxpeak.solvers.norms import norms
+from mxpeak.solvers.norms import distributed_norms
 from mxpeak.spans import Spans
 from tests.support.exact_norms import exact_norms, expanded, rounded, vector_norm
 from tests.support.norm_runs import M, N, bare, measured
@@ -289,8 +289,10 @@ def test_a_norm_that_reads_outside_of_its_structure_fails():
     norms_matrix.generate(A, case, kernels, Spans())
     reference = reference_norms(A, S, kernels.norms, Spans())
     all_entries = structure("general", 6, 6)
-    good = special.check_special(case, A, S, lambda: norms(A, S, ["max"], kernels.norms), reference)
-    bad = special.check_special(case, A, S, lambda: norms(A, all_entries, ["max"], kernels.norms), reference)
+    good = special.check_special(case, A, S, lambda: distributed_norms(A, S, ["max"], kernels.norms), reference)
+    bad = special.check_special(
+        case, A, S, lambda: distributed_norms(A, all_entries, ["max"], kernels.norms), reference
+    )
     assert all(check["passed"] for check in good)
     wrong = [check for check in bad if not check["passed"]]
     assert wrong

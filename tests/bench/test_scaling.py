@@ -161,7 +161,7 @@ def test_a_weak_series_of_boxes_keeps_a_ranks_box() -> None:
 
 
 def study_of(runs: list[tuple[int, Result | None]], kind: str = "weak") -> dict[str, Any]:
-    return scaling.study(HplConfig(study=kind), 1, runs, lambda valid: expected.curve(valid, 1))
+    return scaling.scaling_study(HplConfig(study=kind), 1, runs, lambda valid: expected.curve(valid, 1))
 
 
 def test_efficiency_is_the_rate_a_rank_beside_that_of_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:

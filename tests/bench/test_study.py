@@ -26,7 +26,7 @@ from mxpeak.verbs.study.hpg_mxp_report import sweep_figures, sweep_table
 from mxpeak.verbs.study.run import (
     StudyPlan,
     draw,
-    gmres,
+    full_gmres_on_arrays,
     largest_pivot,
     lu_without_pivoting,
     residual_norms,
@@ -103,18 +103,18 @@ def test_a_zero_pivot_without_pivoting_is_reported_as_no_number():
 def test_gmres_needs_one_step_for_each_distinct_eigenvalue(rng):
     b = rng.uniform(-1, 1, 60)
     for k in (1, 2, 5):
-        went = gmres(np.diag(1.0 + np.arange(60) % k), b)
+        went = full_gmres_on_arrays(np.diag(1.0 + np.arange(60) % k), b)
         assert went.steps == k
         assert went.scaled_residual < 16.0
 
 
 def test_gmres_needs_all_n_steps_for_a_cyclic_shift():
     n = 20
-    assert gmres(np.roll(np.eye(n), 1, axis=0), np.eye(n)[0]).steps == n
+    assert full_gmres_on_arrays(np.roll(np.eye(n), 1, axis=0), np.eye(n)[0]).steps == n
 
 
 def test_gmres_that_cannot_succeed_says_so():
-    nothing = gmres(np.zeros((3, 3)), np.ones(3))
+    nothing = full_gmres_on_arrays(np.zeros((3, 3)), np.ones(3))
     assert (nothing.steps, nothing.reduction) == (None, 1.0)
 
 
@@ -128,7 +128,7 @@ def test_gmres_steps_follow_the_circular_law_where_the_disc_is_away_from_zero():
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_mildly_scaled_diagonal_makes_a_preconditioner_necessary(name):
-    steps = gmres(*drawn_system(name, 200)).steps
+    steps = full_gmres_on_arrays(*drawn_system(name, 200)).steps
     # dominant matrices, and fasi-higham with its eigenvalues in one cluster, are solved without any factors
     easy = name in ("dominant-n", "icl", "fasi-higham")
     assert steps < 20 if easy else steps > 100
@@ -140,7 +140,7 @@ def test_a_mildly_scaled_diagonal_makes_a_preconditioner_necessary(name):
 def test_a_run_holds_every_case_and_no_nan():
     heard: list[tuple[str, int, int]] = []
     plan = StudyPlan(("pivots", "norms", "gmres"), orders=(30, 1, 2, 30), seeds=2, scales=(0.7, 2.0))
-    body = study.run(plan, argv=["study"], on_case=lambda *news: heard.append(news))
+    body = study.run_study(plan, argv=["study"], on_case=lambda *news: heard.append(news))
     assert json.loads(json.dumps(body, allow_nan=False))["schema"] == "mxpeak.study/1"
     assert heard[-1] == ("gmres", 6, 6)
     assert len(heard) == 18
@@ -162,9 +162,9 @@ def test_an_order_that_does_not_fit_is_refused_with_the_arithmetic(monkeypatch):
     with pytest.raises(
         ResourceError, match=r"N=20000 needs 4 matrices of 8·N² bytes .11.92 GiB., but only 1 GiB.*-N 5700"
     ):
-        study.run(StudyPlan(("pivots",), orders=(100, 20000)))
+        study.run_study(StudyPlan(("pivots",), orders=(100, 20000)))
     with pytest.raises(ResourceError, match=r"N=200000 needs 4 matrices of 8·N² bytes .1192 GiB., but only 1 GiB"):
-        study.run(StudyPlan(("pivots",), orders=(200000,)))
+        study.run_study(StudyPlan(("pivots",), orders=(200000,)))
 
 
 # --- the command line ---------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on(ranks: int, plan: StudyPlan) -> dict[str, Any]:
     """The study of all ranks, which must agree."""
-    bodies: list[dict[str, Any]] = run_ranks(ranks, lambda comm: study.run(plan, comm))
+    bodies: list[dict[str, Any]] = run_ranks(ranks, lambda comm: study.run_study(plan, comm))
     for body in bodies[1:]:
         assert all(body[name]["cases"] == bodies[0][name]["cases"] for name in plan.studies)
     assert bodies[0]["ranks"] == ranks
@@ -54,7 +54,7 @@ def on(ranks: int, plan: StudyPlan) -> dict[str, Any]:
 @pytest.mark.parametrize("ranks", [4, 6])
 def test_pivots_norms_and_gmres_are_those_of_one_process(ranks: int) -> None:
     plan = StudyPlan(("pivots", "norms", "gmres"), orders=(1, 37, 83), seeds=2, scales=(0.7, 2.0))
-    together, alone = on(ranks, plan), study.run(plan)
+    together, alone = on(ranks, plan), study.run_study(plan)
     for case, other in zip(together["pivots"]["cases"], alone["pivots"]["cases"], strict=True):
         n = case["n"]
         # n roundings of numbers that grow by less than n, as in the test of the largest pivot
@@ -84,7 +84,7 @@ def test_every_generator_needs_the_steps_of_gmres_on_arrays() -> None:
     n, part = 61, on(6, StudyPlan(("generators",), orders=(61,)))["generators"]
     assert [case["generator"] for case in part["cases"]] == GENERATORS
     for case in part["cases"]:
-        steps = study.gmres(*drawn_system(case["generator"], n)).steps
+        steps = study.full_gmres_on_arrays(*drawn_system(case["generator"], n)).steps
         assert case["steps"] == steps, case["generator"]
     by_name = {each["generator"]: each for each in part["summary"]["by_generator"]}
     assert by_name["hpl"]["steps"]["most"] == n

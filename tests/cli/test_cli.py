@@ -398,19 +398,19 @@ def test_a_stdout_that_takes_nothing_is_noticed_though_it_is_buffered(verb: str,
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (OSError(errno.EDQUOT, "Disk quota exceeded", "folder/file"), "Disk quota exceeded: folder/file"),
         (OSError("mxpeak cannot write compiled kernels to /a or /b"), "mxpeak cannot write compiled kernels to /a or"),
     ],
 )
 def test_what_the_file_system_refuses_is_no_bug(
-    bench: Bench, error: OSError, said: str, capsys: pytest.CaptureFixture[str]
+    bench: Bench, error: OSError, message: str, capsys: pytest.CaptureFixture[str]
 ):
     bench.outcome = lambda case: error
     assert cli.main(["run", "hpl"]) == 5
     err = capsys.readouterr().err
-    assert err.startswith(f"mxpeak: error: {said}")
+    assert err.startswith(f"mxpeak: error: {message}")
     assert "Traceback" not in err
 
 

@@ -82,7 +82,7 @@ def test_the_exit_code_tells_whether_all_are_alike(
     body: dict[str, Any], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(scan_run, "run", lambda *_, **told: {**body, "warnings": []})
+    monkeypatch.setattr(scan_run, "run_scan", lambda *_, **told: {**body, "warnings": []})
     assert main([*SMALL, "--json", "body.json", "--write-exclude", "out"]) == code
     assert json.loads(Path("body.json").read_text())["status"] == body["status"]
     assert (Path("out").read_text() == "") == (body["exclude"]["hosts"] == [])

@@ -63,7 +63,7 @@ def test_a_scan_is_stored_and_accepted_like_a_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bodies = iter([scan_body(8), scan_body(8, slow={1: 0.8})])
-    monkeypatch.setattr(scan_run, "run", lambda *_, **told: {**next(bodies), "warnings": []})
+    monkeypatch.setattr(scan_run, "run_scan", lambda *_, **told: {**next(bodies), "warnings": []})
     assert main([*SMALL, "--out", "mxpeak-out/first"]) == 0
     assert main([*SMALL, "--prometheus", "scan.prom"]) == 3
     (second,) = (folder for folder in Path("mxpeak-out").iterdir() if folder.name != "first")
@@ -310,7 +310,7 @@ def test_the_drain_script_drains_slow_and_faulty_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        scan_run, "run", lambda *_, **told: {**scan_body(8, slow={1: 0.8}, wrong={2: "bbb"}), "warnings": []}
+        scan_run, "run_scan", lambda *_, **told: {**scan_body(8, slow={1: 0.8}, wrong={2: "bbb"}), "warnings": []}
     )
     assert main([*SMALL, "--out", "out", "--write-drain", "slurm"]) == 3
     assert not Path("drained").exists(), "mxpeak never runs the script"

@@ -17,9 +17,9 @@ from mxpeak.configs.run import RunConfig
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = peak.run
+    measure = peak.run_peak
     monkeypatch.setattr(peak, "SECONDS", 0.0)
-    monkeypatch.setattr(peak, "run", lambda config, comm, **told: measure(config, comm, scale=32, **told))
+    monkeypatch.setattr(peak, "run_peak", lambda config, comm, **told: measure(config, comm, scale=32, **told))
 
 
 def test_peak_measures_products_memory_and_their_balance(quick: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_peak_measures_products_memory_and_their_balance(quick: None, capsys: py
 
 
 def test_a_precision_that_is_emulated_is_no_limit(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = peak.run(RunConfig(threads=1, kernels="reference"), Solo())
+    body = peak.run_peak(RunConfig(threads=1, kernels="reference"), Solo())
     assert [one["name"] for one in body["rates"]] == ["DGEMM", "SGEMM", "memory read", "memory triad"]
 
 

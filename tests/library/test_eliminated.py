@@ -22,9 +22,9 @@ from tests.support.systems import enough, eta, layouts, random
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Who takes the products, whatever the order: the elimination itself, or BLAS, block by block."""
     monkeypatch.setattr(small_lu, "BY_BLAS_FROM", 0 if request.param == "blas" else 1 << 62)
-    small_lu.plan.cache_clear()
+    small_lu.plan_small_lu.cache_clear()
     yield request.param
-    small_lu.plan.cache_clear()
+    small_lu.plan_small_lu.cache_clear()
 
 
 @pytest.mark.usefixtures("products")
@@ -167,5 +167,5 @@ def test_which_systems_it_is_for() -> None:
 
 def test_blas_takes_the_products_of_what_outgrows_the_caches() -> None:
     for dtype, orders in (("float64", (300, 400)), ("complex128", (200, 256)), ("float32", (400, 600))):
-        own, by_blas = (small_lu.plan(n, 1, np.dtype(dtype)).gemm for n in orders)
+        own, by_blas = (small_lu.plan_small_lu(n, 1, np.dtype(dtype)).gemm for n in orders)
         assert own == 0 != by_blas, dtype

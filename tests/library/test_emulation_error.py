@@ -11,7 +11,7 @@ import pytest
 import mxpeak as mx
 from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.reference.kernels import ReferenceKernels
-from mxpeak.solvers.emulation_error import emulation_error
+from mxpeak.solvers.emulation_error import measure_emulation_error
 from tests.support.roundoff import U
 
 
@@ -29,7 +29,7 @@ def exact_errors(C: Any, A: Any, B: Any) -> Any:
 def test_errors_are_those_of_rational_arithmetic(rng: Any) -> None:
     kernels = ReferenceKernels()
     A, B = rng.standard_normal((7, 13)), np.ldexp(rng.standard_normal((13, 5)), rng.integers(-30, 30, (13, 5)))
-    error = emulation_error(kernels, A, B, 35)
+    error = measure_emulation_error(kernels, A, B, 35)
     products = [np.zeros((7, 5)), np.zeros((7, 5))]
     kernels.subtract_emulated_product(products[0], A, B)
     kernels.subtract_product(products[1], A, B)
@@ -50,7 +50,7 @@ def test_the_worst_entries_are_found_among_many(rng: Any, monkeypatch: pytest.Mo
         return Emulation(emulated=1)
 
     monkeypatch.setattr(kernels, "subtract_emulated_product", spoiling)
-    error = emulation_error(kernels, A, B, 1)
+    error = measure_emulation_error(kernels, A, B, 1)
     assert error.emulated == pytest.approx(1e-9 / (np.abs(A[7]) @ np.abs(B[:, 3])), rel=1e-4)
     assert error.emulated > error.bound > error.native
 

@@ -123,7 +123,7 @@ def test_an_inaccurate_solution_is_corrected() -> None:
     A, b = definite(40, np.complex64), random((40, 2), np.complex64, 2)
     from mxpeak.library.dense import small_cholesky
 
-    plan = small_cholesky.plan(40, 2, np.dtype(np.complex64))
+    plan = small_cholesky.plan_small_cholesky(40, 2, np.dtype(np.complex64))
     space, facts, X = np.empty(plan.memory[0], np.complex64), np.empty(plan.memory[1]), np.empty((40, 2), np.complex64)
     plan.solve((False, False, 0.0), A, b, plan.s, X, space, facts)
     assert 0.0 < facts[11] <= 2.0 * facts[6]

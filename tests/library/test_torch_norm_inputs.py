@@ -189,7 +189,7 @@ def test_solvers_take_the_device_s_vectors(name: str) -> None:
     S = structure(name, 29, 29, **options)
     settings: dict[str, Any] = {"structure": name, **options}
     expected = mx.norms(array(A), **settings)
-    found = four_stages.norms(whole(A), S, KINDS, kernels)
+    found = four_stages.distributed_norms(whole(A), S, KINDS, kernels)
     assert found == pytest.approx(expected._asdict(), rel=(29 + 9) * U)
     exact = {kind: mx.norm(array(A), kind, deterministic=True, **settings) for kind in KINDS}
     assert reproducible_norms(whole(A), S, KINDS, kernels) == pytest.approx(exact, rel=8 * U)

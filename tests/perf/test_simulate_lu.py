@@ -126,10 +126,10 @@ def test_one_process_on_the_host_updates_by_one_product() -> None:
     """It looks ahead whatever it is asked for only where a device works in the background."""
     run, host = replace(MXP, P=1, Q=1, n=640), replace(PLAIN, edge=16.0, devices=False)
     device = replace(host, devices=True)
-    plain = mxp.simulate(replace(run, depth=0), host).time_s
-    assert mxp.simulate(run, host).time_s == plain
-    assert mxp.simulate(run, device).time_s > plain  # the edges of three products
-    assert mxp.simulate(replace(run, P=2), host).time_s != mxp.simulate(replace(run, P=2, depth=0), host).time_s
+    plain = mxp.simulate_mxp(replace(run, depth=0), host).time_s
+    assert mxp.simulate_mxp(run, host).time_s == plain
+    assert mxp.simulate_mxp(run, device).time_s > plain  # the edges of three products
+    assert mxp.simulate_mxp(replace(run, P=2), host).time_s != mxp.simulate_mxp(replace(run, P=2, depth=0), host).time_s
 
 
 def test_one_rank_without_look_ahead_takes_the_sum_of_its_kernels() -> None:
@@ -292,15 +292,15 @@ def test_consecutive_ranks_make_the_block_of_a_node(P: int, Q: int, ranks: int, 
 
 
 def test_an_interval_holds_the_rate() -> None:
-    found = predict(lambda machine: mxp.simulate(MXP, machine), PLAIN)
+    found = predict(lambda machine: mxp.simulate_mxp(MXP, machine), PLAIN)
     assert found.low < found.forecast.rate_flops < found.high
 
 
 def test_what_a_machine_does_not_say_is_told() -> None:
     with pytest.raises(UsageError, match=r"add core_rate and sync_s to its table \[plain.panel\]"):
-        hpl.simulate(HPL, replace(PLAIN, core_rate=None))
+        hpl.simulate_hpl(HPL, replace(PLAIN, core_rate=None))
     with pytest.raises(UsageError, match="HPL computes in fp64, not fp16"):
-        hpl.simulate(MXP, PLAIN)
+        hpl.simulate_hpl(MXP, PLAIN)
     with pytest.raises(UsageError, match="--bcast star cannot be simulated"):
         stages("star", 4)
 

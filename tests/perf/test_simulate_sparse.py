@@ -8,7 +8,7 @@ import pytest
 
 from mxpeak.layout.stencil import Box, process_grid
 from mxpeak.perf.simulation.machines import find_machine
-from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, halo_s, simulate, variation
+from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, halo_s, simulate_sparse, variation
 
 FRONTIER = find_machine("frontier")
 
@@ -18,14 +18,14 @@ def run_of(nodes: int = 1, nx: int = 128, **settings: object) -> SparseRun:
 
 
 def rate(run: SparseRun, **changes: object) -> float:
-    return simulate(run, replace(FRONTIER, **changes)).rate_flops  # type: ignore[arg-type]
+    return simulate_sparse(run, replace(FRONTIER, **changes)).rate_flops  # type: ignore[arg-type]
 
 
 def test_one_rank_moves_the_bytes_that_are_written_down() -> None:
     """A step of CG: sweeps of 27·12 + 80 bytes a row, two of them from zero; a product 27·12 + 16."""
     box = Box(64, 64, 64)
     machine = replace(FRONTIER, launch_s=0.0, memory_share=1.0)
-    forecast = simulate(SparseRun(box=box, benchmark="hpcg", iterations=1, low="fp64"), machine)
+    forecast = simulate_sparse(SparseRun(box=box, benchmark="hpcg", iterations=1, low="fp64"), machine)
     n = 64**3
     spmv = n * (27 * 12 + 16) / machine.memory_rate
     assert forecast.phases["spmv"] == pytest.approx(spmv)
@@ -40,7 +40,7 @@ def test_one_rank_moves_the_bytes_that_are_written_down() -> None:
 
 
 def test_phases_sum_to_the_time() -> None:
-    forecast: SparseForecast = simulate(run_of(8), FRONTIER)
+    forecast: SparseForecast = simulate_sparse(run_of(8), FRONTIER)
     assert sum(forecast.phases.values()) == pytest.approx(forecast.time_s)
     assert set(forecast.phases) == {"gs", "spmv", "ortho", "restriction", "prolongation", "update"}
     assert 0.0 < forecast.exposed < 1.0
@@ -74,7 +74,7 @@ def test_sums_wait_for_the_last_rank_and_for_longer_among_more() -> None:
     calm = replace(FRONTIER, jitter=0.0)
     for nodes in (1, 64, 9408):
         run = run_of(nodes)
-        late, punctual = simulate(run, FRONTIER), simulate(run, calm)
+        late, punctual = simulate_sparse(run, FRONTIER), simulate_sparse(run, calm)
         delay = FRONTIER.jitter * sum(1 / i for i in range(1, run.ranks + 1))  # the mean of the largest of R
         computing = punctual.time_s - punctual.exposed_s
         assert late.time_s - punctual.time_s == pytest.approx(delay * computing, rel=0.05)

@@ -77,7 +77,7 @@ def test_a_scan_has_a_test_per_node(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     body = scan_body(4, slow={1: 0.5})
-    monkeypatch.setattr(scan_run, "run", lambda *_, **told: {**body, "warnings": []})
+    monkeypatch.setattr(scan_run, "run_scan", lambda *_, **told: {**body, "warnings": []})
     assert main([*SMALL, "--format", "junit"]) == 3
     failures = failures_of(capsys.readouterr().out)
     assert list(failures) == ["node000", "node001", "node002", "node003"]

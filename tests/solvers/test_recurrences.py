@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.solvers.bicgstab import bicgstab
-from mxpeak.solvers.minres import minres
+from mxpeak.solvers.bicgstab import solve_by_bicgstab
+from mxpeak.solvers.minres import solve_by_minres
 from mxpeak.solvers.recurrence import Recurrence
 from tests.support.roundoff import U
 
@@ -69,13 +69,13 @@ def test_minres_solves_indefinite_systems(hermitian: bool, preconditioned: bool,
     A, b = with_eigenvalues(rng, values, hermitian=hermitian), rng.standard_normal(N)
     M = with_eigenvalues(rng, np.linspace(1, 3, N), hermitian=hermitian) if preconditioned else None
     system = Dense(A, b, M)
-    check(system, minres(system, max_steps=10 * N, enough=1e-10 * np.linalg.norm(b)), 1e-10)
+    check(system, solve_by_minres(system, max_steps=10 * N, enough=1e-10 * np.linalg.norm(b)), 1e-10)
 
 
 def test_minres_residuals_never_grow_and_distinct_eigenvalues_count_the_steps(rng: np.random.Generator) -> None:
     values = np.resize([-3.0, -1.0, 2.0, 4.0], N)
     system = Dense(with_eigenvalues(rng, values), rng.standard_normal(N))
-    done = minres(system, max_steps=N, enough=1e-12 * np.linalg.norm(system.b))
+    done = solve_by_minres(system, max_steps=N, enough=1e-12 * np.linalg.norm(system.b))
     assert done.steps == 4
     assert all(b <= a * (1 + 1e-12) for a, b in zip(done.estimates, done.estimates[1:]))
 
@@ -86,17 +86,17 @@ def test_bicgstab_solves_nonsymmetric_systems(is_complex: bool, rng: np.random.G
     A = A + 1j * rng.standard_normal((N, N)) / N**0.5 if is_complex else A
     for M in (None, np.linalg.inv(A + 0.2 * np.eye(N))):
         system = Dense(A, rng.standard_normal(N), M)
-        check(system, bicgstab(system, max_steps=10 * N, enough=1e-11 * np.linalg.norm(system.b)), 1e-11)
+        check(system, solve_by_bicgstab(system, max_steps=10 * N, enough=1e-11 * np.linalg.norm(system.b)), 1e-11)
 
 
 def test_the_inverse_takes_one_step(rng: np.random.Generator) -> None:
     A = with_eigenvalues(rng, np.linspace(1, 50, N))
-    for method in (minres, bicgstab):
+    for method in (solve_by_minres, solve_by_bicgstab):
         system = Dense(A, rng.standard_normal(N), np.linalg.inv(A))
         assert method(system, max_steps=N, enough=1e-10 * np.linalg.norm(system.b)).steps == 1
 
 
-@pytest.mark.parametrize("method", [minres, bicgstab])
+@pytest.mark.parametrize("method", [solve_by_minres, solve_by_bicgstab])
 def test_no_more_steps_than_allowed(method: Callable[..., Recurrence], rng: np.random.Generator) -> None:
     system = Dense(with_eigenvalues(rng, np.linspace(1, 1e4, N)), rng.standard_normal(N))
     assert method(system, max_steps=3, enough=0.0).steps == 3
@@ -108,7 +108,7 @@ def test_minres_detects_a_preconditioner_that_turns_out_indefinite_later(negativ
     A, m = 2 * np.eye(64) - np.eye(64, k=1) - np.eye(64, k=-1), np.ones(64)
     m[1 : 1 + negative] = -0.7
     system = Dense(A, np.ones(64), np.diag(m))
-    done = minres(system, max_steps=640, enough=1e-9 * 8)
+    done = solve_by_minres(system, max_steps=640, enough=1e-9 * 8)
     assert done.broken == "zᴴv"
     assert done.product < 0
     true = float(np.linalg.norm(system.residual_vector()))
@@ -121,7 +121,7 @@ def test_minres_ends_at_a_least_squares_solution_of_an_inconsistent_system(rng: 
     for A in (neumann, np.diag(np.arange(64.0)), with_eigenvalues(rng, np.resize([-3.0, 0.0, 2.0, 4.0], N))):
         system = Dense(A, rng.standard_normal(len(A)))
         least = system.b - A @ np.linalg.lstsq(A, system.b)[0]
-        done = minres(system, max_steps=640, enough=0.0)
+        done = solve_by_minres(system, max_steps=640, enough=0.0)
         r = system.residual_vector()
         assert done.broken == "AM⁻¹r"
         assert done.steps <= 64
@@ -134,11 +134,11 @@ def test_minres_ends_at_a_least_squares_solution_of_an_inconsistent_system(rng: 
 
 def test_breakdowns_are_named(rng: np.random.Generator) -> None:
     A, b = with_eigenvalues(rng, np.linspace(1, 50, N)), rng.standard_normal(N)
-    done = minres(Dense(A, b, -np.eye(N)), max_steps=N, enough=0.0)
+    done = solve_by_minres(Dense(A, b, -np.eye(N)), max_steps=N, enough=0.0)
     assert (done.broken, done.steps) == ("zᴴv", 0)
     assert done.product < 0
     skew = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    done = bicgstab(Dense(skew, np.array([1.0, 0.0])), max_steps=5, enough=1e-12)
+    done = solve_by_bicgstab(Dense(skew, np.array([1.0, 0.0])), max_steps=5, enough=1e-12)
     assert (done.broken, done.steps) == ("r̂ᴴv", 0)
-    nan = bicgstab(Dense(A, b, np.full((N, N), np.nan)), max_steps=5, enough=1e-12)
+    nan = solve_by_bicgstab(Dense(A, b, np.full((N, N), np.nan)), max_steps=5, enough=1e-12)
     assert nan.broken == "r̂ᴴv"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import Outcome
-from mxpeak.solvers.refine import MAX_STEPS, SAFETY, backward_error, refine
+from mxpeak.solvers.refine import MAX_STEPS, SAFETY, backward_error, refine_solution
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TYPES = [np.float32, np.float64, np.complex64, np.complex128]
@@ -67,7 +67,7 @@ def test_both_methods_reach_the_target_in_the_units_of_the_type(
 ) -> None:
     equations, u = system(np.random.default_rng(seed), n, dtype), float(np.finfo(dtype).eps) / 2
     # A residual of n products, each rounded, and of its sums: up to (n + 2)·u·(||A||·||x|| + ||b||).
-    x, done = refine(equations, method, restart=restart, target=4.0, u=u)
+    x, done = refine_solution(equations, method, restart=restart, target=4.0, u=u)
     assert done.outcome == Outcome.SOLVED
     assert done.residual == backward_error(equations, float(np.abs(equations.residual(x)).max()), x, u) <= 4.0
     assert eta(equations, x, u) <= 4.0 + 1.0 + 2.0 / n, "the computed residual has errors of its own"
@@ -79,24 +79,24 @@ def test_both_methods_reach_the_target_in_the_units_of_the_type(
 @pytest.mark.parametrize("dtype", TYPES)
 def test_what_a_step_of_gmres_predicts_is_what_its_x_has(rng: Any, dtype: Any) -> None:
     equations, u = system(rng, 23, dtype, error=0.3), float(np.finfo(dtype).eps) / 2
-    _, done = refine(equations, restart=5, max_steps=5, u=u)
+    _, done = refine_solution(equations, restart=5, max_steps=5, u=u)
     predicted = done.by_step()[1:-1]
     for k, value in enumerate(predicted, start=1):
-        found = refine(equations, restart=k, max_steps=k, u=u)[1].residual
+        found = refine_solution(equations, restart=k, max_steps=k, u=u)[1].residual
         assert found == pytest.approx(value, abs=4.0, rel=0.2), "up to roundings, and to the change of ||x||"
     assert done.residual < 0.1 * predicted[0]
 
 
 def test_a_product_a_step_and_one_a_cycle_are_all_that_gmres_takes(rng: Any) -> None:
     equations = system(rng, 31, error=0.2)
-    _, done = refine(equations, restart=4)
+    _, done = refine_solution(equations, restart=4)
     assert done.outcome == Outcome.SOLVED
     assert equations.products == 1 + done.steps + len(done.cycles)
     assert max(done.cycles) == 4
 
 
 def test_a_cycle_ends_once_the_prediction_is_safely_under_the_target(rng: Any) -> None:
-    _, done = refine(system(rng, 31, error=0.05), target=8.0)
+    _, done = refine_solution(system(rng, 31, error=0.05), target=8.0)
     last = done.estimates[sum(done.cycles) - 1]
     assert last <= SAFETY * 8.0 < done.estimates[-2]
 
@@ -105,7 +105,7 @@ def test_a_cycle_ends_once_the_prediction_is_safely_under_the_target(rng: Any) -
 def test_an_inverse_that_is_useless_ends_with_the_last_step(rng: Any, method: str) -> None:
     one = system(rng, 60)
     one.inverse = np.roll(np.eye(60), 1, axis=0) @ one.inverse
-    x, done = refine(one, method)
+    x, done = refine_solution(one, method)
     assert (done.outcome, done.steps) == (Outcome.NOT_CONVERGED, MAX_STEPS)
     assert np.isfinite(x).all()
 
@@ -114,14 +114,14 @@ def test_an_inverse_that_is_useless_ends_with_the_last_step(rng: Any, method: st
 def test_zero_and_what_is_not_finite_are_outcomes(rng: Any, method: str) -> None:
     zero = system(rng, 7)
     zero.b[:] = zero.b_inf = 0.0
-    x, done = refine(zero, method)
+    x, done = refine_solution(zero, method)
     assert (done.outcome, done.steps, x.any()) == (Outcome.SOLVED, 0, False)
     nothing = Dense(np.zeros((5, 5)), np.zeros(5), np.eye(5))
-    assert refine(nothing, method)[1].outcome == Outcome.SOLVED, "0 of 0 is no NaN"
+    assert refine_solution(nothing, method)[1].outcome == Outcome.SOLVED, "0 of 0 is no NaN"
     for bad in (math.nan, math.inf):
         for part in ("A", "b", "inverse"):
             spoiled = system(rng, 7)
             getattr(spoiled, part).flat[3] = bad
             with np.errstate(invalid="ignore"):
-                _, done = refine(spoiled, method)
+                _, done = refine_solution(spoiled, method)
             assert (done.outcome, done.steps) == (Outcome.NOT_FINITE, 0)

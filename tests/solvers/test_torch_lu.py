@@ -30,7 +30,7 @@ from mxpeak.solvers.lu.panel import PanelOptions
 from mxpeak.solvers.lu.proof import Proof, prove
 from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.refine import backward_error, refine
+from mxpeak.solvers.refine import backward_error, refine_solution
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.solvers.scaling import balance
 from mxpeak.spans import Spans
@@ -191,7 +191,7 @@ def solve_mixed(
     singular = lu.factorize(A, lu.MixedLuOptions(low, lookahead=lookahead), kernels, Spans())
     mxp = MxpSystem(system, A, 1.0, kernels, Spans(), balanced)
     mxp.A_inf = mxp.equations.max_abs(system.row_sums())
-    x, done = refine(mxp, method)
+    x, done = refine_solution(mxp, method)
     eta = backward_error(mxp, mxp.equations.max_abs(mxp.residual(x)), x)
     proof = prove(system, A, low, kernels, balanced, 77)
     return Mixed(array(A.local), array(x), done.outcome, done.steps, eta, proof, singular)

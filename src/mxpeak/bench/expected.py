@@ -12,7 +12,7 @@ from mxpeak.perf.counts import lu_flops_done
 from mxpeak.perf.simulation.lu import LuRun
 from mxpeak.perf.simulation.machines import Machine, find_machine
 from mxpeak.perf.simulation.predict import simulate_lu
-from mxpeak.perf.simulation.sparse import SparseRun, simulate
+from mxpeak.perf.simulation.sparse import SparseRun, simulate_sparse
 from mxpeak.records import Result
 from mxpeak.runtime.tuned import store_folder, this_store
 
@@ -63,7 +63,7 @@ def rate_of(result: Result, machine: Machine) -> float:
         raise UsageError(f"the simulator has no model of --pivoting {pivoting}; use --pivoting none")
     if kind_of(result.benchmark) == "lu":
         return simulate_lu(result.benchmark, lu_run(result), machine).rate_flops
-    return simulate(sparse_run(result), machine).rate_flops
+    return simulate_sparse(sparse_run(result), machine).rate_flops
 
 
 def progress_of(benchmark: str, case: Any, machine: Machine) -> tuple[list[float], list[float]] | None:

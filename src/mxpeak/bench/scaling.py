@@ -212,7 +212,7 @@ def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
 Expected = Callable[[Sequence[Result]], tuple[str, str, list[float]]]
 
 
-def study(
+def scaling_study(
     config: RunConfig, threads: int, runs: Sequence[tuple[int, Result | None]], expected: Expected
 ) -> dict[str, Any]:
     """Return the section `study` of a result file, with the measured and the expected rate for each rank count."""

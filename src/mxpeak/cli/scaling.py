@@ -101,4 +101,4 @@ def section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, A
     from mxpeak.bench.expected import curve
 
     threads = request.config.threads or 1
-    return scaling.study(request.config, threads, runs, lambda valid: curve(valid, threads))
+    return scaling.scaling_study(request.config, threads, runs, lambda valid: curve(valid, threads))

@@ -20,7 +20,7 @@ from mxpeak.solvers.recurrence import Recurrence, Scalar, SystemForRecurrences
 ORTHOGONAL = PRECISIONS["fp64"].u
 
 
-def bicgstab(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
+def solve_by_bicgstab(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
     """Improve x by BiCGStab until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = r_hat = system.residual_vector()

@@ -41,7 +41,7 @@ class EmulationError(NamedTuple):
     blocks: Emulation
 
 
-def emulation_error(kernels: LuKernels, A: Matrix, B: Matrix, entries: int) -> EmulationError:
+def measure_emulation_error(kernels: LuKernels, A: Matrix, B: Matrix, entries: int) -> EmulationError:
     """Compute A B twice, and compare the `entries` entries that differ most with exact values."""
     (m, k), n, xp = A.shape, B.shape[1], kernels.xp
     emulated, native, terms = (kernels.matrix(m, n) for _ in range(3))

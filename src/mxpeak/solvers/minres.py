@@ -31,7 +31,7 @@ from mxpeak.solvers.recurrence import Recurrence, SystemForRecurrences
 NULL = 512 * PRECISIONS["fp64"].u
 
 
-def minres(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
+def solve_by_minres(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
     """Improve x by MINRES until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = v = system.residual_vector()

@@ -48,7 +48,7 @@ class NormMatrix(Protocol):
         """Complete the column sums: add `by_column` in place over all ranks that store parts of the same columns."""
 
 
-def norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
+def distributed_norms(A: NormMatrix, S: Structure, kinds: Collection[str], kernels: NormKernels) -> dict[str, float]:
     """Return the norms of A that `kinds` names, computed in one pass over its entries. Collective over A's ranks."""
     xp, wants = kernels.xp, {PARTIAL[kind] for kind in kinds}
     values: dict[str, float] = {}

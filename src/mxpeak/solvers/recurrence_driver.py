@@ -20,11 +20,11 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.arrays import probe_vector, without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.bicgstab import bicgstab
+from mxpeak.solvers.bicgstab import solve_by_bicgstab
 from mxpeak.solvers.cg import conjugate_gradients
 from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult, is_least
 from mxpeak.solvers.krylov import Solve
-from mxpeak.solvers.minres import NULL, minres
+from mxpeak.solvers.minres import NULL, solve_by_minres
 from mxpeak.solvers.operator_driver import Operator, OperatorDriver
 from mxpeak.solvers.precond.equilibration import Equilibration, symmetrized
 from mxpeak.solvers.precond.formats import Formats
@@ -65,8 +65,8 @@ METHODS = {
     method.name: method
     for method in (
         Method("cg", "CG", _cg, hermitian=True, definite=True),
-        Method("minres", "MINRES", minres, hermitian=True),
-        Method("bicgstab", "BiCGStab", bicgstab),
+        Method("minres", "MINRES", solve_by_minres, hermitian=True),
+        Method("bicgstab", "BiCGStab", solve_by_bicgstab),
     )
 }
 

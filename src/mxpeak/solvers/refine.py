@@ -7,9 +7,9 @@ Both start from x_0 = M^-1 b and stop on the scaled backward error of a newly co
 
     eta = ||b - A x|| / ((||A||·||x|| + ||b||)·n·u)       in the infinity norm
 
-HPL-MxP refines one vector with `refine`. `solve_equations` solves for all columns of a block. It uses classical
-refinement for each column as long as this is effective, and GMRES for the remaining columns. A few more steps follow
-for rows with a large residual.
+HPL-MxP refines one vector with `refine_solution`. `solve_equations` solves for all columns of a block. It uses
+classical refinement for each column as long as this is effective, and GMRES for the remaining columns. A few more steps
+follow for rows with a large residual.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def backward_error(system: SystemForRefinement, residual_inf: float, x: Vector, 
     return normwise_error(residual_inf, system.A_inf, x_inf, system.b_inf, system.n, u)
 
 
-def refine(
+def refine_solution(
     system: SystemForRefinement,
     method: str = "gmres",
     *,
@@ -417,7 +417,7 @@ def gmres_columns(
     assert R is not None  # if the error of a combination of columns is small, the columns are not refined
     for j in [j for j, eta in enumerate(columns.etas) if not eta <= enough]:
         system = _Column(equations, equations.column(B, j))
-        x, done = refine(system, restart=RESTART, max_steps=steps, target=enough, u=equations.u)
+        x, done = refine_solution(system, restart=RESTART, max_steps=steps, target=enough, u=equations.u)
         X[:, j], R[:, j] = xp.reshape(x, (-1,)), xp.reshape(system.r, (-1,))
         columns.etas[j], columns.steps[j] = done.residual, max(columns.steps[j], done.steps)
         columns.history[j] += done.by_step()

@@ -53,11 +53,11 @@ def _config(args: argparse.Namespace) -> RunConfig:
 
 def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Measure the rates on the joined ranks, and print or write them on rank 0."""
-    from mxpeak.bench.peak.run import run
+    from mxpeak.bench.peak.run import run_peak
     from mxpeak.cli.output import show
 
     assert session.comm is not None
-    body = run(config, session.comm, argv=argv)
+    body = run_peak(config, session.comm, argv=argv)
     if session.rank == 0:
         model = str(body["machine"].get("device_name") or body["machine"].get("cpu_model"))
         published = [rate.as_dict() for rate in published_rates(model)]

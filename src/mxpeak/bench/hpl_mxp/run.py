@@ -55,7 +55,7 @@ from mxpeak.solvers.lu.panel import PanelOptions
 from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
 from mxpeak.solvers.lu.proof import prove
 from mxpeak.solvers.mxp_system import MxpSystem
-from mxpeak.solvers.refine import MAX_STEPS, TARGET, backward_error, refine
+from mxpeak.solvers.refine import MAX_STEPS, TARGET, backward_error, refine_solution
 from mxpeak.solvers.scaling import balance
 from mxpeak.solvers.transformations import Pivoting, Transformation
 from mxpeak.spans import Spans
@@ -289,7 +289,7 @@ class _Timed:
             A_inf = _norm(self.system, kernels)
         mxp = MxpSystem(self.system, self.A, A_inf, kernels, spans, self.transformations)
         target = min(TARGET, case.threshold * TARGET / THRESHOLD)
-        self.x, self.done = refine(mxp, case.refine, restart=case.restart, target=target)
+        self.x, self.done = refine_solution(mxp, case.refine, restart=case.restart, target=target)
         self.refine_s = time.perf_counter() - begin
         spans.finish()
         spans.add("other", max(0.0, spans.active_s - sum(map(spans.time_of, PARTS))), scattered=True)

@@ -54,7 +54,7 @@ from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.memory import memory_budget
 from mxpeak.runtime.placement import norm_devices, on_device
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
-from mxpeak.solvers.norms import norms
+from mxpeak.solvers.norms import distributed_norms
 from mxpeak.spans import Spans
 
 #: Seconds over which a norm is repeated, and the maximum number of runs unless --repeat is larger.
@@ -97,7 +97,7 @@ def norms_of(case: NormsCase, A: NormsMatrix, S: Structure, kernels: NormKernels
         A, S = A.T, S.transposed
     if case.vectors:
         return {kind: tuple(vector_norms(A, S, kind, case.scope, kernels).tolist()) for kind in case.kinds}
-    return (reproducible_norms if case.deterministic else norms)(A, S, case.kinds, kernels)
+    return (reproducible_norms if case.deterministic else distributed_norms)(A, S, case.kinds, kernels)
 
 
 class NormBench(Bench[NormsConfig]):
@@ -296,4 +296,4 @@ class NormBench(Bench[NormsConfig]):
         generate(A, case, self.kernels, Spans())
         reference_norms(A, S, kernels, Spans())
         kernels.read_all(A.tiles)
-        (reproducible_norms if self._reproducible else norms)(A, S, case.kinds, kernels)
+        (reproducible_norms if self._reproducible else distributed_norms)(A, S, case.kinds, kernels)

@@ -33,7 +33,7 @@ SECONDS = 1.0
 GEMMS = {"fp64": "DGEMM", "fp32": "SGEMM", "bf16": "BF16 GEMM", "fp16": "FP16 GEMM"}
 
 
-def run(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
+def run_peak(config: RunConfig, comm: Communicator, *, scale: int = 1, **hooks: Unpack[RunHooks]) -> dict[str, Any]:
     """Measure the GEMM, read and triad rates of all ranks together, and return the result, complete on rank 0.
 
     Tests divide the sizes by `scale`. Collective over comm.

@@ -74,7 +74,7 @@ def leave_seat(name: str, dask_worker: Any) -> None:
         seat.close()
 
 
-def factor(
+def factor_on_seats(
     name: str,
     rank: int,
     addresses: Sequence[tuple[str, int]],
@@ -110,7 +110,7 @@ def _pieces(places: Sequence[Place], chunks: Sequence[Any]) -> dict[tuple[int, i
     return {at: chunk for (at, _), chunk in zip(places, chunks)}
 
 
-def solve(name: str, b: Any, transposed: str) -> Any:
+def solve_on_seats(name: str, b: Any, transposed: str) -> Any:
     """Solve for b with the stored factors and return the diagnostics. Collective.
 
     The solution x stays on the workers.

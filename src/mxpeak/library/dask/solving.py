@@ -173,7 +173,7 @@ def _factored(
 
         try:
             with ranks.turn():
-                ranks.call(seats.factor, arguments)
+                ranks.call(seats.factor_on_seats, arguments)
         except BaseException:
             ranks.close()
             raise
@@ -280,7 +280,7 @@ class DaskFactors:
         else:  # no content hash: another thread may scatter, and free, an equal b
             whole = client.scatter(np.asarray(b), workers=workers, hash=False)
         with ranks.turn():
-            info = ranks.call(seats.solve, lambda rank: [whole, form])[0]
+            info = ranks.call(seats.solve_on_seats, lambda rank: [whole, form])[0]
             x = ranks.fetch()  # fetch x before the next solve overwrites it and before the ranks are closed
         if not in_chunks:
             return x.result(), info

@@ -74,7 +74,7 @@ def emulation_error(A: Any, B: Any, *, entries: int = 100, device: str = "auto")
         matrices = [_on_device(M, opened) for M in (left, right)]
         for M, name in zip(matrices, "AB"):
             check_finite(M, name, kernels.xp)
-        return measured.emulation_error(kernels, *matrices, int(entries))
+        return measured.measure_emulation_error(kernels, *matrices, int(entries))
 
 
 def _matrix(values: Any, name: str) -> Input:

@@ -61,7 +61,7 @@ class SmallCholeskyPlan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def plan(n: int, k: int, dtype: np.dtype[Any]) -> SmallCholeskyPlan:
+def plan_small_cholesky(n: int, k: int, dtype: np.dtype[Any]) -> SmallCholeskyPlan:
     """Return the constants of the small Cholesky factorization for systems of order n with k right-hand sides."""
     from mxpeak.kernels.host.dense.small_cholesky import DIAGNOSTICS, facts_of, work_size
     from mxpeak.kernels.host.dense.small_lu import padded
@@ -78,7 +78,7 @@ def solve_by_small_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
     Returns None if A needs scaling or a leading minor is not positive.
     """
     dtype, n, k = A.dtype, len(A), B.size // len(A)
-    solve, of, shape, memory, s, bound, fact_count = plan(n, k, dtype)
+    solve, of, shape, memory, s, bound, fact_count = plan_small_cholesky(n, k, dtype)
     by_columns = not A.array.flags.c_contiguous and A.array.flags.f_contiguous
     T = A.array.T if by_columns else np.ascontiguousarray(A.array)
     X, space, facts = np.empty((n, k), dtype), np.empty(memory[0], dtype), np.empty(memory[1])

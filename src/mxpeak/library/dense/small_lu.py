@@ -67,7 +67,7 @@ class SmallLuPlan(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def plan(n: int, k: int, dtype: np.dtype[Any]) -> SmallLuPlan:
+def plan_small_lu(n: int, k: int, dtype: np.dtype[Any]) -> SmallLuPlan:
     """Return the constants of the small LU for systems of order n with k right-hand sides, cached."""
     from mxpeak.kernels.host.dense.small_lu import DIAGNOSTICS, facts_of, padded, work_size
     from mxpeak.kernels.host.engine.blas import address
@@ -86,7 +86,7 @@ def solve_by_small_lu(A: Array, B: Array) -> DirectSolution | None:
     Returns None if A needs scaling or a pivot is zero.
     """
     dtype, n, k = A.dtype, len(A), B.size // len(A)
-    solve, gemm, of, shape, memory, s, t, bound, fact_count = plan(n, k, dtype)
+    solve, gemm, of, shape, memory, s, t, bound, fact_count = plan_small_lu(n, k, dtype)
     by_columns = not A.flags.c_contiguous and A.flags.f_contiguous
     R, C = A.T if by_columns else np.ascontiguousarray(A), np.ascontiguousarray(B.reshape(n, k))
     X, space = np.empty((n, k), dtype), np.empty(memory[0], dtype)

@@ -288,7 +288,7 @@ def row_norms(
 def _norms(A: Any, kinds: Sequence[Any], options: NormOptions) -> dict[str, float]:
     """Compute the requested kinds of norms of A, and return the norms by name. Collective over A's ranks."""
     call = prepare(A, kinds, "norm", options)
-    compute = reproducible_norms if options.deterministic else four_stages.norms
+    compute = reproducible_norms if options.deterministic else four_stages.distributed_norms
     with np.errstate(all="ignore"):  # overflow gives Inf
         return compute(call.matrix, call.structure, call.kinds, call.kernels)
 

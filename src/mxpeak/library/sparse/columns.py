@@ -15,7 +15,7 @@ from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import vector_type
 from mxpeak.kernels.arrays import without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
-from mxpeak.library.sparse.ranks import norm
+from mxpeak.library.sparse.ranks import distributed_norm
 from mxpeak.solvers.gmres_driver import SolveResult
 
 
@@ -49,16 +49,16 @@ class RightHandSideColumns:
 
     def _tolerance(self, b: Vector, rtol: float, atol: float) -> float:
         """Return max(rtol, atol / ||b||), the relative residual at which b counts as solved. Collective."""
-        size = norm(self._group, b, self._xp) if atol else 0.0
+        size = distributed_norm(self._group, b, self._xp) if atol else 0.0
         return max(rtol, atol / size) if size else rtol
 
     def _parts(self, b: Vector, x0: Vector, tol: float) -> list[Side]:
         """Return the real and the imaginary part of a side; each may leave tol·||b|| / sqrt(2). Collective."""
-        xp, least = self._xp, tol * norm(self._group, b, self._xp) / sqrt(2.0)
+        xp, least = self._xp, tol * distributed_norm(self._group, b, self._xp) / sqrt(2.0)
         sides = []
         for take in (xp.real, xp.imag):
             b_part, x0_part = (xp.asarray(take(xp.asarray(v, dtype=xp.complex128)), copy=True) for v in (b, x0))
-            size = norm(self._group, b_part, xp)
+            size = distributed_norm(self._group, b_part, xp)
             sides.append(Side(b_part, x0_part, least / size if size else tol))
         return sides
 
@@ -74,8 +74,8 @@ class RightHandSideColumns:
     def _of_parts(self, b: Vector, results: list[SolveResult], sides: list[Side]) -> SolveResult:
         """Combine the results of the real and the imaginary part of a column. Collective."""
         real, imag = results
-        size = norm(self._group, b, self._xp)
-        norms = [norm(self._group, side.b, self._xp) for side in sides]
+        size = distributed_norm(self._group, b, self._xp)
+        norms = [distributed_norm(self._group, side.b, self._xp) for side in sides]
 
         def both(parts: Iterable[float]) -> float:
             """Return the relative residual of the column, given those of its parts."""

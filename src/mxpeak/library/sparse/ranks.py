@@ -126,7 +126,7 @@ def own_threads(threads: int) -> Iterator[None]:
         yield
 
 
-def norm(group: RankGroup, b: Array, xp: Any) -> float:
+def distributed_norm(group: RankGroup, b: Array, xp: Any) -> float:
     """Compute ||b||_2 of a distributed b without overflow. Collective."""
     largest = group.max_abs(b, xp)
     return largest * group.norm(b / largest, xp) if largest else 0.0

@@ -40,7 +40,7 @@ FP64_BYTES = 8
 NARROW = 64
 
 
-def simulate(run: LuRun, machine: Machine) -> LuForecast:
+def simulate_hpl(run: LuRun, machine: Machine) -> LuForecast:
     """Simulate an HPL run, which consists of the LU and the triangular solve, and return the forecast."""
     return HplClocks(run, machine).result()
 

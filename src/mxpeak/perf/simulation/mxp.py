@@ -23,7 +23,7 @@ FP32_BYTES = 4
 REDUCTIONS = 5
 
 
-def simulate(run: LuRun, machine: Machine) -> LuForecast:
+def simulate_mxp(run: LuRun, machine: Machine) -> LuForecast:
     """Simulate an HPL-MxP run, which consists of the LU and the refinement, and return the forecast."""
     return MxpClocks(run, machine).result()
 

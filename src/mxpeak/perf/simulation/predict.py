@@ -54,5 +54,5 @@ def predict(simulate: Callable[[Machine], AnyForecast], machine: Machine) -> Pre
 def simulate_lu(benchmark: str, run: LuRun, machine: Machine) -> LuForecast:
     """Simulate a run of HPL or HPL-MxP on a machine and return the forecast."""
     if benchmark == "hpl":
-        return hpl.simulate(run, machine)
-    return mxp.simulate(run, machine)
+        return hpl.simulate_hpl(run, machine)
+    return mxp.simulate_mxp(run, machine)

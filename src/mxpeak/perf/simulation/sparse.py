@@ -79,7 +79,7 @@ class SparseForecast:
         return self.exposed_s / self.time_s
 
 
-def simulate(run: SparseRun, machine: Machine) -> SparseForecast:
+def simulate_sparse(run: SparseRun, machine: Machine) -> SparseForecast:
     """Simulate one solve of `iterations` steps and return the forecast."""
     return SparseTimes(run, machine).result()
 

@@ -47,7 +47,7 @@ class CheckedCg(CgSystem):
         kernels, comm, A = self._kernels, self._comm, self._A
         self._checks, self._unbooked = checks, A.timed_by(Spans())
         self._true = zeros(kernels, A.n, "fp64")
-        self._size, self._b_norm = size_of(kernels, comm, self._unbooked), norm(kernels, comm, self._b)
+        self._size, self._b_norm = size_of(kernels, comm, self._unbooked), global_norm(kernels, comm, self._b)
         self._forget()
 
     def _forget(self) -> None:
@@ -189,7 +189,7 @@ class CheckedMixed(MixedSystem):
         kernels, comm, A, (*_, inner, _) = self._kernels, self._comm, self._A, system
         self._checks, self._true = checks, zeros(kernels, A.n, "fp64")
         self._u = max(PRECISIONS[inner.basis or inner.A.A.vectors].u, inner.rounding)
-        self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), norm(kernels, comm, self._b)
+        self._size, self._b_norm = size_of(kernels, comm, A.timed_by(Spans())), global_norm(kernels, comm, self._b)
         self._steps, self._before, self._squares = 0, 0.0, list[float]()
 
     def _empty_basis(self, inner: InnerIteration) -> SparseBasis:
@@ -259,7 +259,7 @@ def size_of(kernels: SparseKernels, comm: Communicator, A: SparseMatrix) -> floa
     return largest
 
 
-def norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
+def global_norm(kernels: SparseKernels, comm: Communicator, x: Vector) -> float:
     """Return ||x||_2 over all ranks. Collective."""
     return sqrt(allreduce_scalar(comm, kernels.dot(x, x), "sum", kernels.xp))
 

@@ -42,7 +42,7 @@ def _lines(prefix: str, values: dict[str, object]) -> list[str]:
     return [f"{prefix}{key}{value}" for key, value in values.items() if value not in (None, "")]
 
 
-def slurm(job: Job) -> str:
+def slurm_script(job: Job) -> str:
     """Return the job script for Slurm."""
     directives = _lines(
         "#SBATCH --",
@@ -118,7 +118,7 @@ def _torchrun(job: Job, command: str) -> list[str]:
     ]
 
 
-def pbs(job: Job) -> str:
+def pbs_script(job: Job) -> str:
     """Return the job script for PBS Professional and OpenPBS."""
     assert job.cpus_per_rank is not None
     chunk = f":ncpus={job.ranks_per_node * job.cpus_per_rank}:mpiprocs={job.ranks_per_node}"
@@ -141,7 +141,7 @@ def pbs(job: Job) -> str:
     return _script(job, directives, begin, _mpiexec(job, job.command(FOLDER, "$PBS_JOBID", excluded="hostfile")))
 
 
-def flux(job: Job) -> str:
+def flux_script(job: Job) -> str:
     """Return the job script for Flux."""
     hosts, exclude = host_list(job.hosts), host_list(job.exclude)
     terms = [job.constraint, f"host:{hosts}" if hosts else None, f"-host:{exclude}" if exclude else None]

@@ -166,7 +166,7 @@ def _text(described: Job, args: argparse.Namespace) -> str:
         return kubernetes(described, Cluster(args.image, args.claim, args.gpu_resource))
     from mxpeak.verbs.jobs import batch_scripts
 
-    scripts = {"slurm": batch_scripts.slurm, "pbs": batch_scripts.pbs, "flux": batch_scripts.flux}
+    scripts = {"slurm": batch_scripts.slurm_script, "pbs": batch_scripts.pbs_script, "flux": batch_scripts.flux_script}
     return scripts[args.scheduler](described)
 
 

@@ -327,11 +327,11 @@ def predicted(benchmark: str, run: AnyRun, machine: Machine) -> Prediction[Any]:
     """Simulate a run and return the predicted rate with its uncertainty interval."""
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.predict import predict, simulate_lu
-    from mxpeak.perf.simulation.sparse import simulate
+    from mxpeak.perf.simulation.sparse import simulate_sparse
 
     if isinstance(run, LuRun):
         return predict(lambda varied: simulate_lu(benchmark, run, varied), machine)
-    return predict(lambda varied: simulate(run, varied), machine)
+    return predict(lambda varied: simulate_sparse(run, varied), machine)
 
 
 def shared_sections(run: AnyRun, machine: Machine, cautions: list[Caution]) -> dict[str, Any]:

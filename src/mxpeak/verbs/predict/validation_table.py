@@ -17,7 +17,7 @@ from mxpeak.perf.simulation.lu import LuForecast, LuRun, node_block
 from mxpeak.perf.simulation.machines import find_machine
 from mxpeak.perf.simulation.model import upper_bound
 from mxpeak.perf.simulation.predict import simulate_lu
-from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, simulate
+from mxpeak.perf.simulation.sparse import SparseForecast, SparseRun, simulate_sparse
 
 RINGS = ("1ring", "1ringM", "2ringM")
 #: Machine of the rows from the OLCF paper: Frontier with the libraries of spring 2022.
@@ -108,7 +108,7 @@ def of_sparse(nodes: int, low: str = "fp32", benchmark: str = "hpg-mxp") -> Spar
     box = Box.of(0, (320, 320, 320), process_grid(8 * nodes))
     iterations = 50 if benchmark == "hpcg" else 300
     run = SparseRun(box=box, low=low, benchmark=benchmark, iterations=iterations, counting="ornl")
-    return simulate(run, find_machine("frontier"))
+    return simulate_sparse(run, find_machine("frontier"))
 
 
 def rank_rate(machine: str, run: LuRun) -> float:

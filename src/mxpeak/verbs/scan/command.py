@@ -144,7 +144,7 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
     from mxpeak.cli.display import PlainProgress
     from mxpeak.cli.observers import metrics_of, stalls_noticed
     from mxpeak.report.scans import node_rates
-    from mxpeak.verbs.scan.run import run
+    from mxpeak.verbs.scan.run import run_scan
 
     assert session.comm is not None
     wanted, baseline = session.on_root(lambda: _with_baseline(wanted))
@@ -162,7 +162,7 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
             follow = {} if watchdog is None else {"follow": watchdog.follow}
             hooks: Any = {"origins": wanted.origins, "observers": observers, "argv": argv, **follow}
             hooks |= {"on_devices": devices.watch} if devices else {}
-            body = run(wanted.config, session.comm, baseline=baseline, **hooks)
+            body = run_scan(wanted.config, session.comm, baseline=baseline, **hooks)
             code = None if body is None else _show(body, wanted.output, folder, session)
             if devices:
                 devices.close()

@@ -87,7 +87,7 @@ class Record:
     adapters: list[dict[str, object]] = field(default_factory=list)
 
 
-def run(
+def run_scan(
     config: ScanConfig, comm: Communicator, *, baseline: Mapping[str, Any] | None = None, **hooks: Unpack[RunHooks]
 ) -> dict[str, Any] | None:
     """Scan all ranks, and return the result on rank 0. Collective over comm.

@@ -157,13 +157,13 @@ def _plan(args: argparse.Namespace, studies: tuple[str, ...]) -> StudyPlan:
 def _run(plan: StudyPlan, args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run the studies of a plan on all ranks, and write the results on rank 0. Collective."""
     from mxpeak.cli.output import prepared_folder
-    from mxpeak.verbs.study.run import run
+    from mxpeak.verbs.study.run import run_study
 
     comm = session.comm or Solo()
     own: list[Folder] = []  # on rank 0
     run_on_root(comm, lambda: own.append(prepared_folder(args.out, "study", [RESULT, PAGE], args.json)))
     try:
-        body = run(plan, comm, argv=argv, on_case=_Progress(session))
+        body = run_study(plan, comm, argv=argv, on_case=_Progress(session))
         code = _finish(body, args, own[0], session) if own else None
         return int(comm.bcast_object(code))
     finally:

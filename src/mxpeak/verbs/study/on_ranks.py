@@ -35,7 +35,7 @@ from mxpeak.solvers.lu.triangular import Factored
 from mxpeak.solvers.residual import backward_error
 from mxpeak.solvers.transformations import Pivoting, Transformation, preconditioned
 from mxpeak.spans import Spans
-from mxpeak.verbs.study.unpreconditioned import THRESHOLD, Krylov, UnpreconditionedSystem, gmres
+from mxpeak.verbs.study.unpreconditioned import THRESHOLD, Krylov, UnpreconditionedSystem, full_gmres
 
 #: Block size of the matrices, which are small enough for one process.
 NB = 64
@@ -126,7 +126,9 @@ def unpreconditioned(ranks: StudyGrid, case: HplMxpCase) -> dict[str, Any]:
         return system.on_columns(system.multiply(q))
 
     space = DistSpace(kernels, grid.all, system.cols.local_size, counts=grid.p == 0)
-    went: Krylov = gmres(UnpreconditionedSystem(n, system.on_columns(system.b), multiply, space, ranks.norm(system)))
+    went: Krylov = full_gmres(
+        UnpreconditionedSystem(n, system.on_columns(system.b), multiply, space, ranks.norm(system))
+    )
     return {**went.figures(n), "predicted_factor": convergence_factor(case), "predicted_steps": predicted_steps(case)}
 
 

@@ -107,7 +107,7 @@ class StudyPlan:
 Listener = Callable[[str, int, int], None]
 
 
-def run(
+def run_study(
     plan: StudyPlan,
     comm: Communicator | None = None,
     *,
@@ -380,10 +380,10 @@ def _norm_summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-def gmres(A: Array, b: Array) -> Krylov:
+def full_gmres_on_arrays(A: Array, b: Array) -> Krylov:
     """Run GMRES on arrays without restarts from x = 0, at most n steps, until HPL's check passes."""
     A_inf = float(np.abs(A).sum(axis=1).max())
-    return unpreconditioned.gmres(
+    return unpreconditioned.full_gmres(
         unpreconditioned.UnpreconditionedSystem(len(b), b, lambda q: A @ q, ArraySpace(np, b), A_inf)
     )
 
@@ -393,7 +393,7 @@ def gmres_case(A: Array, b: Array, c: float) -> dict[str, Any]:
 
     The factor is the mean reduction of the residual per step. Figures that are not finite are None.
     """
-    went, case = gmres(A, b), HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
+    went, case = full_gmres_on_arrays(A, b), HplMxpCase(n=len(b), nb=1, P=1, Q=1, diagonal_scale=c)
     return {
         **went.figures(len(b)),
         "predicted_factor": convergence_factor(case),

@@ -50,7 +50,7 @@ class Krylov:
         return {"steps": self.steps, **{name: x if np.isfinite(x) else None for name, x in values.items()}}
 
 
-def gmres(system: UnpreconditionedSystem) -> Krylov:
+def full_gmres(system: UnpreconditionedSystem) -> Krylov:
     """Run GMRES without restarts from x = 0, at most n steps, until HPL's check passes. Collective."""
     Q, rho = started(system.space, system.b, system.n)
     check = _Check(system, Q, rho)
@@ -59,7 +59,7 @@ def gmres(system: UnpreconditionedSystem) -> Krylov:
 
 
 class _Check:
-    """The stopping criterion of `gmres`: HPL's scaled residual of the iterate x = Q t, computed after each step.
+    """The stopping criterion of `full_gmres`: HPL's scaled residual of the iterate x = Q t, computed after each step.
 
     scaled      the latest scaled residual that was computed
     reduction   ||r||_2 / ||b||_2 of the latest step

@@ -231,11 +231,13 @@ def sparse_seconds(benchmark: str, side: int, ranks: int, machine: Machine) -> f
 
     A trial consists of the validation or the reference, the first solve, and the timed solve.
     """
-    from mxpeak.perf.simulation.sparse import SparseRun, simulate
+    from mxpeak.perf.simulation.sparse import SparseRun, simulate_sparse
 
     box = Box.of(0, (side, side, side), process_grid(ranks))
     solves, steps = (4, 50) if benchmark == "hpcg" else (6, 60)
-    return solves * simulate(SparseRun(box=box, benchmark=benchmark, iterations=steps, low="fp64"), machine).time_s
+    return (
+        solves * simulate_sparse(SparseRun(box=box, benchmark=benchmark, iterations=steps, low="fp64"), machine).time_s
+    )
 
 
 def default_nb(benchmark: str, *, on_gpu: bool, native: Sequence[str]) -> int:
