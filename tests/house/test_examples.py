@@ -128,7 +128,7 @@ def test_spack_depends_on_what_the_project_does() -> None:
     extras = {"mpi": "+mpi", "gpu": "+gpu", "amg": "+amg"}
     wanted = {(need, "") for need in project["dependencies"]}
     wanted |= {(need, when) for extra, when in extras.items() for need in project["optional-dependencies"][extra]}
-    lines = calls("spack/package.py", "depends_on")
+    lines = calls("spack/spack_repo/mxpeak/packages/py_mxpeak/package.py", "depends_on")
     named = {(ast.literal_eval(call.args[0]), words(call).get("when", "")) for call in lines}
     named.remove(("py-triton", "+gpu"))  # of which pip's PyTorch names the version
     dependencies = {(as_pip_writes(need), when) for need, when in named}

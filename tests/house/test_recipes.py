@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -29,6 +30,7 @@ NEEDS = [Requirement(need) for need in PROJECT["project"]["dependencies"]]
 EXTRAS = {name: list(map(Requirement, needs)) for name, needs in PROJECT["project"]["optional-dependencies"].items()}
 CONDA = EXAMPLES / "conda-forge" / "recipe.yaml"
 (EASYCONFIG,) = (EXAMPLES / "easybuild").glob("*.eb")
+(SPACK,) = (EXAMPLES / "spack").rglob("repo.yaml")
 CONTAINERS = [*(EXAMPLES / "oci").iterdir(), EXAMPLES / "apptainer" / "mxpeak.def"]
 
 
@@ -159,9 +161,24 @@ def test_hadolint_accepts_the_container_files() -> None:
 # --- Spack, Ramble, Benchpark and Nix ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["spack/package.py", "ramble/application.py", "benchpark/experiment.py"])
-def test_python_compiles_a_recipe(name: str) -> None:
-    compile((EXAMPLES / name).read_text("utf-8"), name, "exec")
+SPACK_PACKAGES = sorted((SPACK.parent / "packages").glob("*/package.py"))
+SOURCES = [*SPACK_PACKAGES, EXAMPLES / "ramble/application.py", EXAMPLES / "benchpark/experiment.py"]
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_python_compiles_a_recipe(file: Path) -> None:
+    compile(file.read_text("utf-8"), file.name, "exec")
+
+
+def test_spack_finds_the_packages_by_their_folders() -> None:
+    """The layout of repositories with the interface v2: spack_repo/NAMESPACE/packages/MODULE/package.py."""
+    repo = yaml.safe_load(SPACK.read_text("utf-8"))["repo"]
+    assert repo["api"].startswith("v2.")
+    assert SPACK.parent == EXAMPLES / "spack" / "spack_repo" / repo["namespace"]
+    for file in SPACK_PACKAGES:
+        name = "".join(word.title() for word in file.parent.name.split("_"))
+        assert re.findall(r"^class (\w+)\(PythonPackage\):", file.read_text("utf-8"), re.MULTILINE) == [name]
+    assert {file.parent.name for file in SPACK_PACKAGES} == {"py_mxpeak", "py_array_api_compat"}
 
 
 @pytest.mark.parametrize("workload", ["hpl", "hpl-mxp", "hpg-mxp", "hpcg"])
@@ -220,9 +237,13 @@ def test_benchpark_scales_commands_that_mxpeak_accepts(
     assert len(set(totals)) == 1
 
 
-@pytest.mark.parametrize("name", ["spack/package.py", "nix/flake.nix", "benchpark/experiment.py"])
-def test_a_recipe_names_the_version(name: str) -> None:
-    versions = re.findall(r"\b\d+\.\d+\.\d+\b", (EXAMPLES / name).read_text("utf-8"))
+@pytest.mark.parametrize(
+    "file",
+    [SPACK.parent / "packages/py_mxpeak/package.py", EXAMPLES / "nix/flake.nix", EXAMPLES / "benchpark/experiment.py"],
+    ids=lambda file: file.name,
+)
+def test_a_recipe_names_the_version(file: Path) -> None:
+    versions = re.findall(r"\b\d+\.\d+\.\d+\b", file.read_text("utf-8"))
     assert set(versions) == {mxpeak.__version__}
 
 
@@ -236,7 +257,7 @@ def test_every_source_in_a_recipe_is_the_project() -> None:
         EXAMPLES / "apptainer" / "mxpeak.def": set(),
         CONDA: {source, urls["Documentation"]},
         EASYCONFIG: {source, owner},
-        EXAMPLES / "spack" / "package.py": {source, f"{source}.git"},
+        SPACK.parent / "packages" / "py_mxpeak" / "package.py": {source, f"{source}.git"},
         EXAMPLES / "nix" / "flake.nix": {
             source,
             "github:NixOS/nixpkgs/nixos-unstable",
@@ -249,13 +270,35 @@ def test_every_source_in_a_recipe_is_the_project() -> None:
         assert found == sources, file
 
 
-def test_nix_reads_the_flake_and_finds_the_dependencies_of_the_project() -> None:
-    text = (EXAMPLES / "nix" / "flake.nix").read_text("utf-8")
-    (block,) = re.findall(r"dependencies = with [\w.]+; \[([^\]]+)\]", text)
-    assert set(block.split()) == set(written(NEEDS + EXTRAS["mpi"]))
+#: Evaluates the package of the flake with functions and packages in the place of Nixpkgs.
+NIX = """
+let
+  names = builtins.fromJSON ''%s'';
+  python3Packages = builtins.listToAttrs (map (name: { inherit name; value = name; }) names)
+    // { buildPythonApplication = arguments: arguments; };
+  pkgs = { inherit python3Packages; lib.licenses.bsd3 = "BSD-3-Clause"; };
+in
+(import %s).outputs {
+  self = { };
+  nixpkgs.legacyPackages.x86_64-linux = pkgs;
+  mxpeak = "source";
+}
+"""
+
+
+def test_nix_evaluates_the_flake_with_the_dependencies_of_the_project() -> None:
     if shutil.which("nix-instantiate") is None:
         pytest.skip("Nix is not installed: apt-get install nix-bin")
-    subprocess.run(["nix-instantiate", "--parse", str(EXAMPLES / "nix" / "flake.nix")], check=True, capture_output=True)
+    needs = sorted(written(NEEDS + EXTRAS["mpi"]))
+    text = NIX % (json.dumps([*needs, "hatchling"]), EXAMPLES / "nix" / "flake.nix")
+    words = ["nix-instantiate", "--eval", "--strict", "--json", "--store", "dummy://", "--expr", text]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    package = json.loads(done.stdout)["packages"]["x86_64-linux"]["default"]
+    assert (package["pname"], package["version"], package["src"]) == ("mxpeak", mxpeak.__version__, "source")
+    assert sorted(package["dependencies"]) == needs
+    assert package["build-system"] == ["hatchling"]
+    assert package["meta"]["license"] == PROJECT["project"]["license"]
 
 
 # --- versions of dependencies ------------------------------------------------------------------------------------
