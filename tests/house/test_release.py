@@ -219,6 +219,14 @@ def test_builds_that_differ_in_a_byte_or_a_file_are_refused(tmp_path: Path) -> N
         artifacts.check_same_names("a.whl", {"y"}, {"x"})
 
 
+def test_the_licenses_of_other_libraries_test_inputs_are_bundled() -> None:
+    tests = (ROOT / "tests" / "library").glob("test_cases_of_*.py")
+    libraries = {file.stem.removeprefix("test_cases_of_").partition("_")[0] for file in tests}
+    licenses = {file.stem.lower(): file.read_text() for file in (ROOT / "LICENSES").iterdir()}
+    assert set(licenses) == libraries
+    assert all("Redistribution" in text or "Apache License" in text for text in licenses.values())
+
+
 def test_data_files_of_the_package_name_their_sources() -> None:
     data = {
         str(file.relative_to(ROOT))
