@@ -103,6 +103,8 @@ def test_ramble_finds_its_figures_in_a_result_file() -> None:
     assert figures == {"rate": 2e12, "share": 0.5, "time": entry["result"]["time_s"], "residual": 0.0125}
     (criterion,) = calls("ramble/application.py", "success_criteria")
     match = str(words(criterion)["match"])
+    patterns = [str(words(call)["fom_regex"]) for call in calls("ramble/application.py", "figure_of_merit")]
+    assert all("{" not in pattern for pattern in [*patterns, match]), "Ramble expands braces"
     assert re.search(match, body, re.MULTILINE)
     assert not re.search(match, to_json(document([Result(benchmark="hpl", status="invalid")])), re.MULTILINE)
 
@@ -111,9 +113,14 @@ def test_ramble_runs_what_mxpeak_knows() -> None:
     said = [words(call) for call in calls("ramble/application.py", "workload_variable")]
     flags = [variable for variable in said if variable["default"].startswith("-")]
     assert flags
+    (execute,) = calls("ramble/application.py", "executable")
+    program, *command = ast.literal_eval(execute.args[1]).split()
+    assert program == "mxpeak"
+    assert command[-2:] == ["--json", "-"], "Ramble creates files of results before the run"
     for variable in flags:
         for workload in variable["workloads"]:
-            assert requests(parsed(["run", workload, *variable["default"].split()]), {})
+            line = " ".join(command).format(benchmark=workload, flags=variable["default"])
+            assert requests(parsed(line.split()), {})
 
 
 def as_pip_writes(need: str) -> str:
