@@ -340,3 +340,11 @@ def test_a_dry_run_chooses_the_size_that_a_run_would_choose(benchmark: str, caps
     assert re.search(rf"^  nx +{chosen[1]} +auto$", out, re.MULTILINE)
     assert cli.main(["run", benchmark, "--mem", "1MiB", "--threads", "1", "--dry-run"]) == 5
     assert "does not fit: only 1 MiB per node is available" in capsys.readouterr().out
+
+
+def test_a_dry_run_of_hpcg_counts_the_reference_too(capsys: pytest.CaptureFixture[str]):
+    """Its rows take more memory than ELL; a run of this size is refused."""
+    argv = ["run", "hpcg", "--nx", "64", "--storage", "ell", "--threads", "1", "--dry-run", "--mem"]
+    assert cli.main([*argv, "280MiB"]) == 5
+    assert "reference: local 64x64x64" in capsys.readouterr().out
+    assert cli.main([*argv, "300MiB"]) == 0

@@ -45,7 +45,7 @@ from mxpeak.bench.sparse import (
     plain_storage,
     sparse_dry_run,
 )
-from mxpeak.bench.stencil_sizes import box_of
+from mxpeak.bench.stencil_sizes import HierarchySize, box_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.transports.solo import Solo
@@ -92,6 +92,8 @@ def dry_run(config: HpcgConfig, comm: Communicator, origins: Mapping[str, str] |
     config = run.config
     box = _check(config, comm)
     need = hierarchies_by_storage(config, {storage: forms(storage) for storage in storages(config)}, 0)
+    if plain_storage(config) not in need:
+        need = {"reference": _reference_sizes(config), **need}
     box, lines, fits = box_lines(box, config, need, memory_budget(run, comm))
     return sparse_dry_run(run, comm, box, [*lines, *forewarnings(config, comm)], fits=fits)
 
@@ -102,6 +104,12 @@ def forewarnings(config: HpcgConfig, comm: Communicator) -> list[str]:
     return admission_notes(config, foreseen(config, measuring_seconds(config), storages(config)[0]))
 
 
+def _reference_sizes(config: HpcgConfig) -> list[HierarchySize]:
+    """Return the sizes of the reference, which sweeps in the natural order independently of the options."""
+    plain = plain_storage(config)
+    return hierarchies_of(forms(plain), 0, natural_order(config, plain), on_gpu=config.on_gpu)
+
+
 class Hpcg:
     """Runs the 50 reference iterations, then tests, convergence solve and sets with each storage format."""
 
@@ -110,11 +118,8 @@ class Hpcg:
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._kernels = bench.kernels.sparse
         self._plain, self._storages = plain_storage(config), storages(config)
-        of_reference = hierarchies_of(
-            forms(self._plain), 0, natural_order(config, self._plain), on_gpu=config.on_gpu
-        )  # the reference sweeps in the natural order, independently of the options
         own = hierarchies_by_storage(config, {storage: forms(storage) for storage in self._storages}, 0)
-        self._box = bench.box([of_reference, *own.values()])
+        self._box = bench.box([_reference_sizes(config), *own.values()])
         self._flops_per_step = hpcg_flops(stencil_levels(self._box), REFERENCE_STEPS)["total"] / REFERENCE_STEPS
 
     def result(self) -> Result | None:
