@@ -455,7 +455,7 @@ def test_a_dry_run_says_what_will_be_and_which_rules_break() -> None:
     text = hpcg.dry_run(HpcgConfig(nx=32, rt=10.0), Solo()).text
     assert "rows: local 32x32x32" in text
     assert "packed: local 32x32x32" in text
-    assert "will not be ADMISSIBLE: time: 10.0 s" in text
+    assert "will not be ADMISSIBLE: time: the sets take 10.0 s" in text
     assert hpcg.forewarnings(HpcgConfig(rt=1800.0), Solo()) == []
     assert hpcg.forewarnings(HpcgConfig(mode="explore"), Solo()) == []
 
