@@ -3,8 +3,8 @@
 Reported errors and residuals are true, and an x that may have no correct digit is never returned without a warning. A
 few systems of each kind run by default. `-m exhaustive -rP` solves 500 per solver and prints the counts.
 
-test_500_systems.py does the same for `solve`, test_500_sparse_systems.py for `gmres`, test_refine.py for `refine`, and
-test_least_squares.py for `lstsq`.
+test_500_systems.py does the same for `solve` of real systems, test_500_sparse_systems.py for `gmres` of real systems,
+test_refine.py for `refine`, and test_least_squares.py for `lstsq`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.sparse as sparse
+from scipy.sparse.linalg import LinearOperator
 
 import mxpeak as mx
+from mxpeak.comm.transports.threads import run_ranks
 from tests.support import hard_systems
 from tests.support.extended import solved
 from tests.support.hard_systems import orthogonal
@@ -44,12 +46,25 @@ def wide(V: Array) -> Array:
     return V.astype(np.clongdouble if V.dtype.kind == "c" else Long)
 
 
+def scales(sizes: Array) -> Array:
+    """Powers of two that bring positive numbers close to 1."""
+    return np.exp2(-np.round(np.log2(np.where(sizes > 0.0, sizes, 1.0))))
+
+
 def exactly(A: Array, b: Array) -> Array:
-    """A^-1 b in long double; complex systems as real ones of twice the order."""
+    """A^-1 b in long double; complex systems as real ones of twice the order, in which rows of one size are pivots."""
     if A.dtype.kind != "c":
         return solved(A, b)
+    rows = scales(np.abs(A).max(axis=1))
+    columns = scales((np.abs(A) * rows[:, None]).max(axis=0))
+    again = scales((np.abs(A) * rows[:, None] * columns).max(axis=1))
+    A, b = A * rows[:, None] * columns * again[:, None], b * rows * again
     x = solved(np.block([[A.real, -A.imag], [A.imag, A.real]]), np.concatenate([b.real, b.imag]))
-    return x[: len(A)] + 1j * x[len(A) :]
+    z = np.empty(len(A), np.clongdouble)
+    z.real, z.imag = x[: len(A)], x[len(A) :]
+    with np.errstate(invalid="ignore"):  # infinite numbers of a singular system
+        result: Array = z * columns
+    return result
 
 
 def true_eta(A: Array, x: Array, b: Array) -> float:
@@ -70,8 +85,10 @@ def lost_digits(A: Array, x: Array, b: Array) -> bool:
 # --- dense systems ------------------------------------------------------------------------------------------------
 
 
-def symmetric_systems(count: int, *, definite: bool, is_complex: bool) -> Iterator[tuple[str, Array, Array]]:
-    """Names, symmetric or Hermitian matrices and right-hand sides; half of these are A times ones."""
+def symmetric_systems(
+    count: int, *, definite: bool, is_complex: bool, symmetric: bool = False
+) -> Iterator[tuple[str, Array, Array]]:
+    """Names, Hermitian (or complex symmetric) matrices and right-hand sides; half of these are A times ones."""
     rng = np.random.default_rng(90 + 2 * definite + is_complex)
 
     def normal(*shape: int) -> Array:
@@ -107,6 +124,10 @@ def symmetric_systems(count: int, *, definite: bool, is_complex: bool) -> Iterat
         else:
             name, A = "short by an ulp", hermitian(X[:, :-1] @ X[:, :-1].conj().T) if n > 1 else gram
             A = A + np.diag((number % 4) * np.spacing(np.abs(A.diagonal())))
+        if symmetric:  # D A D with phases D, of the real part of A
+            phases = np.exp(1j * rng.uniform(0, 2 * np.pi, len(A)))
+            A = np.tril(A.real * phases[:, None] * phases)
+            A = A + np.tril(A, -1).T
         b = A @ np.ones(len(A)) if number % 2 else normal(len(A))
         yield name, A, b
 
@@ -122,6 +143,31 @@ def by_solve(assume_a: str, number: int, A: Array, b: Array) -> tuple[Any, Any, 
     form = ("N", "N", "T", "H")[number % 4]
     x, info = mx.solve(half, b, assume_a=assume_a, lower=lower, precision=coarse[number % len(coarse)], transposed=form)
     return x, info, {"N": A, "T": A.T, "H": A.conj().T}[form]
+
+
+def by_plain_solve(number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
+    precision, form = ("auto", "fp32", "bf16", "fp16", "fp64")[number % 5], ("N", "T", "H")[number % 3]
+    return *mx.solve(A, b, precision=precision, transposed=form), {"N": A, "T": A.T, "H": A.conj().T}[form]
+
+
+def by_refine(number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
+    """Refine a solution in fp32, in part with factors of a matrix near A."""
+    rng, narrow = np.random.default_rng(number), A.astype(np.complex64 if A.dtype.kind == "c" else np.float32)
+    with np.errstate(all="ignore"):
+        start = np.nan_to_num(np.linalg.solve(narrow, b.astype(narrow.dtype)), posinf=0.0, neginf=0.0)
+    F = mx.lu_factor(A * (1 + 1e-9 * rng.standard_normal(A.shape)), precision="fp32") if number % 2 else None
+    return *mx.refine(A, b, start, F), A
+
+
+def over_ranks(assume_a: str, number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
+    """Solve on two thread ranks."""
+    form = ("N", "T", "H")[number % 3]
+    how = {"assume_a": assume_a, "transposed": form, "precision": ("auto", "fp32")[number % 2]}
+
+    def body(comm: Any) -> Any:
+        return mx.solve(mx.DistributedMatrix.from_function(lambda i, j: A[i, j], len(A), nb=5, comm=comm), b, **how)
+
+    return *run_ranks(2, body)[0], {"N": A, "T": A.T, "H": A.conj().T}[form]
 
 
 def by_cho_factor(number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
@@ -164,6 +210,18 @@ def general_systems(count: int, *, is_complex: bool = False) -> Iterator[tuple[s
 DENSE: dict[str, tuple[Solver, Callable[[int], Iterator[tuple[str, Array, Array]]]]] = {
     "solve pos": (partial(by_solve, "pos"), partial(symmetric_systems, definite=True, is_complex=False)),
     "solve pos complex": (partial(by_solve, "pos"), partial(symmetric_systems, definite=True, is_complex=True)),
+    "solve complex": (by_plain_solve, partial(general_systems, is_complex=True)),
+    "solve sym complex": (
+        partial(by_solve, "sym"),
+        partial(symmetric_systems, definite=False, is_complex=True, symmetric=True),
+    ),
+    "refine complex": (by_refine, partial(general_systems, is_complex=True)),
+    "ranks gen complex": (partial(over_ranks, "gen"), partial(general_systems, is_complex=True)),
+    "ranks pos": (partial(over_ranks, "pos"), partial(symmetric_systems, definite=True, is_complex=False)),
+    "ranks her": (partial(over_ranks, "her"), partial(symmetric_systems, definite=False, is_complex=True)),
+    "Solver gen complex": (partial(by_solver, "gen"), partial(general_systems, is_complex=True)),
+    "Solver pos complex": (partial(by_solver, "pos"), partial(symmetric_systems, definite=True, is_complex=True)),
+    "Solver sym": (partial(by_solver, "sym"), partial(symmetric_systems, definite=False, is_complex=False)),
     "solve sym": (partial(by_solve, "sym"), partial(symmetric_systems, definite=False, is_complex=False)),
     "solve her": (partial(by_solve, "her"), partial(symmetric_systems, definite=False, is_complex=True)),
     "cho_factor": (by_cho_factor, partial(symmetric_systems, definite=True, is_complex=False)),
@@ -248,10 +306,55 @@ def unsymmetric(count: int) -> Iterator[tuple[str, Array]]:
     return islice(scattered_systems(), count)
 
 
-ITERATIVE: dict[str, tuple[Any, Callable[[int], Iterator[tuple[str, Array]]]]] = {
+def with_phases(
+    systems: Callable[[int], Iterator[tuple[str, Array]]], count: int, *, hermitian: bool
+) -> Iterator[tuple[str, Array]]:
+    """The same matrices with the phases of rows and columns: complex, with the same singular values."""
+    rng = np.random.default_rng(63)
+    for name, A in systems(count):
+        rows, columns = np.exp(1j * rng.uniform(0, 2 * np.pi, (2, len(A))))
+        M = A * rows[:, None] * (rows.conj() if hermitian else columns)
+        yield name, np.tril(M, -1) + np.tril(M, -1).conj().T + np.diag(M.diagonal().real) if hermitian else M
+
+
+Iterative = Callable[..., tuple[Any, Any]]
+
+
+def by_operator(A: Any, b: Array, **options: Any) -> tuple[Any, Any]:
+    """Solve with products of A alone."""
+    return mx.gmres(LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype), b, maxiter=200, **options)
+
+
+def by_sparse_solver(A: Any, b: Array, **options: Any) -> tuple[Any, Any]:
+    """Solve with a matrix near A, then update and solve."""
+    rng = np.random.default_rng(A.nnz)
+    near = A.copy()
+    near.data = near.data * (1 + 10.0 ** -rng.uniform(1, 14) * rng.standard_normal(A.nnz))
+    solver = mx.Solver(near, **options)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            solver.solve(b)
+    except np.linalg.LinAlgError:
+        pass
+    solver.update(A)
+    return solver.solve(b)
+
+
+hermitian_definite = partial(with_phases, partial(sparse_systems, definite=True), hermitian=True)
+hermitian = partial(with_phases, partial(sparse_systems, definite=False), hermitian=True)
+unsymmetric_complex = partial(with_phases, unsymmetric, hermitian=False)
+ITERATIVE: dict[str, tuple[Iterative, Callable[[int], Iterator[tuple[str, Array]]]]] = {
     "cg": (mx.cg, partial(sparse_systems, definite=True)),
+    "cg complex": (mx.cg, hermitian_definite),
     "minres": (mx.minres, partial(sparse_systems, definite=False)),
+    "minres complex": (mx.minres, hermitian),
     "bicgstab": (mx.bicgstab, unsymmetric),
+    "bicgstab complex": (mx.bicgstab, unsymmetric_complex),
+    "gmres complex": (mx.gmres, unsymmetric_complex),
+    "gmres operator": (by_operator, unsymmetric),
+    "Solver sparse": (by_sparse_solver, unsymmetric),
+    "Solver sparse complex": (by_sparse_solver, unsymmetric_complex),
 }
 
 
@@ -261,9 +364,10 @@ def test_iterative_solvers_report_the_truth(name: str, count: int) -> None:
     solver, systems = ITERATIVE[name]
     rng, counted = np.random.default_rng(62), Counter[str]()
     for number, (kind, A) in enumerate(systems(count)):
-        n = len(A)
-        b = A @ np.arange(1.0, n + 1.0) if (number // 7) % 2 else rng.standard_normal(n)
-        precision = ("mixed", "fp64", "fp32", "bf16")[number % 4]
+        n, is_complex = len(A), A.dtype.kind == "c"
+        b = A @ np.arange(1.0, n + 1.0) if (number // 7) % 2 else rng.standard_normal(n) * (1j if is_complex else 1.0)
+        formats = ("mixed", "fp64", "fp32", *(() if is_complex or solver is by_operator else ("bf16",)))
+        precision = formats[number % len(formats)]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore", mx.IllConditionedWarning)
             try:
@@ -272,10 +376,11 @@ def test_iterative_solvers_report_the_truth(name: str, count: int) -> None:
                 counted["refused"] += 1
                 assert kind not in ("dominant", "graded", "Laplacian", "product"), number
                 continue
-        A_, x_, b_ = (V.astype(Long) for V in (A, x, b))
-        r, b_norm = np.abs(b_ - A_ @ x_), np.sqrt((b_ * b_).sum())
+        A_, x_, b_ = (wide(V) for V in (A, x, b))
+        r, b_norm = np.abs(b_ - A_ @ x_), np.sqrt((np.abs(b_) ** 2).sum()) or Long(1)
         terms = np.abs(A_) @ np.abs(x_) + np.abs(b_)
-        off = (n + 1) * U * np.sqrt((terms * terms).sum()) / b_norm  # rounding of the residual in fp64
+        # Rounding of the residual in fp64; of complex numbers 2·sqrt(2) times that.
+        off = (n + 1) * U * np.sqrt((terms * terms).sum()) / b_norm * (2.83 if is_complex else 1.0)
         found = float(np.sqrt((r * r).sum()) / b_norm)
         assert abs(found - info.residual) <= off + info.residual / 2, (number, kind, found, info)
         if info.converged:

@@ -104,12 +104,28 @@ def problems() -> Iterator[tuple[str, Array, Array]]:
             yield name, A, b
 
 
+def exactly_complex(A: Array, b: Array) -> Array:
+    M, _, _, of_b = as_real(A, b, b, b)
+    x = exactly(M, of_b)
+    return x[: A.shape[1]] + 1j * x[A.shape[1] :]
+
+
+def as_real(A: Array, x: Array, r: Array, b: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the real problem of twice the size whose solution is that of a complex problem."""
+    M = np.block([[A.real, -A.imag], [A.imag, A.real]])
+    return M, *(np.concatenate([v.real, v.imag]) for v in (x, r, b))
+
+
 @wide
+@pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
-def test_500_problems_are_reported_truly(precision: str) -> None:
+def test_500_problems_are_reported_truly(precision: str, is_complex: bool) -> None:
     """Backward errors, forward bounds, and warnings where x may have no correct digit."""
-    counted = {"qr": 0, "svd": 0, "warned": 0}
+    counted, rng = {"qr": 0, "svd": 0, "warned": 0}, np.random.default_rng(41)
     for number, (name, A, b) in enumerate(problems()):
+        if is_complex:  # the same singular values
+            rows, columns = (np.exp(1j * rng.uniform(0, 2 * np.pi, size)) for size in A.shape)
+            A, b = A * rows[:, None] * columns, b * rows
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", mx.IllConditionedWarning)
             x, info = mx.lstsq(A, b, precision=precision)
@@ -117,11 +133,12 @@ def test_500_problems_are_reported_truly(precision: str) -> None:
         counted[info.method] += 1
         counted["warned"] += info.ill_conditioned
         if info.method == "qr":
-            eta_exact, reported = true_eta(A, x, info.residual, b), info.backward_error
+            problem = as_real(A, x, info.residual, b) if is_complex else (A, x, info.residual, b)
+            eta_exact, reported = (1 + is_complex) * true_eta(*problem), info.backward_error  # in units of A's order
             # Rounding of x = D y and of the check itself: about one unit of a sum of max(m, n) + 1 terms.
             assert abs(eta_exact - reported) <= max(1.0, reported / 2), (number, name, eta_exact, info)
             assert eta_exact <= 2.0, (number, name, eta_exact, info)
-        exact = exactly(A, b)
+        exact = exactly_complex(A, b) if is_complex else exactly(A, b)
         with np.errstate(all="ignore"):
             error = float(np.abs(x - exact).max() / np.abs(x).max()) if x.any() else float(np.abs(exact).max())
         if info.method == "qr":
