@@ -66,12 +66,16 @@ def test_what_cannot_be_read_is_none_and_has_a_reason(tmp_path: Path) -> None:
 def test_readings_become_the_lowest_clock_all_reasons_and_what_was_new() -> None:
     readings = [
         SensorReading(1700.0, 1980.0, 5, ("sync boost",), 10, 0),
-        SensorReading(1200.0, 1980.0, 6, (), 12, 0),
-        SensorReading(1500.0, 1980.0, 9, ("application clocks", "sync boost"), 12, 1),
+        SensorReading(1200.0, 1980.0, 6, (), 12, 0, temperature_c=71.0, power_w=640.0),
+        SensorReading(
+            1500.0, 1980.0, 9, ("application clocks", "sync boost"), 12, 1, temperature_c=68.0, power_w=690.0
+        ),
     ]
     assert summary(readings) == {
         "clock_mhz": 1200.0,
         "max_clock_mhz": 1980.0,
+        "max_temperature_c": 71.0,
+        "max_power_w": 690.0,
         "throttle_events": 4,
         "throttle_reasons": ["application clocks", "sync boost"],
         "ecc_corrected": 12,
