@@ -158,7 +158,7 @@ LARGE = {
 def test_a_pass_over_lines_shared_out_among_threads(
     host_norms: Norms, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step, value in {"ALONE": 2**13, "PIECE": 2**12, "LEAST_PIECE": 2**9}.items():
+    for step, value in {"ALONE": 2**13, "PIECE": 2**12, "MIN_PIECE": 2**9}.items():
         monkeypatch.setattr(tile_table, step, value)
     bands = (WHOLE, Band(1000, 1500), BANDS["strict lower"])
     subsets = [WANTS, {"max"}, {"squares"}, {"rows"}, {"columns"}, {"rows", "columns"}]

@@ -16,7 +16,7 @@ from mxpeak.kernels.host.engine.vector_ir import address_of, float_of, gemm_at, 
 from mxpeak.kernels.host.norms.magnitude import ordered
 
 #: Squares below this bound may have lost digits to underflow.
-LEAST_WEIGHT = 2.0**-900
+MIN_WEIGHT = 2.0**-900
 
 
 class CheckedSystem(NamedTuple):
@@ -81,7 +81,7 @@ def _is_accurate(weight, z):
 
     Only the squares of complex128 numbers can leave the range of fp64.
     """
-    return (lambda weight, z: LEAST_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
+    return (lambda weight, z: MIN_WEIGHT < weight < np.inf) if z == types.complex128 else lambda weight, z: True
 
 
 @inner()

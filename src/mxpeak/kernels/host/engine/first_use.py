@@ -108,10 +108,10 @@ def declared(names: Mapping[str, Sequence[str]]) -> list[Entry]:
 
 def shares(use: str) -> list[list[Entry]]:
     """Return the entry points of a use, in the shares that a process compiles one after another."""
-    found: dict[str | int, list[Entry]] = {}
+    groups: dict[str | int, list[Entry]] = {}
     for number, entry in enumerate(entries(use)):
-        found.setdefault(entry.module if entry.module in TOGETHER else number, []).append(entry)
-    return list(found.values())
+        groups.setdefault(entry.module if entry.module in TOGETHER else number, []).append(entry)
+    return list(groups.values())
 
 
 def compile_from(queue: int, use: str) -> None:

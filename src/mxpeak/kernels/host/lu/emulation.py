@@ -226,12 +226,12 @@ def largest_ratios(G, left_sums, right_sums, by_row, by_column, smallest):
 @jit(MATRIX32, INTEGERS, INTEGERS, VECTOR, later=True)
 def largest_product(G, p, q, largest):
     """Set largest[0] to the maximum of G_il · 2^(p_i + q_l)."""
-    most = 0.0
+    maximum = 0.0
     for i in range(G.shape[0]):
         g, scale = row(G, i, 0, G.shape[1]), power_of_two(p[i])
         for j in range(g.shape[0]):
-            most = max(most, np.float64(g[j]) * scale * power_of_two(q[j]))
-    largest[0] = most
+            maximum = max(maximum, np.float64(g[j]) * scale * power_of_two(q[j]))
+    largest[0] = maximum
 
 
 @jit(MATRIX, INTEGERS, later=True)

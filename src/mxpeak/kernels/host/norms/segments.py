@@ -39,7 +39,7 @@ SEGMENT = 1024
 MAX, SQUARES, ALONG, ACROSS = (np.int64(2**bit) for bit in range(4))
 ROWS, COLUMNS = ALONG, ACROSS
 #: Sums of squares between these bounds need no scaling.
-LEAST_SUM, MOST_SUM = SMALL**2, LARGE**2
+MIN_SUM, MAX_SUM = SMALL**2, LARGE**2
 
 #: Sums may be reassociated. The flags nnan and ninf are omitted, because NaN and Inf have to propagate.
 _FAST = {"reassoc", "contract"}
@@ -177,7 +177,7 @@ def _add_squares(a, total, squares):
     `total` is Σ |a_j|² without scaling. If it may have lost accuracy by overflow or underflow, the sum is computed
     again with scaling and added to the accumulator for its size.
     """
-    if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+    if not square_may_overflow(a[0]) or MIN_SUM <= total <= MAX_SUM:
         squares[0] += total
         return
     peak = _peak(a)
@@ -255,7 +255,7 @@ def _add_squares_of_four(total, a, b, c, d, squares):
     `total` is this sum without scaling. If it may have lost accuracy by overflow or underflow, `_add_squares` adds
     each segment individually with scaling.
     """
-    if not square_may_overflow(a[0]) or LEAST_SUM <= total <= MOST_SUM:
+    if not square_may_overflow(a[0]) or MIN_SUM <= total <= MAX_SUM:
         squares[0] += total
     else:
         for x in (a, b, c, d):

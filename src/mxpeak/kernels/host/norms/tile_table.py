@@ -24,7 +24,7 @@ WANTS = {"max": MAX, "squares": SQUARES, "rows": ROWS, "columns": COLUMNS}
 #: Lines per chunk, the smallest number of chunks per thread, and entries of a piece if there are too few lines.
 LINES, CHUNKS, PIECE = 128, 4, 2**16
 #: The smallest number of entries of a piece, and the length below which a line is short.
-LEAST_PIECE, SHORT = 4096, 64
+MIN_PIECE, SHORT = 4096, 64
 #: The size in bytes below which one thread is faster than several threads that must first be woken.
 ALONE = 2**18
 
@@ -90,7 +90,7 @@ def _entry(tile: Tile, A: Array, band: Band, want: int, threads: int) -> tuple[i
         lines, length, stride = 1, A.size, A.itemsize  # the norms do not depend on the division into lines
     few = lines < CHUNKS * threads * 4
     chunk = max(1, lines) if few else max(4, min(LINES, -(-lines // (CHUNKS * threads))))
-    piece = max(LEAST_PIECE, PIECE // max(1, lines)) if few else max(1, length)
+    piece = max(MIN_PIECE, PIECE // max(1, lines)) if few else max(1, length)
     maps = [number for index in (line_map, position_map) for number in (index.first, index.nb, index.jump)]
     addresses = A.ctypes.data, lines, length, line_stride, stride, line0, position0, turned
     return (*addresses, *maps, back, ahead, chunk, piece)

@@ -32,7 +32,7 @@ ELL, SELL, PACKED = 0, 1, 2
 STORAGES = {"ell": ELL, "sell": SELL, "packed": PACKED}
 #: Number of distinct differences column - row that are examined in one part of a chunk. Entries with further
 #: differences do not become runs.
-MOST = 64
+MAX_DIFFERENCES = 64
 #: A difference becomes a run if at least 1 / SHARE of a chunk's rows have it. Storing zeros then costs less than
 #: storing columns.
 SHARE = 4
@@ -134,7 +134,7 @@ def cut_rows(tid, threads, starts, rows, adaptive, longest, chunk_row, counts, r
     entry in the halo. No row has more than `longest` entries.
     """
     new_to_old, old_to_new, indptr, indices = rows
-    n, differences, own = old_to_new.shape[0], np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
+    n, differences, own = old_to_new.shape[0], np.empty(2 * MAX_DIFFERENCES, np.int64), np.empty(longest, np.int64)
     for g in range(tid, counts.shape[0], threads):
         count, size, height, entries = 0, 0, 0, 0
         for r in range(starts[g], starts[g + 1]):
@@ -228,7 +228,7 @@ def _find_runs(row0, rows, entries, part, differences, columns, storage):
             hint = 0
         difference = part.column[e] - row0 - part.lane[e]
         at = find(differences.value, size, difference, hint)
-        if at < 0 and size < MOST:
+        if at < 0 and size < MAX_DIFFERENCES:
             at = size
             differences.value[at], differences.count[at] = difference, 0
             size += 1
@@ -280,8 +280,12 @@ def _scratch(longest):
     """Allocate the work arrays for finding the slots of a chunk with up to `longest` entries."""
     column, lane, slot = np.empty(longest, np.int32), np.empty(longest, np.int32), np.empty(longest, np.int32)
     part = _PartEntries(column, lane, np.empty(longest, np.int64), np.empty(longest, np.int64), slot)
-    differences = _Differences(np.empty(MOST, np.int64), np.empty(MOST, np.int64))
-    return part, differences, _ColumnRange(np.empty(4 * MOST, np.int64), np.empty(4 * MOST, np.int64))
+    differences = _Differences(np.empty(MAX_DIFFERENCES, np.int64), np.empty(MAX_DIFFERENCES, np.int64))
+    return (
+        part,
+        differences,
+        _ColumnRange(np.empty(4 * MAX_DIFFERENCES, np.int64), np.empty(4 * MAX_DIFFERENCES, np.int64)),
+    )
 
 
 @jit(allocates=True)
@@ -308,7 +312,7 @@ def count_slots(tid, threads, rows, cuts, columns, storage, table):
 def fill_slots(tid, threads, rows, data, cuts, columns, storage, packed, values):
     """Store the bases, columns and values of all slots in this thread's chunks. All arrays must be zero before."""
     table, bases, near, far = packed
-    chunks, first_entry, to = table.shape[0], np.empty(LANES, np.int64), np.empty(4 * MOST, np.int64)
+    chunks, first_entry, to = table.shape[0], np.empty(LANES, np.int64), np.empty(4 * MAX_DIFFERENCES, np.int64)
     part, differences, bounds = _scratch(cuts.longest)
     column, lane, entry, times, slot = part
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):

@@ -37,7 +37,7 @@ from mxpeak.layout.stencil import Box
 from mxpeak.precision import PRECISIONS
 
 #: Successive rows are interleaved if the stored values are at most this multiple of the entries.
-MOST_FILLED = 1.25
+MAX_FILLED = 1.25
 #: The smallest number of rows in a window, so that a step has enough work between two barriers.
 WINDOW = 2**16
 
@@ -196,7 +196,7 @@ class HostSparseSetup:
         """
         lengths = np.diff(rows.indptr)[order.new_to_old]
         longest = np.maximum.reduceat(lengths, np.arange(0, rows.n, SUCCESSIVE)) if rows.n else lengths
-        if SUCCESSIVE * int(longest.sum()) > MOST_FILLED * rows.indices.size:
+        if SUCCESSIVE * int(longest.sum()) > MAX_FILLED * rows.indices.size:
             return 1
         return self._tuned_rows_per_step(values, vectors)
 
@@ -248,7 +248,7 @@ class HostSparseSetup:
         ends = np.append(chunk_row, rows.n)
         table = np.zeros((chunks, slot_format.TABLE), np.int32)
         columns, packed = rows.n + rows.halo, storage == "packed"
-        cuts = ChunkCuts(chunk_row, ends[1:], _most_entries(rows, order, chunk_row))
+        cuts = ChunkCuts(chunk_row, ends[1:], _max_entries(rows, order, chunk_row))
         self._run(slot_format.count_slots, where, cuts, columns, packed, table)
         slots, fars = self._number_slots(table)
         bases, far = np.zeros(slots, np.int32), aligned(fars * SUCCESSIVE, np.int32)
@@ -360,7 +360,7 @@ class HostSparseSetup:
         parts = [first_rows[first : first + count] for first, count in zip(order.starts, counts)]
         chunk_row = np.concatenate([*parts, np.empty(0, np.int64)]).astype(np.int64)
         group, end = np.repeat(np.arange(order.groups), counts), np.append(chunk_row, rows.n)[1:]
-        return GroupCuts(chunk_row, end, order.starts[group], repeats, _most_entries(rows, order, chunk_row)), group
+        return GroupCuts(chunk_row, end, order.starts[group], repeats, _max_entries(rows, order, chunk_row)), group
 
     def _halo(self, rows: Rows, order: Order, surface: Array) -> Halo:
         """Return H with its rows, and with empty arrays for the starts and the columns of its entries."""
@@ -386,7 +386,7 @@ def _inverse(permutation: Array) -> Array:
     return inverse
 
 
-def _most_entries(rows: Rows, order: Order, chunk_row: Array) -> int:
+def _max_entries(rows: Rows, order: Order, chunk_row: Array) -> int:
     """Return the largest number of entries of a chunk. `chunk_row` contains the first rows of all chunks."""
     length = np.diff(rows.indptr)[order.new_to_old]
     return int(np.add.reduceat(length, chunk_row).max()) if chunk_row.size else 0

@@ -24,7 +24,7 @@ from mxpeak.kernels.torch.sparse.rows import ranges, surface_of, totals
 #: Approximate number of entries that are processed together.
 PIECE = 2**22
 #: Maximum number of near entries in a row; further entries that belong to no run are far.
-MAX_NEAR = 4 * pack.MOST
+MAX_NEAR = 4 * pack.MAX_DIFFERENCES
 #: Upper bound of differences column - row and of indices in a piece. A sort key is i·SPAN + k with k below SPAN.
 SPAN = 2**32
 
@@ -164,7 +164,7 @@ def _chunk_end(rows: DeviceRows, c: Tensor) -> Tensor:
     r, of = ranges(c, head - c)
     e, j, _ = rows.off_diagonal(r)
     differences, first, _, _ = _distinct(of[e] * SPAN + j - r[e] + SPAN // 2)
-    kept = _rank(differences // SPAN, first, len(c)) < 2 * pack.MOST
+    kept = _rank(differences // SPAN, first, len(c)) < 2 * pack.MAX_DIFFERENCES
     differences = differences[kept]
     size = _counts(differences // SPAN, len(c))
     # the later rows, and the number of their differences that also occur in the first LEAST rows
@@ -343,7 +343,7 @@ def _runs(
     # Lanes of rows without the entry also read x at this column, so it must exist. x has LANES numbers beyond its last
     # entry.
     exists = (begins[c] + d >= 0) & (begins[c] + d <= columns)
-    kept = (_rank(p, place, parts) < pack.MOST) & (pack.SHARE * count >= (ends - begins)[c]) & exists
+    kept = (_rank(p, place, parts) < pack.MAX_DIFFERENCES) & (pack.SHARE * count >= (ends - begins)[c]) & exists
     number = torch.full_like(kinds, -1)
     number[kept] = _rank(p[kept], place[kept], parts)
     return number[which], RunSlots(p[kept], number[kept], d[kept], _counts(p[kept], parts))

@@ -22,7 +22,7 @@ import numpy as np
 
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import piece
-from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, MOST, UPPER, find
+from mxpeak.kernels.host.sparse.chunk_format import BOTH, LOWER, MAX_DIFFERENCES, UPPER, find
 from mxpeak.kernels.host.sparse.natural import slot_format
 from mxpeak.kernels.host.sparse.natural.gs_csr import AHEAD, prefetch, sum_of
 from mxpeak.kernels.host.sparse.slot_sums import EVERY_SECOND as GROUP
@@ -272,7 +272,7 @@ def count_slots(tid, threads, groups, packed, last, table):
     `last` is the last existing column.
     """
     chunks = table.shape[0]
-    differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    differences, hits = np.empty(MAX_DIFFERENCES, np.int64), np.empty(MAX_DIFFERENCES, np.int64)
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         runs, others = _find_runs(c, groups, packed, last, differences, hits)
         table[c, RUNS], table[c, COLUMNS] = (runs, others) if packed else (0, runs + others)
@@ -285,7 +285,7 @@ def fill_slots(tid, threads, groups, packed, last, at_values, slots, values, sou
     `slots` is (table, bases, far).
     """
     (table, bases, far), (rows, begins, starts, first, columns) = slots, groups
-    differences, hits = np.empty(MOST, np.int64), np.empty(MOST, np.int64)
+    differences, hits = np.empty(MAX_DIFFERENCES, np.int64), np.empty(MAX_DIFFERENCES, np.int64)
     chunks = table.shape[0]
     for c in range(chunks * tid // threads, chunks * (tid + 1) // threads):
         slot, begins_c = np.int64(table[c, SLOT]), piece(begins, c * GROUPS, GROUPS + 1)

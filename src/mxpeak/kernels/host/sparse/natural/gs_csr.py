@@ -20,9 +20,9 @@ from mxpeak.kernels.host.sparse.slot_sums import widened_value
 #: Columns of the table of units: first row, first entry of L and first entry of U.
 ROW, LOWER, UPPER = 0, 1, 2
 #: Rows of a unit. A unit with at least FEW rows ends before a row that needs no row of the unit (the first row of a
-#: mesh's plane). A unit with at least LEAST rows ends before a row that does not need the previous row (the first row
-#: of a line). Any unit ends after MOST rows.
-FEW, LEAST, MOST = 12, 48, 160
+#: mesh's plane). A unit with at least MIN_ROWS rows ends before a row that does not need the previous row (the first
+#: row of a line). Any unit ends after MAX_ROWS rows.
+FEW, MIN_ROWS, MAX_ROWS = 12, 48, 160
 #: Prefetch distance in entries. A product of 64^3 rows on a core of an Intel Xeon reaches in fp64 1.6 GFLOP/s without
 #: prefetch and 2.7 with a distance of 256 or 512. In bf16 it reaches 1.3 to 1.8 without, 4.0 to 4.4 with 256, and 4.5
 #: to 4.7 with more.
@@ -267,7 +267,7 @@ def cut_units(lower, upper, youngest, units):
     n, count, rows, l, h = lower.shape[0], 0, 0, 0, 0
     for r in range(n):
         alone, new_line = youngest[r] < r - rows, youngest[r] != r - 1
-        if r == 0 or rows == MOST or (rows >= LEAST and new_line) or (rows >= FEW and alone):
+        if r == 0 or rows == MAX_ROWS or (rows >= MIN_ROWS and new_line) or (rows >= FEW and alone):
             units[count, ROW], units[count, LOWER], units[count, UPPER] = r, l, h
             count += 1
             rows = 0

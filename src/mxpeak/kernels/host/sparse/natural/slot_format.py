@@ -25,7 +25,7 @@ import numpy as np
 
 from mxpeak.kernels.host.engine.jit import inner, jit
 from mxpeak.kernels.host.engine.vector_ir import piece
-from mxpeak.kernels.host.sparse.chunk_format import MOST, SHARE, find
+from mxpeak.kernels.host.sparse.chunk_format import MAX_DIFFERENCES, SHARE, find
 from mxpeak.kernels.host.sparse.slot_sums import RECURRENCE_BLOCK
 from mxpeak.kernels.host.sparse.slot_sums import SUCCESSIVE as LANES
 
@@ -181,7 +181,11 @@ def _scratch(longest):
     table, of_row = np.empty((LANES, PATTERN), np.int64), np.empty(LANES, np.int64)
     key, slot, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(NEXT + 2, np.int64)
     patterns = _Patterns(table, of_row, key, slot, np.empty(longest, np.int64))
-    runs = _Runs(np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64), np.empty(2 * MOST, np.int64))
+    runs = _Runs(
+        np.empty(2 * MAX_DIFFERENCES, np.int64),
+        np.empty(2 * MAX_DIFFERENCES, np.int64),
+        np.empty(2 * MAX_DIFFERENCES, np.int64),
+    )
     return patterns, runs, _Counts(np.empty(PARTS, np.int64), np.empty((PARTS, longest), np.int64), counts)
 
 
@@ -386,7 +390,7 @@ def fill_slots(tid, threads, rows, data, longest, columns, packed, matrix, value
     """Store the bases, columns and values of all slots in this thread's chunks. Values must be zero before."""
     table, bases, far, scratch = matrix.table, matrix.bases, matrix.far, _scratch(longest)
     patterns, runs, counts = scratch
-    run_slot, far_to = np.empty(2 * MOST, np.int64), np.empty(longest, np.int64)
+    run_slot, far_to = np.empty(2 * MAX_DIFFERENCES, np.int64), np.empty(longest, np.int64)
     for c in range(table.shape[0] * tid // threads, table.shape[0] * (tid + 1) // threads):
         row0, height = np.int64(table[c, ROW]), np.int64(table[c, ROWS])
         count, run_count = _find_slots(row0, height, rows, columns, packed, scratch)
