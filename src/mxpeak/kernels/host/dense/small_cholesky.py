@@ -15,7 +15,15 @@ import numpy as np
 from numba import from_dtype, types
 
 from mxpeak.kernels.host.dense.small_lu import padded
-from mxpeak.kernels.host.dense.small_lu_check import ends, largest_of, residual_by_triangle, sizes_of, sums_of_triangle
+from mxpeak.kernels.host.dense.small_lu_check import (
+    add_correction,
+    ends,
+    largest_of,
+    residual_by_triangle,
+    sizes_of,
+    store_solution,
+    sums_of_triangle,
+)
 from mxpeak.kernels.host.dense.small_lu_simd import LINE, RANK, VECTOR, products, solve_lower, solve_upper
 from mxpeak.kernels.host.engine.jit import FLAG, ZERO, by_type, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import address_of, piece, row
@@ -202,10 +210,7 @@ def solve(options, T, B, s, X, space, facts):
             return
         _lower(W, c0, c0 + RANK, used, inverses, conjugates)
     _upper(W, used, inverses)
-    for i in range(n):
-        for j in range(k):
-            X[i, j] = W[i, m + j]
-        x[i] = W[i, m + k]
+    store_solution(W, m, X, x)
     facts[10] = largest_of(x)
     sizes_of(X, B, of_x, of_b, facts)
     system = lower, conj, T, X, B, facts[2]
@@ -215,8 +220,6 @@ def solve(options, T, B, s, X, space, facts):
     for c0 in range(0, m, RANK):
         _lower(W, c0, m, used, inverses, conjugates)
     _upper(W, used, inverses)
-    for i in range(n):
-        for j in range(k):
-            X[i, j] += W[i, m + j]
+    add_correction(W, m, X)
     sizes_of(X, B, of_x, of_b, facts)
     facts[11] = residual_by_triangle(system, of_x, of_b, x, r, W)

@@ -18,11 +18,13 @@ from numba import from_dtype, types
 
 from mxpeak.kernels.host.dense.small_lu_check import (
     CheckedSystem,
+    add_correction,
     ends,
     largest_of,
     residual_of_all,
     residual_of_each,
     sizes_of,
+    store_solution,
     sums,
 )
 from mxpeak.kernels.host.dense.small_lu_simd import (
@@ -305,10 +307,7 @@ def solve(options, R, B, s, t, X, space, pivots, facts):
         facts[0] = -1
         return
     _substitute(W, used, inverses, gemm)
-    for i in range(n):
-        for j in range(k):
-            X[i, j] = W[i, m + j]
-        x[i] = W[i, m + k]
+    store_solution(W, m, X, x)
     facts[10] = largest_of(x)
     sizes_of(X, B, of_x, of_b, facts)
     system = CheckedSystem(by_columns, R, X, B, facts[4] if by_columns else facts[2], gemm)
@@ -319,8 +318,6 @@ def solve(options, R, B, s, t, X, space, pivots, facts):
     if facts[6] <= enough or facts[6] == np.inf:
         return
     _solve_again(W, n, used, pivots, inverses)
-    for i in range(n):
-        for j in range(k):
-            X[i, j] += W[i, m + j]
+    add_correction(W, m, X)
     sizes_of(X, B, of_x, of_b, facts)
     facts[11] = residual_of_each(system, sizes, x, r, C, W)

@@ -34,6 +34,24 @@ class CheckedSystem(NamedTuple):
     gemm: int
 
 
+@inner()
+def store_solution(W, m, X, x):
+    """Store the solutions for B in X, and the solution for the probe in x. They begin at column m of W."""
+    k = X.shape[1]
+    for i in range(X.shape[0]):
+        for j in range(k):
+            X[i, j] = W[i, m + j]
+        x[i] = W[i, m + k]
+
+
+@inner()
+def add_correction(W, m, X):
+    """Add the corrections to X. They begin at column m of W."""
+    for i in range(X.shape[0]):
+        for j in range(X.shape[1]):
+            X[i, j] += W[i, m + j]
+
+
 @by_type
 def _modulus(z):
     """Return |z| in fp64, computed as sqrt(a² + b²) without overflow or underflow, where a = Re z and b = Im z."""
