@@ -28,8 +28,7 @@ from mxpeak.kernels.contract.emulation import (
 )
 from mxpeak.kernels.host.engine import matrix_engines
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.lu import emulated_tiles
-from mxpeak.kernels.host.lu import emulation as host
+from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles, packing, residue_ir, tile_products
 from mxpeak.kernels.reference import emulation as reference
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions
@@ -135,16 +134,16 @@ def test_residues_of_large_integers_are_exact(rng: Any) -> None:
     x[0, :4] = 128, -128, 0, 2.0**109
     R = np.empty(x.shape, np.float32)
     for m in MODULI:
-        host.to_residues(x, np.array([m, *part_residues(m)], np.float64), R)
+        by_sgemm.to_residues(x, np.array([m, *part_residues(m)], np.float64), R)
         assert np.all(np.abs(R) <= m / 2), m
         assert all((int(a) - int(r)) % m == 0 for a, r in zip(x.flat, R.flat)), m
 
 
 def test_the_largest_residues_are_multiplied_exactly() -> None:
     """Sums of 1024 products of ±128 are the largest integers of SGEMM; two chunks are added in INT32."""
-    for k in (host.EXACT, host.EXACT + 1):
+    for k in (by_sgemm.EXACT, by_sgemm.EXACT + 1):
         A, B = np.full((2, k), 128.0), np.full((3, k), -128.0)
-        for R, m in zip(host.products_by_sgemm(A, B, MODULI), MODULI):
+        for R, m in zip(by_sgemm.products_by_sgemm(A, B, MODULI), MODULI):
             assert np.all((R.astype(int) + k * 128 * 128) % m == 0), (k, m)
 
 
@@ -268,8 +267,8 @@ def test_blocks_are_independent(backend: Backend, rng: Any, monkeypatch: pytest.
         pytest.skip("the reference has one block")
     if backend.on_torch:
         monkeypatch.setattr("mxpeak.kernels.torch.lu.emulation.BLOCK", 16)
-    monkeypatch.setattr(host, "BLOCK", 16)
-    monkeypatch.setattr(emulated_tiles, "block_side", lambda k: 16)
+    monkeypatch.setattr(by_sgemm, "BLOCK", 16)
+    monkeypatch.setattr(by_tiles, "block_side", lambda k: 16)
     A, B, C = rng.standard_normal((40, 9)), rng.standard_normal((9, 33)), rng.standard_normal((40, 33))
     A[20, 3] = np.nan
     R, counts = subtracted(backend, C, A, B)
@@ -302,7 +301,7 @@ def test_products_by_tiles_on_several_pieces(rng: Any, engine: int) -> None:
     """Shapes of more than one piece, of parts of tiles, and of sums that are stored between parts of k."""
     kernels = HostKernels(2, units=())
     kernels.int8_engine = engine
-    rows, columns, steps = emulated_tiles.PIECE_ROWS, emulated_tiles.PIECE_COLUMNS, emulated_tiles.STEPS
+    rows, columns, steps = tile_products.PIECE_ROWS, tile_products.PIECE_COLUMNS, tile_products.STEPS
     for m, n, k in ((rows + 33, columns + 1, 5), (33, 70, steps * 64 + 65), (65, 31, 2 * steps * 64)):
         A, B, C = rng.standard_normal((m, k)), rng.standard_normal((k, n)), rng.standard_normal((m, n))
         R = C.copy()
@@ -324,8 +323,8 @@ def test_the_largest_sums_of_tiles(engine: int) -> None:
 
 def test_packed_residues_are_exact(rng: Any) -> None:
     """Of integers with few and with all digits, also of those with the largest digits and of halves of moduli."""
-    few, all_digits = (emulated_tiles.DIGIT * d for d in (emulated_tiles.FEW_DIGITS, emulated_tiles.DIGITS))
-    for bits, count in ((few - 2, emulated_tiles.FEW_DIGITS), (all_digits - 10, emulated_tiles.DIGITS)):
+    few, all_digits = (residue_ir.DIGIT * d for d in (residue_ir.FEW_DIGITS, residue_ir.DIGITS))
+    for bits, count in ((few - 2, residue_ir.FEW_DIGITS), (all_digits - 10, residue_ir.DIGITS)):
         x = np.rint(np.ldexp(rng.random((3, 400)) - 0.5, rng.integers(1, bits + 1, (3, 400))))
         x[0, :6] = (
             128,
@@ -335,11 +334,11 @@ def test_packed_residues_are_exact(rng: Any) -> None:
             sum(2.0**14 * 2.0 ** (15 * d) for d in range(3)),
             -(2.0**44) - 2.0**29,
         )
-        table = np.array([emulated_tiles._digit_residues(m) for m in MODULI], np.float32)
-        operands = emulated_tiles.Operands.of(emulated_tiles.Memory(), len(MODULI), 3, 3, 400)
+        table = np.array([by_tiles.digit_residues(m) for m in MODULI], np.float32)
+        operands = by_tiles.Operands.of(by_tiles.Memory(), len(MODULI), 3, 3, 400)
         p = np.full(3, bits)
         scaled = [np.ldexp(x, -bits) for _ in range(2)]
-        emulated_tiles._pack(0, 1, *scaled, p, p, count, table, *operands)
+        packing.pack(0, 1, *scaled, p, p, count, table, *operands)
         for t, m in enumerate(MODULI):
             left = operands.left[t].reshape(-1, 32, 64).transpose(1, 0, 2).reshape(32, -1)
             right = operands.right[t].view(np.int8).reshape(-1, 32, 4).transpose(1, 0, 2).reshape(32, -1)
@@ -352,7 +351,7 @@ def test_packed_residues_are_exact(rng: Any) -> None:
 def test_words_of_fractions_restore_an_integer_exactly_enough() -> None:
     """Against exact fractions: the exact words end at their unit, and the last has 53 bits of the rest."""
     for count in (1, 2, 15, USUAL, 20, MAX_MODULI):
-        words, M = emulated_tiles.fraction_words(count)
+        words, M = by_tiles.fraction_words(count)
         assert len(words) % 2 == 0
         for m, of_modulus in zip(MODULI, words.T):
             exact = Fraction(pow(prod(MODULI[:count]) // m, -1, m), m)

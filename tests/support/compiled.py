@@ -18,7 +18,8 @@ import scipy.sparse
 import mxpeak as mx
 from mxpeak.kernels.host.dense import small_cholesky, small_lu, stacked_lu
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.lu import emulated_tiles, emulation, operands, solves
+from mxpeak.kernels.host.lu import operands, solves
+from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles
 from mxpeak.kernels.host.lu.row_sums import add_rounded_sums, add_stored_sums
 from mxpeak.perf.host import one_core_each
 from mxpeak.runtime import compile as first_uses
@@ -76,7 +77,7 @@ def units() -> None:
 
 def emulated() -> None:
     """Products of fp64 matrices by residues."""
-    for entry in (*emulation.BY_SGEMM, *emulated_tiles.BY_TILES):
+    for entry in (*by_sgemm.BY_SGEMM, *by_tiles.BY_TILES):
         entry.compiled()
 
 

@@ -18,8 +18,10 @@ accuracy.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from math import gcd, log2, prod
 
 #: Significand bits of an integer A' or B' whose row or column has a uniform |A||B|.
@@ -128,6 +130,13 @@ class Emulation:
             self.native + other.native,
             max(self.moduli, other.moduli),
         )
+
+
+def blocks(m: int, n: int, k: int, side: int) -> Iterator[tuple[slice, slice, list[slice]]]:
+    """Yield the rows and columns of each block of an m×n matrix C, and the parts of k, which are subtracted in turn."""
+    depths = [slice(k0, k0 + DEPTH) for k0 in range(0, k, DEPTH)]
+    for i, j in product(range(0, m, side), range(0, n, side)):
+        yield slice(i, i + side), slice(j, j + side), depths
 
 
 #: The largest number of rows and columns of a block of the host, which limits its workspace.

@@ -15,17 +15,8 @@ from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.first_use import LOADED, declared
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
 from mxpeak.kernels.host.engine.team import Team
-from mxpeak.kernels.host.lu import (
-    block,
-    cast,
-    emulated_tiles,
-    emulation,
-    operands,
-    row_moves,
-    row_sums,
-    solves,
-    triangle,
-)
+from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, triangle
+from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles
 from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.lu.panel import HostPanels
 from mxpeak.kernels.synchronous import Synchronous
@@ -73,7 +64,7 @@ class HostLu(HostPanels, Synchronous):
         self._poison, self.units = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
         int8 = matrix_engines.INT8_UNIT
-        self._emulation_memory = emulated_tiles.Memory()
+        self._emulation_memory = by_tiles.Memory()
         #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
         self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
         #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
@@ -242,11 +233,9 @@ class HostLu(HostPanels, Synchronous):
             C, A, B = C.T, B.T, A.T  # compiled loops need C by rows
         if self.int8_engine is not None:
             native = partial(self._team.run, self._product_part)
-            return emulated_tiles.subtract_product(
-                self._team, self.int8_engine, self._emulation_memory, C, A, B, native
-            )
+            return by_tiles.subtract_product(self._team, self.int8_engine, self._emulation_memory, C, A, B, native)
         counts = [Emulation()] * self.threads
-        self._team.run(emulation.subtract_part, self.threads, C, A, B, counts)
+        self._team.run(by_sgemm.subtract_part, self.threads, C, A, B, counts)
         return sum(counts, Emulation())
 
     def solve_upper(self, U: Array, x: Array) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from math import log2
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from mxpeak.errors import ResourceError
 from mxpeak.kernels.contract.emulation import (
     BITS,
-    DEPTH,
     LEAST,
     NATIVE,
     PART,
@@ -20,6 +18,7 @@ from mxpeak.kernels.contract.emulation import (
     TINY,
     WORD,
     Emulation,
+    blocks,
     emulated_with,
     moduli_for,
     part_residues,
@@ -43,10 +42,8 @@ def subtract_emulated_product(device: Device, C: Tensor, A: Tensor, B: Tensor) -
     if C.stride(1) != 1:
         C, A, B = C.T, B.T, A.T  # kernels need C by rows
     (m, k), n, counts = A.shape, B.shape[1], Emulation()
-    for i, j in product(range(0, m, BLOCK), range(0, n, BLOCK)):
-        rows, columns = slice(i, i + BLOCK), slice(j, j + BLOCK)
-        for k0 in range(0, k, DEPTH):
-            depth = slice(k0, k0 + DEPTH)
+    for rows, columns, depths in blocks(m, n, k, BLOCK):
+        for depth in depths:
             counts += _subtract_block(device, C[rows, columns], A[rows, depth], B[depth, columns])
     return counts
 

@@ -8,7 +8,6 @@ DGEMM. AVX512-VNNI would not help: it has 8 times the rate of fp64, so that 16 p
 
 from __future__ import annotations
 
-from itertools import product
 from math import log2
 from typing import Any, NamedTuple
 
@@ -16,16 +15,13 @@ import numpy as np
 from numba import types
 
 from mxpeak.kernels.contract.emulation import (
-    BITS,
-    DEPTH,
     LEAST,
     NATIVE,
     PART,
-    SLACK,
-    SUBNORMAL,
     TINY,
     WORD,
     Emulation,
+    blocks,
     emulated_with,
     moduli_for,
     part_residues,
@@ -33,7 +29,8 @@ from mxpeak.kernels.contract.emulation import (
 )
 from mxpeak.kernels.host.engine import blas
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, VECTOR, inner, jit
-from mxpeak.kernels.host.engine.vector_ir import bits_of, float_of, nearest, row
+from mxpeak.kernels.host.engine.vector_ir import nearest, row
+from mxpeak.kernels.host.lu.emulation.scaling import NOT_FINITE, power_of_two, scale_line, significant_bits, times_power
 from mxpeak.kernels.host.lu.row_moves import copy_block
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,8 +40,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK = 1024
 #: The largest k for which SGEMM multiplies residues exactly.
 EXACT = 1 << 10
-#: The exponent of a line that contains NaN or infinity.
-NOT_FINITE = 1 << 20
 #: 2^PART and 2^(2·PART), and the unit of the first word of a fraction.
 ONE_PART, TWO_PARTS, UNIT = 2.0**PART, 2.0 ** (2 * PART), 2.0**-WORD
 
@@ -52,7 +47,7 @@ SUMS, SMALL, SMALLS = types.int32[:, ::1], types.Array(types.int8, 2, "A"), type
 WORDS = types.float64[:, ::1]
 
 
-class Lines(NamedTuple):
+class SgemmLines(NamedTuple):
     """The rows of A or the columns of B, scaled by powers of two.
 
     entries     each line with its largest absolute value in [1/2, 1); later, the integers A' or B'
@@ -70,10 +65,8 @@ class Lines(NamedTuple):
 def subtract_part(tid: int, threads: int, C: Array, A: Array, B: Array, counts: list[Emulation]) -> None:
     """Compute this thread's blocks of C -= A B, and add their counts to counts[tid]."""
     (m, k), n = A.shape, B.shape[1]
-    for i, j in list(product(range(0, m, BLOCK), range(0, n, BLOCK)))[tid::threads]:
-        rows, columns = slice(i, i + BLOCK), slice(j, j + BLOCK)
-        for k0 in range(0, k, DEPTH):
-            depth = slice(k0, k0 + DEPTH)
+    for rows, columns, depths in list(blocks(m, n, k, BLOCK))[tid::threads]:
+        for depth in depths:
             counts[tid] += _subtract_block(C[rows, columns], A[rows, depth], B[depth, columns])
 
 
@@ -81,7 +74,7 @@ def _subtract_block(C: Array, A: Array, B: Array) -> Emulation:
     """Compute C -= A B for one block, by residues if possible, and return how."""
     left, right = _scaled(A), _scaled(B.T)
     if max(left.exponents.max(), right.exponents.max()) < NOT_FINITE:
-        p, q, moduli = _significant_bits(left, right)
+        p, q, moduli = _bits_and_moduli(left, right)
         if moduli:
             to_integers(left.entries, p)
             to_integers(right.entries, q)
@@ -94,9 +87,9 @@ def _subtract_block(C: Array, A: Array, B: Array) -> Emulation:
     return NATIVE
 
 
-def _scaled(A: Array) -> Lines:
+def _scaled(A: Array) -> SgemmLines:
     """Return the scaled rows of A."""
-    lines = Lines(
+    lines = SgemmLines(
         np.empty(A.shape), np.empty(A.shape, np.float32), np.empty(len(A), np.int64), np.empty(len(A), np.float64)
     )
     copy_block(0, 1, A, lines.entries)
@@ -104,14 +97,14 @@ def _scaled(A: Array) -> Lines:
     return lines
 
 
-def _significant_bits(left: Lines, right: Lines) -> tuple[Array, Array, int]:
+def _bits_and_moduli(left: SgemmLines, right: SgemmLines) -> tuple[Array, Array, int]:
     """Return the bits of the rows of A' and of the columns of B', and the number of moduli: 0 if there are too many."""
     (m, k), n = left.entries.shape, len(right.entries)
     G = np.zeros((m, n), np.float32)
     blas.gemm(1.0, left.bounds, right.bounds.T, G)
     by_row, by_column, extreme = np.empty(m), np.empty(n), np.empty(1)
     largest_ratios(G, left.sums, right.sums, by_row, by_column, extreme)
-    p, q = (BITS + np.frexp(SLACK * ratio)[1].astype(np.int64) for ratio in (by_row, by_column))
+    p, q = significant_bits(by_row), significant_bits(by_column)
     if extreme[0] < k * LEAST:
         return p, q, 0
     largest_product(G, p, q, extreme)
@@ -141,54 +134,9 @@ def constants_of(modulus: int) -> Array:
     return np.array([modulus, *part_residues(modulus)], np.float64)
 
 
-@inner(inline=True)
-def power_of_two(e):
-    """Return 2^e for -1022 <= e <= 1023."""
-    return float_of(np.uint64(e + 1023) << np.uint64(52))
-
-
-@inner(inline=True)
-def times_power(x, e):
-    """Return x · 2^e for |x| < 2^900 and e <= 2046. Two factors are needed, because 2^e may be outside the range."""
-    half = e >> 1
-    return x * power_of_two(max(half, -1022)) * power_of_two(max(e - half, -1022))
-
-
-@inner()
-def _exponent(a):
-    """Return e with max |a_j| in [2^(e-1), 2^e): 0 if all numbers are zero, and NOT_FINITE for NaN or infinity."""
-    largest = np.uint64(0)
-    for j in range(a.shape[0]):
-        largest = max(largest, bits_of(a[j]) & np.uint64(0x7FFFFFFFFFFFFFFF))
-    if largest == np.uint64(0):
-        return np.int64(0)
-    exponent = np.int64(largest >> np.uint64(52))
-    if exponent == 2047:
-        return np.int64(NOT_FINITE)
-    if exponent == 0:  # a subnormal number
-        return np.int64(bits_of(np.float64(largest)) >> np.uint64(52)) - 1022 - 1074
-    return exponent - 1022
-
-
-@inner()
-def scale_line(a):
-    """Scale a line in place, and return the binary logarithm of its scale, or NOT_FINITE for NaN or infinity.
-
-    Entries other than zero remain different from zero.
-    """
-    e = _exponent(a)
-    if e != NOT_FINITE:
-        for j in range(a.shape[0]):
-            x = a[j]
-            scaled = times_power(x, -e)
-            least = SUBNORMAL if x > 0.0 else -SUBNORMAL
-            a[j] = least if scaled == 0.0 and x != 0.0 else scaled
-    return e
-
-
 @jit(MATRIX, MATRIX32, INTEGERS, VECTOR, later=True)
 def scale_lines(entries, bounds, exponents, sums):
-    """Scale row-major lines in place, and compute the other members of `Lines`."""
+    """Scale row-major lines in place, and compute the other members of `SgemmLines`."""
     tiny = np.float32(TINY)
     for i in range(entries.shape[0]):
         a, low = row(entries, i, 0, entries.shape[1]), row(bounds, i, 0, entries.shape[1])
