@@ -66,7 +66,7 @@ def hpl(N: int) -> Callable[[bool], Factorization]:
 
 def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callable[[bool], Factorization]:
     """HPL-MxP's LU and its matrix, with checks or without; bf16 by the processor's own products."""
-    kernels = HostKernels(THREADS, list(range(THREADS)), alone=True, units=chosen())
+    kernels = HostKernels(THREADS, list(range(THREADS)), alone=True, engines=chosen())
     if kernels.emulates(precision):
         raise SystemExit(f"this processor multiplies no {precision} numbers itself; type: benchmarks/abft.py hpl-mxp")
     grid = make_grid(ProcessGrid(1, 1), Solo())

@@ -45,7 +45,7 @@ Record = dict[str, Any]
 THREADS = {1: 2, 2: 1, 4: 1}
 GRIDS = {1: ((1, 1),), 2: ((2, 1), (1, 2)), 4: ((2, 2),)}
 #: What the processor multiplies itself is HPL-MxP's precision, as it is by default.
-LOW = "bf16" if any(unit.precision == "bf16" for unit in chosen()) else "fp32"
+LOW = "bf16" if any(engine.precision == "bf16" for engine in chosen()) else "fp32"
 #: Times that all kernels and runs of a layout take turns within the same processes.
 TURNS = 2
 #: What each runs in, with its block size: the defaults.

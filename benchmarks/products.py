@@ -68,7 +68,7 @@ def main() -> None:
             "command": re.sub(r" --out \S+", "", " ".join(["python", *sys.argv])),
             "threads": args.threads,
             "precision": args.precision,
-            "units": [unit.name for unit in kernels.units],
+            "units": [engine.name for engine in kernels.engines],
             "int8_tiles": kernels.int8_engine is not None,
             "machine": host_facts(),
             "software": software_facts(),

@@ -18,11 +18,11 @@ from llvmlite import ir
 
 from mxpeak.kernels.host.engine import matrix_engines
 from mxpeak.kernels.host.engine.arm import bfmmla, sme
-from mxpeak.kernels.host.engine.matrix_engines import COLUMNS, ROWS, UNITS, MatrixEngine
+from mxpeak.kernels.host.engine.matrix_engines import COLUMNS, ENGINES, ROWS, MatrixEngine
 from tests.support.arm_tiles import product_by_bfmmla, product_by_fmopa, rounded_to_odd, software_tile, tile_of
 
 ENGINE, SME_FP16, SME_BF16 = (
-    next(unit for unit in UNITS if unit.code == code)
+    next(engine for engine in ENGINES if engine.code == code)
     for code in (matrix_engines.BFMMLA, matrix_engines.SME_FP16, matrix_engines.SME_BF16)
 )
 #: The model of each engine's instruction.

@@ -314,7 +314,7 @@ def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: B
     assert dense.emulates("fp16", np.dtype(np.complex128))
     if isinstance(dense, host_dense.HostDense):
         native = {name for name in ROUNDED if not dense.emulates(name, np.dtype(np.float64))}
-        assert native == {unit.precision for unit in chosen()}
+        assert native == {engine.precision for engine in chosen()}
     assert (dense.device is None) == (not backend.on_torch)
     dense.check_memory(100, np.dtype(np.float64), "bf16", copied=True)
 

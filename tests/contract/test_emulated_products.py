@@ -46,7 +46,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     """Return each backend, and each method of the host."""
     if request.param not in HOST_ENGINES:
         return backend_named(request.param)
-    kernels = HostKernels(2, poison=True, units=())
+    kernels = HostKernels(2, poison=True, engines=())
     kernels.int8_engine = HOST_ENGINES[request.param]
     return Backend(request.param, kernels)
 
@@ -292,14 +292,14 @@ def test_a_gpu_without_int8_products_is_named() -> None:
 
 def int8_engines() -> list[int]:
     """The software model of the tiles, and AMX where it is present."""
-    amx = matrix_engines.is_present(matrix_engines.INT8_UNIT)
+    amx = matrix_engines.is_present(matrix_engines.INT8_ENGINE)
     return [matrix_engines.SOFTWARE_INT8, *[matrix_engines.AMX_INT8] * amx]
 
 
 @pytest.mark.parametrize("engine", int8_engines())
 def test_products_by_tiles_on_several_pieces(rng: Any, engine: int) -> None:
     """Shapes of more than one piece, of parts of tiles, and of sums that are stored between parts of k."""
-    kernels = HostKernels(2, units=())
+    kernels = HostKernels(2, engines=())
     kernels.int8_engine = engine
     rows, columns, steps = tile_products.PIECE_ROWS, tile_products.PIECE_COLUMNS, tile_products.STEPS
     for m, n, k in ((rows + 33, columns + 1, 5), (33, 70, steps * 64 + 65), (65, 31, 2 * steps * 64)):
@@ -313,7 +313,7 @@ def test_products_by_tiles_on_several_pieces(rng: Any, engine: int) -> None:
 @pytest.mark.parametrize("engine", int8_engines())
 def test_the_largest_sums_of_tiles(engine: int) -> None:
     """All terms are equal: every residue occurs DEPTH times in a sum."""
-    kernels = HostKernels(1, units=())
+    kernels = HostKernels(1, engines=())
     kernels.int8_engine = engine
     for value in (127.0, 128.0, 2.0**52 - 1, 3.0**33):
         A, B, C = np.full((2, DEPTH), value), np.full((DEPTH, 3), -value), np.zeros((2, 3))
@@ -385,7 +385,7 @@ class Emulating(HostKernels):
     """Host kernels whose fp64 updates are emulated."""
 
     def __init__(self, counts: list[Emulation]):
-        super().__init__(1, poison=True, units=())
+        super().__init__(1, poison=True, engines=())
         self._counts = counts
 
     def subtract_product(self, C: Any, A: Any, B: Any) -> None:

@@ -1,4 +1,4 @@
-"""The processor's own products of 16-bit operands: every unit that this machine has, on every shape of its tiles.
+"""The processor's own products of 16-bit operands: every engine that this machine has, on every shape of its tiles.
 
 Where it has none, what rounds and lays out operands is tested all the same.
 """
@@ -15,7 +15,7 @@ import scipy.linalg
 
 from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.engine import blas, matrix_engines
-from mxpeak.kernels.host.engine.matrix_engines import UNITS, MatrixEngine
+from mxpeak.kernels.host.engine.matrix_engines import ENGINES, MatrixEngine
 from mxpeak.kernels.host.engine.vector_ir import HAS_FP16
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.lu import engine_products, operands
@@ -25,19 +25,21 @@ from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
 from tests.support.blocks import WIDE
 
-HERE = [pytest.param(unit, id=unit.name) for unit in UNITS if unit in matrix_engines.present()] or [
-    pytest.param(UNITS[0], id="none", marks=pytest.mark.skip(reason="this processor has no products of 16-bit numbers"))
+HERE = [pytest.param(engine, id=engine.name) for engine in ENGINES if engine in matrix_engines.present()] or [
+    pytest.param(
+        ENGINES[0], id="none", marks=pytest.mark.skip(reason="this processor has no products of 16-bit numbers")
+    )
 ]
 U = 2.0**-24
 
 
-def operand_pair(kernels: HostKernels, unit: MatrixEngine, A: Any, B: Any) -> tuple[Any, Any]:
+def operand_pair(kernels: HostKernels, engine: MatrixEngine, A: Any, B: Any) -> tuple[Any, Any]:
     """Both operands of a product."""
     both = []
     for side, values in (("left", A), ("right", B)):
-        buffer = kernels.operand_buffer(*values.shape, unit.precision, side)
-        both.append(kernels.operand_matrix(buffer, *values.shape, unit.precision, side))
-        kernels.cast(values.astype(np.float32), both[-1], unit.precision)
+        buffer = kernels.operand_buffer(*values.shape, engine.precision, side)
+        both.append(kernels.operand_matrix(buffer, *values.shape, engine.precision, side))
+        kernels.cast(values.astype(np.float32), both[-1], engine.precision)
     return both[0], both[1]
 
 
@@ -48,14 +50,14 @@ def error_in_bounds(C: Any, before: Any, A: Any, B: Any) -> bool:
     return bool(np.all(np.abs(C - (before - a @ b)) <= 2 * bound))
 
 
-@pytest.mark.parametrize("unit", HERE)
-def test_products_of_every_small_shape(unit: MatrixEngine, rng: Any) -> None:
-    kernels = HostKernels(poison=True, units=[unit])
+@pytest.mark.parametrize("engine", HERE)
+def test_products_of_every_small_shape(engine: MatrixEngine, rng: Any) -> None:
+    kernels = HostKernels(poison=True, engines=[engine])
     for m in range(1, 71):
         ns, ks = (int(x) for x in rng.integers(1, 71, 2)), (m, 71 - m, int(rng.integers(1, 71)))
         for n in (m, *ns):
             for k in ks:
-                A, B = operand_pair(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
+                A, B = operand_pair(kernels, engine, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
                 around = np.full((m + 2, n + 3), np.nan, np.float32)
                 C = around[1 : m + 1, 1 : n + 1]
                 C[:] = before = rng.standard_normal((m, n)).astype(np.float32)
@@ -64,13 +66,15 @@ def test_products_of_every_small_shape(unit: MatrixEngine, rng: Any) -> None:
                 assert np.isnan(around).sum() == around.size - m * n, (m, n, k)
 
 
-@pytest.mark.parametrize("unit", HERE)
+@pytest.mark.parametrize("engine", HERE)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: MatrixEngine, threads: int, rng: Any) -> None:
+def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(
+    engine: MatrixEngine, threads: int, rng: Any
+) -> None:
     """What the update's pieces are, from any row and any column on; few strips (threads share rows) and many."""
-    kernels = HostKernels(threads, poison=True, units=[unit])
+    kernels = HostKernels(threads, poison=True, engines=[engine])
     m, k, n = 150, 67, 500
-    A, B = operand_pair(kernels, unit, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
+    A, B = operand_pair(kernels, engine, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
     for rows in (slice(0, m), slice(37, 38), slice(31, 121), slice(m, m)):
         for columns in (slice(0, n), slice(45, 46), slice(33, 95), slice(31, 481), slice(9, 9)):
             left, right = A[rows], B[:, columns]
@@ -82,14 +86,14 @@ def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(unit: Matrix
             assert error_in_bounds(C, before, left, right), (rows, columns)
 
 
-@pytest.mark.parametrize("unit", HERE)
-def test_where_a_product_is_cut_does_not_show(unit: MatrixEngine, rng: Any) -> None:
+@pytest.mark.parametrize("engine", HERE)
+def test_where_a_product_is_cut_does_not_show(engine: MatrixEngine, rng: Any) -> None:
     """Not in a bit, nor in the signs of zeros: whoever cuts an update relies on it."""
-    kernels = HostKernels(poison=True, units=[unit])
+    kernels = HostKernels(poison=True, engines=[engine])
     m, k, n = 91, 64, 200
     values, others = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     values[::3], others[:, ::2] = 0.0, -others[:, ::2]
-    A, B = operand_pair(kernels, unit, values, others)
+    A, B = operand_pair(kernels, engine, values, others)
     before = rng.standard_normal((m, n)).astype(np.float32)
     before[::3] = np.where(rng.random((31, n)) < 0.5, -0.0, 0.0)
     whole, parts = before.copy(), before.copy()
@@ -100,54 +104,54 @@ def test_where_a_product_is_cut_does_not_show(unit: MatrixEngine, rng: Any) -> N
     assert np.array_equal(whole.view(np.uint32), parts.view(np.uint32))
 
 
-@pytest.mark.parametrize("unit", HERE)
-def test_many_strips_pass_by_in_groups(unit: MatrixEngine, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", HERE)
+def test_many_strips_pass_by_in_groups(engine: MatrixEngine, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With k so large that a group is one strip, and so small that all strips are one."""
-    kernels = HostKernels(poison=True, units=[unit])
+    kernels = HostKernels(poison=True, engines=[engine])
     for k in (9000, 3):
-        A, B = operand_pair(kernels, unit, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
+        A, B = operand_pair(kernels, engine, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
         before = rng.standard_normal((35, 131)).astype(np.float32)
         C = before.copy()
         kernels.subtract_product(C, A, B)
         assert error_in_bounds(C, before, A, B)
 
 
-@pytest.mark.parametrize("unit", HERE)
-def test_infinity_and_nan_stay_in_their_row_or_column(unit: MatrixEngine, rng: Any) -> None:
-    kernels = HostKernels(poison=True, units=[unit])
+@pytest.mark.parametrize("engine", HERE)
+def test_infinity_and_nan_stay_in_their_row_or_column(engine: MatrixEngine, rng: Any) -> None:
+    kernels = HostKernels(poison=True, engines=[engine])
     for value in (np.nan, np.inf):
         for of in ("left", "right"):
             A, B = rng.random((40, 70)), rng.random((70, 50)) + 1.0
             (A if of == "left" else B)[17, 33] = value
             C = np.zeros((40, 50), np.float32)
-            kernels.subtract_product(C, *operand_pair(kernels, unit, A, B))
+            kernels.subtract_product(C, *operand_pair(kernels, engine, A, B))
             lines = np.isfinite(C).all(axis=1 if of == "left" else 0)
             assert list(np.flatnonzero(~lines)) == [17 if of == "left" else 33]
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_operands_are_the_rounded_numbers_and_zeros_behind_them(unit: MatrixEngine, threads: int, rng: Any) -> None:
-    if unit.precision == "fp16" and not HAS_FP16:
-        pytest.skip("this processor does not round to fp16, and has no unit that would want it")
+def test_operands_are_the_rounded_numbers_and_zeros_behind_them(engine: MatrixEngine, threads: int, rng: Any) -> None:
+    if engine.precision == "fp16" and not HAS_FP16:
+        pytest.skip("this processor does not round to fp16, and has no engine that would want it")
     kernels, reference = HostKernels(threads), ReferenceKernels()
     for m, k in ((1, 1), (3, 32), (45, 33), (70, 95), (300, 7)):
         values = (rng.standard_normal((m, k)) * 100).astype(np.float32)
         expected = reference.matrix(m, k, "fp32")
-        reference.cast(values, expected, unit.precision)
-        left = LeftOperand.over(np.full(operands.size(m, k, "left"), operands.NAN_PAIR, np.int32), m, k, unit)
-        right = RightOperand.over(np.full(operands.size(m, k, "right"), operands.NAN_PAIR, np.int32), m, k, unit)
+        reference.cast(values, expected, engine.precision)
+        left = LeftOperand.over(np.full(operands.size(m, k, "left"), operands.NAN_PAIR, np.int32), m, k, engine)
+        right = RightOperand.over(np.full(operands.size(m, k, "right"), operands.NAN_PAIR, np.int32), m, k, engine)
         for target in (left, right):
-            kernels.cast(values, target, unit.precision)
+            kernels.cast(values, target, engine.precision)
             assert np.array_equal(np.asarray(target), expected)
         assert not left.pairs.view(np.int16)[:, k:].any()
         assert not right.strips.view(np.int16).reshape(*right.strips.shape, 2).transpose(1, 3, 0, 2)[m:].any()
 
 
-@pytest.mark.parametrize("unit", HERE)
+@pytest.mark.parametrize("engine", HERE)
 @pytest.mark.parametrize("wide_from", [50, 5000])
 def test_an_lu_by_columns_takes_its_products(
-    unit: MatrixEngine, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
+    engine: MatrixEngine, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """|P A - L U| <= (2·u of the format + n·u)·|L||U|, in narrow panels and in wide ones, the last one ragged.
 
@@ -157,20 +161,20 @@ def test_an_lu_by_columns_takes_its_products(
     monkeypatch.setattr(blas, "own_threads", lambda: 1 if wide_from == 50 else 3)
     for n in (1, 64, 65, 200, 600):
         A = rng.standard_normal((n, n)).astype(np.float32)
-        LU, pivots, lu = np.asfortranarray(A), np.empty(n, np.int32), EngineLU(unit, n)
+        LU, pivots, lu = np.asfortranarray(A), np.empty(n, np.int32), EngineLU(engine, n)
         assert lu.factor(LU, pivots) == 0
         for i, row in enumerate(pivots):
             A[[i, row - 1]] = A[[row - 1, i]]
         L, R = np.tril(LU, -1).astype(np.float64) + np.eye(n), np.triu(LU).astype(np.float64)
-        bound = (2.01 * PRECISIONS[unit.precision].u * (n > lu.NB) + 2 * n * U) * (np.abs(L) @ np.abs(R))
+        bound = (2.01 * PRECISIONS[engine.precision].u * (n > lu.NB) + 2 * n * U) * (np.abs(L) @ np.abs(R))
         assert np.all(np.abs(A - L @ R) <= bound), n
 
 
 def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = HostKernels(units=())
+    kernels = HostKernels(engines=())
     assert all(kernels.emulates(name) for name in ("tf32", "bf16", "fp16", "fp8"))
     monkeypatch.setattr(matrix_engines.numba.config, "CPU_NAME", "generic")
-    assert not any(map(matrix_engines.is_present.__wrapped__, matrix_engines.UNITS))
+    assert not any(map(matrix_engines.is_present.__wrapped__, matrix_engines.ENGINES))
 
 
 # --- solves with a panel's block
@@ -179,11 +183,11 @@ def test_a_processor_without_units_rounds_in_software(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("threads", [1, 3])
 def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
     """Orders of one block, of several, and ragged ones; more right-hand sides than a chunk, and fewer."""
-    kernels = [HostKernels(threads, poison=True, units=())] + [
-        HostKernels(threads, poison=True, units=[unit]) for unit in UNITS if unit in matrix_engines.present()
+    kernels = [HostKernels(threads, poison=True, engines=())] + [
+        HostKernels(threads, poison=True, engines=[engine]) for engine in ENGINES if engine in matrix_engines.present()
     ]
     kernels[0].trsm = "inverse"
-    cases = [(host, "fp32", host.units[0].precision if host.units else "fp32") for host in kernels]
+    cases = [(host, "fp32", host.engines[0].precision if host.engines else "fp32") for host in kernels]
     for host, stored, precision in [(kernels[0], "fp64", "fp64"), *cases]:
         u, u_low = PRECISIONS[stored].u, 0.0 if precision == stored else PRECISIONS[precision].u
         for n, many in ((64, 40), (70, 801), (129, 1), (200, 403), (449, 50)):
@@ -208,7 +212,7 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
 @pytest.mark.parametrize("n", [128, 200])
 def test_solves_with_pivoted_factors_use_inverses_in_fp64(n: int, rng: Any) -> None:
     """|L X - B| <= 16 n u |L||X|: the growth of variances is below 256, of standard deviations below 16."""
-    host = HostKernels(2, poison=True, units=())
+    host = HostKernels(2, poison=True, engines=())
     host.trsm = "inverse"
     for _ in range(10):
         A = rng.random((4 * n, n)) - 0.5
@@ -227,7 +231,7 @@ def test_solves_with_pivoted_factors_use_inverses_in_fp64(n: int, rng: Any) -> N
 
 def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any) -> None:
     """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands."""
-    host, n = HostKernels(poison=True, units=()), 128
+    host, n = HostKernels(poison=True, engines=()), 128
     host.trsm = "inverse"
     methods: list[str] = []
     for _ in range(20):

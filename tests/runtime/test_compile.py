@@ -218,7 +218,7 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
 
 
 def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, besides in (((), 0), (matrix_engines.UNITS, 7)):
+    for there, besides in (((), 0), (matrix_engines.ENGINES, 7)):
         monkeypatch.setattr(matrix_engines, "chosen", lambda there=there: there)
         every = {entry for entry in entries(LOADING) if entry.name}
         wanted = every - {*first_use.declared(LOADED)}

@@ -119,7 +119,7 @@ class Case:
     precision: str | None = None
     generator: str = "hpl"
     scale: float | None = None
-    units: bool = True
+    engines: bool = True
 
     @property
     def steps(self) -> int:
@@ -164,7 +164,7 @@ def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: 
 
 def _mixed(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: Any) -> Any:
     low = case.precision or ""
-    kernels, spans = HostKernels(1, poison=True, units=None if case.units else ()), Spans()
+    kernels, spans = HostKernels(1, poison=True, engines=None if case.engines else ()), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
     assert grid is not None
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(low))

@@ -40,7 +40,7 @@ class Backend:
     @property
     def native(self) -> set[str]:
         """The precisions that this host's processor multiplies by itself."""
-        return {unit.precision for unit in getattr(self.kernels, "units", ())}
+        return {engine.precision for engine in getattr(self.kernels, "engines", ())}
 
     @property
     def on_gpu(self) -> bool:
@@ -74,7 +74,7 @@ def backend_named(name: str) -> Backend:
     """One of BACKENDS."""
     if name == "reference":
         return Backend(name, ReferenceKernels())
-    host = HostKernels(1, poison=True) if "3 threads" not in name else HostKernels(3, poison=True, units=())
+    host = HostKernels(1, poison=True) if "3 threads" not in name else HostKernels(3, poison=True, engines=())
     if name not in TORCH:
         return Backend(name, host)
     from mxpeak.kernels.torch.kernels import TorchKernels

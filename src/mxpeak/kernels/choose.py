@@ -138,8 +138,8 @@ def choose(
         from mxpeak.kernels.host.engine.matrix_engines import chosen
         from mxpeak.kernels.host.kernels import HostKernels
 
-        units = [unit for unit in chosen() if native is None or unit.precision in native]
-        kernels = HostKernels(threads, cores, alone=alone, units=units)
+        engines = [engine for engine in chosen() if native is None or engine.precision in native]
+        kernels = HostKernels(threads, cores, alone=alone, engines=engines)
         return _emulating(kernels) if emulated else kernels
     where = open_device(device, number)
     from mxpeak.kernels.host.lu.cpu_assist import HostPanelService
@@ -194,7 +194,7 @@ def _host_emulation() -> EmulatedProducts | None:
     from mxpeak.kernels.host.kernels import HostKernels
 
     with one_thread():
-        return _emulating(HostKernels(own_threads(), units=())).emulation
+        return _emulating(HostKernels(own_threads(), engines=())).emulation
 
 
 def sparse(device: Any, threads: int, *, own: bool = False, parts: int = 1) -> SparseKernels:

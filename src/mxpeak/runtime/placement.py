@@ -333,7 +333,7 @@ def native_precisions(config: PlaceConfig) -> frozenset[str]:
         return frozenset()
     from mxpeak.kernels.host.engine.matrix_engines import chosen
 
-    return frozenset(unit.precision for unit in chosen())
+    return frozenset(engine.precision for engine in chosen())
 
 
 def load_kernels(

@@ -84,7 +84,7 @@ def _parts(ranks: int) -> list[tuple[str, Callable[[], Mapping[str, Any]], str]]
     return [
         ("host", _host_facts, "mount /proc and /sys, and make them readable"),
         ("BLAS", _blas_facts, "pip install --force-reinstall numpy scipy numba"),
-        ("16-bit GEMM", _unit_facts, "pip install --force-reinstall numpy scipy numba"),
+        ("16-bit GEMM", _engine_facts, "pip install --force-reinstall numpy scipy numba"),
         ("MPI", _mpi_facts, install_command("mpich")),
         ("GPU", _gpu_facts, f"install a GPU driver and {install_command('gpu')}"),
         ("cores", lambda: _core_facts(ranks), f"use fewer --ranks than {ranks}"),
@@ -204,16 +204,16 @@ def _gpu_arithmetic(index: int) -> str:
         return f"unknown: {device_failure(error) or error}"
 
 
-def _unit_facts() -> Mapping[str, Any]:
-    """Return the hardware unit or emulation that multiplies bf16 and fp16, and the units that are slower than fp32."""
-    from mxpeak.kernels.host.engine.matrix_engines import chosen, present, unit_for
+def _engine_facts() -> Mapping[str, Any]:
+    """Return the engine or emulation that multiplies bf16 and fp16, and the engines that are slower than fp32."""
+    from mxpeak.kernels.host.engine.matrix_engines import chosen, engine_for, present
 
-    used = {name: unit_for(name, chosen()) for name in ("bf16", "fp16")}
+    used = {name: engine_for(name, chosen()) for name in ("bf16", "fp16")}
     emulated = "emulated: rounded in software, at the speed of fp32"
-    facts = {name: unit.name if unit else emulated for name, unit in used.items()}
-    unused = [unit for unit in present() if unit not in chosen()]
+    facts = {name: engine.name if engine else emulated for name, engine in used.items()}
+    unused = [engine for engine in present() if engine not in chosen()]
     reasons = {True: "not tested on hardware", False: "slower than fp32 here"}
-    texts = [f"{unit.name}: {reasons[unit.unproven]}" for unit in unused]
+    texts = [f"{engine.name}: {reasons[engine.unproven]}" for engine in unused]
     return facts | ({"not used": "; ".join(texts)} if texts else {})
 
 

@@ -18,7 +18,7 @@ from mxpeak.kernels.host.sparse.sparse import HostSparse
 class HostKernels(HostLu, HostGenerated):
     """The host kernels: tuned BLAS and compiled loops on `threads` cores.
 
-    `poison` fills new arrays with NaN, for tests. `units` lists the matrix engines that multiply 16-bit operands; None
+    `poison` fills new arrays with NaN, for tests. `engines` lists the engines that multiply 16-bit operands; None
     selects the engines that are faster than fp32. Operands of all other low precisions are rounded and multiplied in
     fp32.
     """
@@ -33,10 +33,10 @@ class HostKernels(HostLu, HostGenerated):
         *,
         alone: bool = False,
         poison: bool = False,
-        units: Sequence[MatrixEngine] | None = None,
+        engines: Sequence[MatrixEngine] | None = None,
     ):
         team = Team(threads, cores, alone=alone)
-        super().__init__(team, poison, chosen() if units is None else units)
+        super().__init__(team, poison, chosen() if engines is None else engines)
         self.norms = HostNorms(team)
         self._sparse: HostSparse | None = None
 
@@ -47,4 +47,4 @@ class HostKernels(HostLu, HostGenerated):
         return self._sparse
 
     def facts(self) -> dict[str, Any]:
-        return {"kernels": self.name, "blas": blas.blas_facts(), "units": [unit.name for unit in self.units]}
+        return {"kernels": self.name, "blas": blas.blas_facts(), "units": [engine.name for engine in self.engines]}

@@ -49,7 +49,7 @@ class HostDense:
         return np.errstate(all="ignore")
 
     def emulates(self, precision: str, dtype: np.dtype[Any]) -> bool:
-        return precision not in ("fp64", "fp32") and _unit(precision, dtype) is None
+        return precision not in ("fp64", "fp32") and _engine(precision, dtype) is None
 
     def fp64_emulation(self) -> Fp64Emulation | None:
         return None if self._emulation is None else self._emulation.record()
@@ -100,12 +100,12 @@ class HostDense:
                 singular = lapack.getrf_blocked(LU, pivots, EMULATED_NB, self._emulation.subtract_product)
         elif precision in ("fp64", "fp32"):
             singular = lapack.getrf(LU, pivots)
-        elif unit := _unit(precision, W.dtype):
+        elif engine := _engine(precision, W.dtype):
             from mxpeak.kernels.host.lu.engine_products import (
                 EngineLU,
             )  # imports compiled code that other solves do not need
 
-            singular = EngineLU(unit, len(W)).factor(LU, pivots)
+            singular = EngineLU(engine, len(W)).factor(LU, pivots)
         else:
             singular = lapack.getrf_blocked(LU, pivots, lapack.NB, lapack.subtract_rounded(precision))
         return PivotedLU(LU, pivots, transposed=True, singular=singular)
@@ -148,13 +148,13 @@ class HostDense:
 
     def cholesky(self, W: Triangle, precision: str, shift: float = 0.0) -> SymmetricFactor:
         """Factor W^T in place, by the processor's matrix engine if it multiplies numbers of this precision."""
-        if unit := _unit(precision, W.dtype):
+        if engine := _engine(precision, W.dtype):
             from mxpeak.kernels.host.lu.engine_products import (
                 EngineLU,
             )  # imports compiled code that other solves do not need
 
             T = symmetric.shifted(W.T, shift)
-            breakdown = EngineLU(unit, len(W)).factor_symmetric(T.array, lower=T.lower)
+            breakdown = EngineLU(engine, len(W)).factor_symmetric(T.array, lower=T.lower)
             return SymmetricFactor(T, None, transposed=True, breakdown=breakdown)
         return symmetric.cholesky(W, precision, shift)
 
@@ -248,7 +248,7 @@ def _rows_at_a_time(A: Array) -> int:
     return int(min(max(1, CACHED // A.shape[1]), A.shape[0]))
 
 
-def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
+def _engine(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
     """Return the processor's matrix engine for real operands of a precision, or None if no engine is used.
 
     Engines multiply only real bf16 or fp16 numbers.
@@ -256,9 +256,9 @@ def _unit(precision: str, dtype: np.dtype[Any]) -> MatrixEngine | None:
     if precision not in ("bf16", "fp16") or dtype.kind == "c":
         return None
     # This import loads the compiler, which other solves do not need.
-    from mxpeak.kernels.host.engine.matrix_engines import chosen, unit_for
+    from mxpeak.kernels.host.engine.matrix_engines import chosen, engine_for
 
-    return unit_for(precision, chosen())
+    return engine_for(precision, chosen())
 
 
 def _pieces(A: Array) -> Iterator[slice]:

@@ -62,7 +62,7 @@ class MatrixEngine:
 
 #: For each precision, the first available engine is used. AMX is 6 times as fast as SGEMM on an Intel Xeon with
 #: AMX-FP16. AVX512-BF16 is twice as fast as SGEMM on AMD's Zen 4, and 0.63 times as fast on the Xeon.
-UNITS = (
+ENGINES = (
     MatrixEngine(AMX_FP16, "AMX-FP16", "fp16", 32, ("amx-tile", "amx-fp16", "avx512f")),
     MatrixEngine(AMX_BF16, "AMX-BF16", "bf16", 32, ("amx-tile", "amx-bf16", "avx512f")),
     MatrixEngine(AVX512_BF16, "AVX512-BF16", "bf16", 14, ("avx512bf16", "avx512f"), "znver"),
@@ -71,37 +71,37 @@ UNITS = (
     MatrixEngine(SME_BF16, "SME-BF16", "bf16", 32, (), unproven=True),
 )
 #: The engine that multiplies residues of emulated fp64 products, with sums in INT32. Estimates need its bf16 products.
-INT8_UNIT = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "amx-bf16", "avx512f"))
+INT8_ENGINE = MatrixEngine(AMX_INT8, "AMX-INT8", "int8", 32, ("amx-tile", "amx-int8", "amx-bf16", "avx512f"))
 
 
 @cache
 def present() -> tuple[MatrixEngine, ...]:
     """Return the matrix engines for 16-bit numbers that this process may use."""
-    return tuple(filter(is_present, UNITS))
+    return tuple(filter(is_present, ENGINES))
 
 
 @cache
-def is_present(unit: MatrixEngine) -> bool:
+def is_present(engine: MatrixEngine) -> bool:
     """Return whether this process may use a matrix engine. Numba must compile for this processor."""
-    if unit.code in (BFMMLA, SME_FP16, SME_BF16):
-        available = bfmmla.is_available if unit.code == BFMMLA else sme.is_available
+    if engine.code in (BFMMLA, SME_FP16, SME_BF16):
+        available = bfmmla.is_available if engine.code == BFMMLA else sme.is_available
         return not numba.config.CPU_NAME and available()
     if numba.config.CPU_NAME or platform.machine() != "x86_64":
         return False
     features = llvmlite.binding.get_host_cpu_features()
-    has_all = all(features.get(name, False) for name in unit.features)
-    return has_all and ("amx-tile" not in unit.features or _may_tile())
+    has_all = all(features.get(name, False) for name in engine.features)
+    return has_all and ("amx-tile" not in engine.features or _may_tile())
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
     """Return the available matrix engines that multiply faster than fp32 on this processor, as measurements show."""
     name = llvmlite.binding.get_host_cpu_name()
-    return tuple(unit for unit in present() if not unit.unproven and name.startswith(unit.faster_on))
+    return tuple(engine for engine in present() if not engine.unproven and name.startswith(engine.faster_on))
 
 
-def unit_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
+def engine_for(precision: str, among: Sequence[MatrixEngine]) -> MatrixEngine | None:
     """Return the first matrix engine in `among` that multiplies operands of a precision, or None if there is none."""
-    return next((unit for unit in among if unit.precision == precision), None)
+    return next((engine for engine in among if engine.precision == precision), None)
 
 
 @cache
@@ -223,17 +223,17 @@ _VECTORS = _overwritten(*(f"zmm{i}" for i in range(32)))
 _TILE_REGISTERS = _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
 
 
-def _assembled(unit, assembly, arguments, used, moved=()):
+def _assembled(engine, assembly, arguments, used, moved=()):
     """Return the signature and code of an intrinsic that has integer arguments and consists of `assembly`.
 
-    The intrinsic does nothing if the processor does not have the matrix engine `unit`.
+    The intrinsic does nothing if the processor does not have the matrix engine `engine`.
 
     used     the registers that the assembly overwrites
     moved    registers that receive the last integers and are changed: $0, $1, …; the other integers follow
     """
 
     def codegen(context, builder, signature, args):
-        if is_present(unit):
+        if is_present(engine):
             constraints = [f"=&{{{name}}}" for name in moved] + ["r"] * (arguments - len(moved))
             constraints += [*map(str, range(len(moved))), *used, *_MEMORY]
             result = ir.LiteralStructType([_I64] * len(moved)) if moved else ir.VoidType()
@@ -247,40 +247,40 @@ def _assembled(unit, assembly, arguments, used, moved=()):
 @intrinsic
 def _tile_amx_fp16(typingctx, T, A, lda, B, depths):
     return _assembled(
-        UNITS[AMX_FP16], _amx("tdpfp16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
+        ENGINES[AMX_FP16], _amx("tdpfp16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
     )
 
 
 @intrinsic
 def _tile_amx_bf16(typingctx, T, A, lda, B, depths):
     return _assembled(
-        UNITS[AMX_BF16], _amx("tdpbf16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
+        ENGINES[AMX_BF16], _amx("tdpbf16ps"), 5, _overwritten("rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9")
     )
 
 
 @intrinsic
 def _packed_amx_bf16(typingctx, T, A, lda, B, depths):
-    return _assembled(INT8_UNIT, _amx("tdpbf16ps", PACKED), 5, _TILE_REGISTERS)
+    return _assembled(INT8_ENGINE, _amx("tdpbf16ps", PACKED), 5, _TILE_REGISTERS)
 
 
 @intrinsic
 def _steps_amx_int8(typingctx, T, A, lda, B, depths):
-    return _assembled(INT8_UNIT, _amx_steps("tdpbssd", PACKED, "A"), 5, _TILE_REGISTERS)
+    return _assembled(INT8_ENGINE, _amx_steps("tdpbssd", PACKED, "A"), 5, _TILE_REGISTERS)
 
 
 @intrinsic
 def _zero_amx(typingctx):
-    return _assembled(INT8_UNIT, _ZERO, 0, [])
+    return _assembled(INT8_ENGINE, _ZERO, 0, [])
 
 
 @intrinsic
 def _load_amx(typingctx, T):
-    return _assembled(INT8_UNIT, _LOAD, 1, _TILE_REGISTERS)
+    return _assembled(INT8_ENGINE, _LOAD, 1, _TILE_REGISTERS)
 
 
 @intrinsic
 def _store_amx(typingctx, T):
-    return _assembled(INT8_UNIT, _STORE, 1, _TILE_REGISTERS)
+    return _assembled(INT8_ENGINE, _STORE, 1, _TILE_REGISTERS)
 
 
 @intrinsic
@@ -291,61 +291,61 @@ def subtract_by_avx512(typingctx, C, ldc, lda, A, B, depths):
     bytes.
     """
     used = _overwritten("rcx", "rdx", "rsi", "rdi", "r10", "r11") + _VECTORS
-    return _assembled(UNITS[AVX512_BF16], _avx512(), 6, used, moved=("rax", "r8", "r9"))
+    return _assembled(ENGINES[AVX512_BF16], _avx512(), 6, used, moved=("rax", "r8", "r9"))
 
 
 @intrinsic
 def _load_config(typingctx, address):
-    return _assembled(UNITS[AMX_BF16], "ldtilecfg ($0)", 1, [])
+    return _assembled(ENGINES[AMX_BF16], "ldtilecfg ($0)", 1, [])
 
 
 @intrinsic
 def _release(typingctx):
-    return _assembled(UNITS[AMX_BF16], "tilerelease", 0, [])
+    return _assembled(ENGINES[AMX_BF16], "tilerelease", 0, [])
 
 
 @inner(inline=True)
-def begin(unit, config):
+def begin(engine, config):
     """Configure this thread's AMX tiles from the address of TILE_CONFIG; do nothing for AVX-512."""
-    if unit != AVX512_BF16:
+    if engine != AVX512_BF16:
         _load_config(config)
 
 
 @inner(inline=True)
-def end(unit):
+def end(engine):
     """Release this thread's AMX tiles, because the operating system switches threads without tiles faster.
 
     The function does nothing for AVX-512.
     """
-    if unit != AVX512_BF16:
+    if engine != AVX512_BF16:
         _release()
 
 
 @inner(inline=True)
-def tile(unit, T, A, lda, B, depths):
+def tile(engine, T, A, lda, B, depths):
     """Compute T = A B by AMX, BFMMLA or SME for 32 rows, 32 columns and DEPTH·depths entries along k.
 
     T, A and B are addresses, and lda is in bytes. T is row-major with 32 fp32 numbers per row.
     """
-    if unit == AMX_BF16:
+    if engine == AMX_BF16:
         _tile_amx_bf16(T, A, lda, B, depths)
-    elif unit == BFMMLA:
+    elif engine == BFMMLA:
         bfmmla.tile_bfmmla(T, A, lda, B, depths)
-    elif unit == SME_FP16:
+    elif engine == SME_FP16:
         sme.tile_fp16(T, A, lda, B, depths)
-    elif unit == SME_BF16:
+    elif engine == SME_BF16:
         sme.tile_bf16(T, A, lda, B, depths)
     else:
         _tile_amx_fp16(T, A, lda, B, depths)
 
 
 @inner(inline=True)
-def begin_sums(unit, T, added):
+def begin_sums(engine, T, added):
     """Set this thread's sums to zero or, if `added`, to those at address T, before `add_steps_int8`.
 
     AMX has the sums in registers. The software model has them at T.
     """
-    if unit == AMX_INT8:
+    if engine == AMX_INT8:
         if added:
             _load_amx(T)
         else:
@@ -356,20 +356,20 @@ def begin_sums(unit, T, added):
 
 
 @inner(inline=True)
-def store_sums(unit, T):
+def store_sums(engine, T):
     """Store this thread's sums at address T: row-major, with 32 numbers per row."""
-    if unit == AMX_INT8:
+    if engine == AMX_INT8:
         _store_amx(T)
 
 
 @inner()
-def add_steps_int8(unit, T, A, B, steps):
+def add_steps_int8(engine, T, A, B, steps):
     """Add A B to this thread's sums, for INT8 numbers. B is kept in the first-level cache for the next rows of A.
 
     T, A and B are addresses. For each step, A has 32 rows of STEP_BYTES adjacent bytes, and B has a table of 16×32
     words with four entries along k.
     """
-    if unit == AMX_INT8:
+    if engine == AMX_INT8:
         _steps_amx_int8(T, A, np.int64(STEP_BYTES), B, steps)
         return
     for i in range(ROWS):
@@ -384,9 +384,9 @@ def add_steps_int8(unit, T, A, B, steps):
 
 
 @inner()
-def packed_tile_bf16(unit, T, A, B, steps):
+def packed_tile_bf16(engine, T, A, B, steps):
     """Compute T = A B for bf16 numbers with sums in fp32; the layout is that of `add_steps_int8`."""
-    if unit == AMX_INT8:
+    if engine == AMX_INT8:
         _packed_amx_bf16(T, A, np.int64(STEP_BYTES), B, steps)
         return
     for i in range(ROWS):

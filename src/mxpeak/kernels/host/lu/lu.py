@@ -13,7 +13,7 @@ from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.contract.lu import BLOCKED_INVERSE, BlockSolver, PanelSolve, by_substitution
 from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.first_use import LOADED, declared
-from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, unit_for
+from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, engine_for
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, triangle
 from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles
@@ -56,14 +56,14 @@ SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 class HostLu(HostPanels, Synchronous):
     """The `LuKernels` of the host, which run on the threads of a team.
 
-    `poison` fills new arrays with NaN, for tests. `units` lists the matrix engines that multiply 16-bit operands.
+    `poison` fills new arrays with NaN, for tests. `engines` lists the matrix engines that multiply 16-bit operands.
     """
 
     def __init__(self, team: Team, poison: bool, engines: Sequence[MatrixEngine]):
         super().__init__(team)
-        self._poison, self.units = poison, tuple(engines)
+        self._poison, self.engines = poison, tuple(engines)
         self._tiles = np.empty((team.threads, operands.TILES), np.float32)
-        int8 = matrix_engines.INT8_UNIT
+        int8 = matrix_engines.INT8_ENGINE
         self._emulation_memory = by_tiles.Memory()
         #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
         self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
@@ -72,7 +72,7 @@ class HostLu(HostPanels, Synchronous):
         self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         for listed in declared(LOADED):
             listed.compile()  # before any clock starts
-        wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.units else ()
+        wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.engines else ()
         for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
             entry.compiled()
         blas.set_threads(1)  # each of the team's threads calls BLAS for its own block, without a second thread pool
@@ -82,11 +82,11 @@ class HostLu(HostPanels, Synchronous):
         return self.buffer(rows * ld, precision).reshape((rows, ld))[:, :columns]
 
     def emulates(self, precision: str) -> bool:
-        return precision not in STORED and unit_for(precision, self.units) is None
+        return precision not in STORED and engine_for(precision, self.engines) is None
 
     def cuts_show(self, precision: str) -> bool:
         letter = "d" if precision == "fp64" else "s"
-        return unit_for(precision, self.units) is None and blas.cuts_show(letter, self.threads)
+        return engine_for(precision, self.engines) is None and blas.cuts_show(letter, self.threads)
 
     def buffer(self, size: int, precision: str = "fp64") -> Array:
         array = aligned(size, STORED[precision])
@@ -95,7 +95,7 @@ class HostLu(HostPanels, Synchronous):
         return array
 
     def operand_buffer(self, rows: int, columns: int, precision: str, side: str) -> Array:
-        if unit_for(precision, self.units) is None:
+        if engine_for(precision, self.engines) is None:
             return super().operand_buffer(rows, columns, precision, side)
         pairs = operands.size(rows, columns, side)
         array = aligned(pairs + (operands.padding(columns) if side == "left" else 0), np.dtype(np.int32))
@@ -104,15 +104,15 @@ class HostLu(HostPanels, Synchronous):
         return array[:pairs]
 
     def operand_size(self, rows: int, columns: int, precision: str, side: str) -> int:
-        if unit_for(precision, self.units) is None:
+        if engine_for(precision, self.engines) is None:
             return super().operand_size(rows, columns, precision, side)
         return operands.size(rows, columns, side)
 
     def operand_matrix(self, buffer: Array, rows: int, columns: int, precision: str, side: str) -> Any:
-        unit = unit_for(precision, self.units)
-        if unit is None:
+        engine = engine_for(precision, self.engines)
+        if engine is None:
             return super().operand_matrix(buffer, rows, columns, precision, side)
-        return (LeftOperand if side == "left" else RightOperand).over(buffer, rows, columns, unit)
+        return (LeftOperand if side == "left" else RightOperand).over(buffer, rows, columns, engine)
 
     def panel(self, buffer: Array, rows: int, columns: int) -> Array:
         ld = leading_dimension(rows, buffer.itemsize, LINE, PAGE)
@@ -157,7 +157,7 @@ class HostLu(HostPanels, Synchronous):
 
     def _by_library(self, precision: str) -> bool:
         """Return whether BLAS, and not products with inverted blocks, solves with the diagonal block."""
-        return self.trsm == "library" and unit_for(precision, self.units) is None
+        return self.trsm == "library" and engine_for(precision, self.engines) is None
 
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
         """Compute B = B U^-1 in place, for the rows of B that belong to thread `tid`."""
@@ -185,19 +185,19 @@ class HostLu(HostPanels, Synchronous):
         threads, n, gemm_address = self.threads, T.shape[0], blas.address(gemm)
         W = self.matrix(n, n, stored)
         self.copy(T, W)
-        unit = unit_for(precision, self.units)
+        engine = engine_for(precision, self.engines)
         T_low = None
-        if unit is not None and n > solves.BLOCK:
+        if engine is not None and n > solves.BLOCK:
             T_low = self.operand_matrix(self.operand_buffer(n, n, precision, side), n, n, precision, side)
             self.cast(W, T_low, precision)
         growth, u_ratio = np.empty(threads), 1.0 if T_low is None else format_of(precision).u / format_of(stored).u
         self._team.run(solves.invert_blocks, threads, side == "right", W, growth)
         if not np.max(growth) <= solves.MAX_GROWTH[stored] * u_ratio**2:  # also if the growth is NaN
             return ""
-        if unit is None or T_low is None:
+        if engine is None or T_low is None:
             self._team.run(solves.solve_by_products, threads, side == "right", B, W, gemm_address)
             return stored
-        tiles, fp16 = self._engine_tiles(unit), precision == "fp16"
+        tiles, fp16 = self._engine_tiles(engine), precision == "fp16"
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
             self._team.run(solves.solve_right_rounded, threads, tiles, fp16, B, W, T_low.strips, X_rows, gemm_address)
@@ -213,7 +213,7 @@ class HostLu(HostPanels, Synchronous):
     def subtract_product(self, C: Array, A: Array | LeftOperand, B: Array | RightOperand) -> None:
         if isinstance(A, LeftOperand) and isinstance(B, RightOperand):
             assert C.strides[1] == C.itemsize or C.shape[1] <= 1 or not C.size, "matrix engines need C by rows"
-            tiles, run = self._engine_tiles(A.unit), self._team.run
+            tiles, run = self._engine_tiles(A.engine), self._team.run
             run(operands.subtract_product, self.threads, tiles, C, A.pairs, B.strips, B.first)
         elif self.emulation is not None and C.dtype == np.float64 and 0 not in (*C.shape, A.shape[1]):
             self.emulation.subtract_product(C, A, B)

@@ -113,13 +113,13 @@ class LeftOperand:
 
     pairs: Array
     k: int
-    unit: MatrixEngine
+    engine: MatrixEngine
 
     @staticmethod
-    def over(buffer: Array, rows: int, k: int, unit: MatrixEngine) -> LeftOperand:
+    def over(buffer: Array, rows: int, k: int, engine: MatrixEngine) -> LeftOperand:
         """Return the operand of `rows` rows and `k` columns that is stored in a buffer, without a copy."""
         pairs = buffer[: size(rows, k, "left")].reshape(rows, left_stride(k))
-        return LeftOperand(pairs[:, : pairs_along(k)], k, unit)
+        return LeftOperand(pairs[:, : pairs_along(k)], k, engine)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -134,7 +134,7 @@ class LeftOperand:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         """Convert the operand to an fp32 matrix, for checks."""
-        return _numbers(np.ascontiguousarray(self.pairs).view(np.int16), self.unit.precision)[:, : self.k]
+        return _numbers(np.ascontiguousarray(self.pairs).view(np.int16), self.engine.precision)[:, : self.k]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,13 +148,13 @@ class RightOperand:
     k: int
     first: int
     columns: int
-    unit: MatrixEngine
+    engine: MatrixEngine
 
     @staticmethod
-    def over(buffer: Array, k: int, columns: int, unit: MatrixEngine) -> RightOperand:
+    def over(buffer: Array, k: int, columns: int, engine: MatrixEngine) -> RightOperand:
         """Return the operand of `k` rows and `columns` columns that is stored in a buffer, without a copy."""
         strips = buffer[: size(k, columns, "right")].reshape(-(-columns // COLUMNS), pairs_along(k), COLUMNS)
-        return RightOperand(strips, k, 0, columns, unit)
+        return RightOperand(strips, k, 0, columns, engine)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -174,7 +174,7 @@ class RightOperand:
         halves = self.strips.view(np.int16).reshape(*self.strips.shape, 2)
         strips, pairs, columns = self.strips.shape
         table = np.ascontiguousarray(halves.transpose(1, 3, 0, 2)).reshape(2 * pairs, strips * columns)
-        return _numbers(table, self.unit.precision)[: self.k, self.first : self.first + self.columns]
+        return _numbers(table, self.engine.precision)[: self.k, self.first : self.first + self.columns]
 
 
 @intrinsic
