@@ -24,7 +24,7 @@ def torch_backend(request: pytest.FixtureRequest) -> Backend:
 @pytest.fixture(params=BACKENDS[1:])
 def norms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Norms:
     """Each backend in small steps: pieces of 8 entries of a line, programs of 2 times 4 lanes, 3 tiles a launch."""
-    for name, value in {"ALONE": -1, "PIECE": 8}.items():
+    for name, value in {"SERIAL_BELOW": -1, "PIECE": 8}.items():
         monkeypatch.setattr(tile_table, name, value)
     if TORCH:
         from mxpeak.kernels.torch.engine import tile_table as norm_table

@@ -119,7 +119,7 @@ def test_folds_of_several_threads_have_the_bits_of_one(rng: Any) -> None:
     for dtype in TYPES.values():
         values = random_values(rng, (431, 353), dtype)
         tile, factors = one_tile(values / dtype.type(8)), (np.ones(431), np.ones(353))
-        assert tile.A.nbytes > tile_table.ALONE
+        assert tile.A.nbytes > tile_table.SERIAL_BELOW
         for squared in (False, True):
             task = ([tile], WHOLE, BOTH, squared, sigmas(431), *factors)
             for mine, same in zip(several.folded_sums(*task), serial.folded_sums(*task)):

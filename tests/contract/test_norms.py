@@ -158,7 +158,7 @@ LARGE = {
 def test_a_pass_over_lines_shared_out_among_threads(
     host_norms: Norms, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for step, value in {"ALONE": 2**13, "PIECE": 2**12, "MIN_PIECE": 2**9}.items():
+    for step, value in {"SERIAL_BELOW": 2**13, "PIECE": 2**12, "MIN_PIECE": 2**9}.items():
         monkeypatch.setattr(tile_table, step, value)
     bands = (WHOLE, Band(1000, 1500), BANDS["strict lower"])
     subsets = [WANTS, {"max"}, {"squares"}, {"rows"}, {"columns"}, {"rows", "columns"}]
@@ -166,7 +166,7 @@ def test_a_pass_over_lines_shared_out_among_threads(
         if turn % 2:  # each shape has one or two of the bands
             continue
         case = random_case(name, shape, band).laid(list(LAYOUTS)[turn % len(LAYOUTS)])
-        assert case.tiles[0].A.nbytes > tile_table.ALONE, "several threads must have something to do"
+        assert case.tiles[0].A.nbytes > tile_table.SERIAL_BELOW, "several threads must have something to do"
         for wants in subsets:
             with note_case(shape=shape, band=band, wants=wants):
                 check_pass(host_norms, case, wants)
@@ -175,7 +175,7 @@ def test_a_pass_over_lines_shared_out_among_threads(
 
 def test_a_line_of_more_than_a_piece_is_shared_out_in_the_usual_steps(host_norms: Norms) -> None:
     case = random_case("float32", (1, tile_table.PIECE + 4465))
-    assert case.tiles[0].A.nbytes > tile_table.ALONE, "several threads must have something to do"
+    assert case.tiles[0].A.nbytes > tile_table.SERIAL_BELOW, "several threads must have something to do"
     for wants in (WANTS, {"squares"}, {"rows"}):
         check_pass(host_norms, case, wants)
     check_maxima(host_norms, case)

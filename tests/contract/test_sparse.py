@@ -179,7 +179,7 @@ def test_threads_do_not_change_a_bit() -> None:
 def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row after row, however little there is to do: forward, backward, from zero, with what was kept; same bits."""
     alone, several = HOSTS
-    monkeypatch.setattr(host_sparse, "ALONE", 0)
+    monkeypatch.setattr(host_sparse, "SERIAL_BELOW", 0)
     for name, kind, storage in product(MATRICES, ("natural", "surface_last"), SUITING["natural"]):
         s, results = example(name, kind, "fp64", "fp64"), []
         for host in (alone, *[several] * (3 if kind == "natural" else 1)):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mxpeak as mx
 from mxpeak.configs.norms import STRUCTURES
-from mxpeak.kernels.host.norms.tile_table import ALONE
+from mxpeak.kernels.host.norms.tile_table import SERIAL_BELOW
 from tests.support.exact_norms import (
     KINDS,
     LEAST,
@@ -330,7 +330,7 @@ def test_any_piece_of_any_array_has_the_norms_of_its_copy(
 def test_deterministic_norms_have_the_same_bits_in_any_order_tiles_and_threads(rng: Any, name: str) -> None:
     n = 379 if TYPES[name].itemsize == 2 else 263
     A = random_values(rng, (n, n), TYPES[name])
-    assert A.nbytes > ALONE, "several threads must have something to do"
+    assert A.nbytes > SERIAL_BELOW, "several threads must have something to do"
     F, B = np.asfortranarray(A), mx.from_tiles(tiles_of(A, (100, 1, 60, n - 161), (7, 200, n - 207)))
     for structure, options in (
         ("general", {}),

@@ -28,7 +28,7 @@ from mxpeak.kernels.host.dense.small_lu_simd import LINE, RANK, VECTOR, products
 from mxpeak.kernels.host.engine.jit import FLAG, ZERO, by_type, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import address_of, piece, row
 
-#: The number of diagnostics that `solve` stores in `facts`, before its workspace for norms.
+#: The number of diagnostics that `solve_and_check` stores in `facts`, before its workspace for norms.
 DIAGNOSTICS = 12
 
 
@@ -36,13 +36,13 @@ _padded = inner()(padded)
 
 
 def work_size(n: int, sides: int) -> int:
-    """Return the number of elements in the workspace of `solve`: [A B], conjugates of eight rows, and three vectors."""
+    """Return the number of elements in the workspace: [A B], conjugates of eight rows, and three vectors."""
     rows, columns = padded(n, sides)
     return (rows + RANK) * columns + LINE + 2 * n + rows
 
 
 def facts_of(n: int, sides: int) -> int:
-    """Return the length of `facts`, which contains the diagnostics of `solve` and fp64 workspace for norms."""
+    """Return the length of `facts`, which contains the diagnostics and fp64 workspace for norms."""
     return DIAGNOSTICS + max(n, 2 * sides)
 
 
@@ -162,15 +162,15 @@ def _fill(W, lower, conj, T, B, s):
 
 @cache
 def solver(dtype):
-    """Return `solve` for a type of numbers, compiled or loaded from disk at the first call for this type."""
+    """Return `solve_and_check` for a type of numbers, compiled or loaded from disk at the first call for this type."""
     number = from_dtype(dtype)
     matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
     options = types.Tuple((FLAG, FLAG, types.float64))
     own = number[:, ::1], number[::1], types.float64[::1]
-    return jit(options, matrix, matrix, vector, *own, allocates=True)(solve)
+    return jit(options, matrix, matrix, vector, *own, allocates=True)(solve_and_check)
 
 
-def solve(options, T, B, s, X, space, facts):
+def solve_and_check(options, T, B, s, X, space, facts):
     """Solve A X = B, check X, and store diagnostics in `facts`.
 
     `options` is the plain tuple (lower, conj, enough), because Numba needs 10 µs to read a named tuple from Python. A

@@ -41,7 +41,7 @@ from mxpeak.kernels.host.dense.small_lu_simd import (
 from mxpeak.kernels.host.engine.jit import FLAG, ZERO, by_type, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import address_of, gemm_at, piece, row, row_block
 
-#: The number of diagnostics that `solve` stores in `facts`, before its workspace for norms.
+#: The number of diagnostics that `solve_and_check` stores in `facts`, before its workspace for norms.
 DIAGNOSTICS = 12
 #: Order of the square blocks in which A is transposed.
 SQUARE = 8
@@ -69,7 +69,7 @@ _padded = inner()(padded)
 
 
 def work_size(n: int, sides: int, each: int) -> int:
-    """Return the number of elements in the workspace of `solve`.
+    """Return the number of elements in the workspace of `solve_and_check`.
 
     The residuals of up to `each` right-hand sides are computed individually and need workspace per right-hand side.
     """
@@ -78,7 +78,7 @@ def work_size(n: int, sides: int, each: int) -> int:
 
 
 def facts_of(n: int, sides: int) -> int:
-    """Return the length of `facts`, which contains the diagnostics of `solve` and fp64 workspace for norms."""
+    """Return the length of `facts`, which contains the diagnostics and fp64 workspace for norms."""
     return DIAGNOSTICS + 2 * max(n, sides) + sides
 
 
@@ -252,15 +252,15 @@ def _fill(W, by_columns, R, B, s):
 
 @cache
 def solver(dtype):
-    """Return `solve` for a type of numbers, compiled or loaded from disk at the first call for this type."""
+    """Return `solve_and_check` for a type of numbers, compiled or loaded from disk at the first call for this type."""
     number = from_dtype(dtype)
     matrix, vector = types.Array(number, 2, "C", readonly=True), types.Array(number, 1, "C", readonly=True)
     options = types.Tuple((FLAG, types.int64, types.float64, types.int64))
     own = number[:, ::1], number[::1], types.int32[::1], types.float64[::1]
-    return jit(options, matrix, matrix, vector, vector, *own, allocates=True)(solve)
+    return jit(options, matrix, matrix, vector, vector, *own, allocates=True)(solve_and_check)
 
 
-def solve(options, R, B, s, t, X, space, pivots, facts):
+def solve_and_check(options, R, B, s, t, X, space, pivots, facts):
     """Solve A X = B, check X, and store diagnostics in `facts`. A is R, or R^T if `by_columns`.
 
     `options` is the plain tuple (by_columns, each, enough, gemm), because Numba needs 10 µs to read a named tuple from

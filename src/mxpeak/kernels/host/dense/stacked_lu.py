@@ -33,7 +33,7 @@ from mxpeak.kernels.host.dense.stacked_lu_simd import (
 from mxpeak.kernels.host.engine.jit import ONE, ZERO, inner, jit
 from mxpeak.kernels.host.engine.vector_ir import address_of, row
 
-#: Number of diagnostics per system that `solve` stores in `facts`.
+#: Number of diagnostics per system that `solve_and_check` stores in `facts`.
 DIAGNOSTICS = 8
 
 
@@ -43,7 +43,7 @@ def lanes_of(dtype: np.dtype) -> int:
 
 
 def work_size(n: int, k: int, lanes: int) -> int:
-    """Return the number of elements in the workspace of `solve`, with one vector for its alignment.
+    """Return the number of elements in the workspace of `solve_and_check`, with one vector for its alignment.
 
     A column has an odd number of vectors. Otherwise, the same row of several columns could be multiples of 4 KB apart,
     and the processor would delay each load until it had compared the addresses of the stores before.
@@ -163,7 +163,7 @@ def _worst_error(lane, norms, k, A_inf):
 
 @inner()
 def _store_facts(facts, first, count, sums, norms, k):
-    """Store the diagnostics of `count` lanes as those of the systems from `first` on; `solve` describes them."""
+    """Store the diagnostics of `count` lanes as those of the systems from `first` on."""
     for lane in range(count):
         at = first + lane
         for t in range(4):
@@ -221,15 +221,17 @@ def _solve_group(systems, s, X, facts, P, W, columns, sums, norms, places):
 
 @cache
 def solver(dtype):
-    """Return `solve` for a real type, compiled or loaded from disk at the first call for this type."""
+    """Return `solve_and_check` for a real type, compiled or loaded from disk at the first call for this type."""
     number = from_dtype(dtype)
     stack = types.Array(number, 3, "A", readonly=True)
     vector = types.Array(number, 1, "C", readonly=True)
     facts = types.Array(types.float64, 2, "A")
-    return jit(stack, stack, vector, number[:, :, ::1], facts, number[::1], types.int32[::1], allocates=True)(solve)
+    return jit(stack, stack, vector, number[:, :, ::1], facts, number[::1], types.int32[::1], allocates=True)(
+        solve_and_check
+    )
 
 
-def solve(A, B, s, X, facts, space, places):
+def solve_and_check(A, B, s, X, facts, space, places):
     """Solve A X = B for stacks A (systems, n, n) and B (systems, n, k), and store diagnostics in `facts`.
 
     s contains n random numbers for a probe. `space` has `work_size` elements, and `places` has n elements per lane. The

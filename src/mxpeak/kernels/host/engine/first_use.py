@@ -43,9 +43,9 @@ LOADING, LOADING_PANELS = "loading", "loading panels"
 #: name.
 DECLARED_IN = {
     "norms": ("norms.norms", "first_use"),
-    "hpcg": ("sparse.first_use", "hpcg"),
-    "hpg-mxp": ("sparse.first_use", "hpg_mxp"),
-    "gmres": ("sparse.first_use", "gmres"),
+    "hpcg": ("sparse.first_use", "hpcg_entries"),
+    "hpg-mxp": ("sparse.first_use", "hpg_mxp_entries"),
+    "gmres": ("sparse.first_use", "gmres_entries"),
 }
 #: Modules whose entry points call the same inner functions. One process compiles all of them, because these functions
 #: are slow to compile.

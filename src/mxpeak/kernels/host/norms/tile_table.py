@@ -26,7 +26,7 @@ LINES, CHUNKS, PIECE = 128, 4, 2**16
 #: The smallest number of entries of a piece, and the length below which a line is short.
 MIN_PIECE, SHORT = 4096, 64
 #: The size in bytes below which one thread is faster than several threads that must first be woken.
-ALONE = 2**18
+SERIAL_BELOW = 2**18
 
 
 class PassJob:
@@ -36,7 +36,7 @@ class PassJob:
         self.want = int(sum(WANTS[name] for name in wants))
         # The table holds addresses only, so the views keep the arrays alive.
         self._arrays = [tile.A.view(COMPILED_TYPES[tile.A.dtype]) for tile in tiles]
-        self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > ALONE else 1
+        self.threads = threads if sum(_bytes_in(band, array) for array in self._arrays) > SERIAL_BELOW else 1
         entries = [_entry(tile, A, band, self.want, self.threads) for tile, A in zip(tiles, self._arrays)]
         self._table = np.array(entries, np.int64).reshape(-1, partition.TABLE)
 

@@ -33,7 +33,7 @@ TYPES: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.complex128), "fp32": np.d
 #: Rows of a piece of the basis. A piece of 30 vectors in fp32 takes 1 MiB.
 PIECE = 4096
 #: Entries that one thread multiplies in the time that another thread needs to wake up.
-ALONE = 2**16
+SERIAL_BELOW = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class HostComplexSparse:
 
     def _multiply(self, rows: tuple[Array, Array, Array], x: Array, y: Array, *, add: bool) -> None:
         """Compute y = R x, or y += R x if `add`, on all threads or, if there are few entries, on the calling thread."""
-        if rows[1].size < ALONE:
+        if rows[1].size < SERIAL_BELOW:
             complex_rows.multiply(0, 1, *rows, x, y, add)
         else:
             self._team.run(complex_rows.multiply, self.threads, *rows, x, y, add)

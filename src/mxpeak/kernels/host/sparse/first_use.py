@@ -223,7 +223,7 @@ def stencil(form: str, *, backward: bool) -> list[Entry]:
     ]
 
 
-def hpcg(details: str) -> list[Entry]:
+def hpcg_entries(details: str) -> list[Entry]:
     """Return the entry points of HPCG for "<form>[, checked]", the slowest first.
 
     `<form>` is an argument of `stencil`.
@@ -232,7 +232,7 @@ def hpcg(details: str) -> list[Entry]:
     return slowest_first([*stencil(details.split(", ")[0], backward=True), *updates("fp64"), update])
 
 
-def hpg_mxp(details: str) -> list[Entry]:
+def hpg_mxp_entries(details: str) -> list[Entry]:
     """Return the entry points of HPG-MxP for "<form>, …[, checked]", the slowest first.
 
     `<form>` is an argument of `stencil`.
@@ -259,7 +259,7 @@ def krylov(vectors: str, stored: str) -> list[Entry]:
     return [*updates(vectors), *basis(vectors, stored)]
 
 
-def gmres(details: str) -> list[Entry]:
+def gmres_entries(details: str) -> list[Entry]:
     """Return the entry points of GMRES for "<preconditioner> <smoother> <values> <vectors> <exact> …".
 
     The slowest entry points come first.

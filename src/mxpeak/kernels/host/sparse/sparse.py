@@ -27,7 +27,7 @@ from mxpeak.layout.index_map import consecutive
 from mxpeak.spans import HOST
 
 #: Numbers that one thread processes in the time that another thread needs to wake up.
-ALONE = 2**18
+SERIAL_BELOW = 2**18
 #: Numbers per row of the matrix that `read_values` reads.
 READ = 4096
 #: Residuals are computed from a copy of the entries if the rows are at most 1 / COPIED_SHARE of all rows.
@@ -63,7 +63,7 @@ class HostSparse(HostSparseSetup):
 
         Returns the number of threads used.
         """
-        if numbers < ALONE:
+        if numbers < SERIAL_BELOW:
             function(0, 1, *args)
             return 1
         self._team.run(function, self.threads, *args)
