@@ -36,3 +36,10 @@ def test_every_module_has_a_docstring(module_table: ModuleType) -> None:
         if not re.search(r"\w.* \w", module_table.first_line(file)) and file.name != "__main__.py"
     ]
     assert missing == []
+
+
+def test_a_folder_of_host_kernels_has_at_most_twelve_modules(module_table: ModuleType) -> None:
+    folders = [folder for folder in (module_table.SOURCE / "kernels" / "host").rglob("*") if folder.is_dir()]
+    sizes = {folder.name: len(list(folder.glob("[!_]*.py"))) for folder in folders if folder.name != "__pycache__"}
+    assert len(sizes) >= 5
+    assert {name: size for name, size in sizes.items() if size > 12} == {}
