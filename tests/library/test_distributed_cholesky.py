@@ -21,6 +21,7 @@ from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.distributed.dense import dist_matrix
 from mxpeak.distributed.symmetric import SymmetricMatrix, is_hermitian
 from mxpeak.errors import UsageError
+from mxpeak.kernels.arrays import xp
 from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
@@ -393,7 +394,7 @@ def test_one_changed_entry_is_found_by_the_test_for_symmetry() -> None:
     def hermitian(A: Array, shape: tuple[int, int]) -> set[bool]:
         def use(M: Any) -> bool:
             g = M.grid
-            return is_hermitian(g, (BlockCyclic(n, M.nb, g.p, g.P), BlockCyclic(n, M.nb, g.q, g.Q)), M.source, np)
+            return is_hermitian(g, (BlockCyclic(n, M.nb, g.p, g.P), BlockCyclic(n, M.nb, g.q, g.Q)), M.source, xp)
 
         return set(on_ranks(A, shape, 5, use))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from mxpeak.comm.collectives import raise_first_error, validate_on_all
 from mxpeak.distributed.symmetric import SymmetricMatrix, is_hermitian
+from mxpeak.kernels.arrays import xp
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.distributed_solving import (
@@ -90,7 +91,7 @@ def _factored(A: DistributedMatrix, precision: str, device: str, b: Any, *, lowe
 def _looks_definite(A: DistributedMatrix) -> bool:
     """Return whether A is Hermitian and has a positive diagonal. Collective."""
     cut = BlockCyclic(A.n, A.nb, A.grid.p, A.grid.P), BlockCyclic(A.n, A.nb, A.grid.q, A.grid.Q)
-    hermitian = is_hermitian(A.grid, cut, A.source, np)
+    hermitian = is_hermitian(A.grid, cut, A.source, xp)
     raise_first_error(A.comm, A.source.mistake())
     return hermitian
 

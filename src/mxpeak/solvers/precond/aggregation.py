@@ -23,6 +23,7 @@ import scipy.sparse as sparse
 from mxpeak.distributed.csr import Csr, rows_of_entries
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.rows import Array, RowBlock, at_their_owners
+from mxpeak.kernels.arrays import xp
 from mxpeak.runtime.host_modes import one_thread
 from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
 from mxpeak.solvers.precond.levels import (
@@ -104,7 +105,7 @@ def aggregated(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[Levels, str]:
     2^k P^T D_r^-1.
     """
     group = scaling.group
-    k = -int(group.largest(largest_exponent(A.data, 0, np)))
+    k = -int(group.largest(largest_exponent(A.data, 0, xp)))
     B = sparse.csr_array((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     own = scaling.columns[: A.shape[0]] if scaling.active else 0
     group = group if group.starts else RankGroup(group.comm, (0, A.shape[0]))

@@ -19,6 +19,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.distributed.csr import Csr, rows_of_entries, stacked
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.rows import Array, RowBlock, distribute
+from mxpeak.kernels.arrays import xp
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.runtime.nodes import nodes_of
 from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
@@ -145,7 +146,7 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor
     units, smooth vectors replace the constants (Brezina et al. 2006). Z is then computed by sweeps on A_s z = 0, and W
     by sweeps on the transposed system.
     """
-    k = -largest_exponent(A.data, 0, np)
+    k = -largest_exponent(A.data, 0, xp)
     unscaled = sparse.csr_matrix((np.ldexp(A.data, k), A.indices, A.indptr), shape=A.shape)
     if not scaling.active:
         return DiagonalFactor(1.0, k), DiagonalFactor(1.0, 0), unscaled
@@ -157,7 +158,7 @@ def _for_pyamg(A: Csr, A_s: Csr, scaling: Equilibration) -> tuple[DiagonalFactor
         i = rows_of_entries(A_s)
         adapted = sparse.csr_matrix((w[i] * A_s.data * z[A_s.indices], A_s.indices, A_s.indptr), shape=A.shape)
         if _row_sums(adapted) < _row_sums(unscaled):
-            k = -largest_exponent(adapted.data, 0, np)
+            k = -largest_exponent(adapted.data, 0, xp)
             adapted.data = np.ldexp(adapted.data, k)
             return DiagonalFactor(w, k), DiagonalFactor(z, 0), adapted
     return as_given
