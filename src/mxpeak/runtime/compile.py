@@ -124,7 +124,8 @@ def _machine_code() -> int:
 
     folders = [cache_directory()]
     if "triton" in sys.modules:
-        folders.append(Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"))
+        # A user without a home has no folder of this name, for which Path.home would raise an error.
+        folders.append(Path(os.environ.get("TRITON_CACHE_DIR") or os.path.expanduser("~/.triton/cache")))
     return sum(len(names) for folder in folders for _, _, names in os.walk(folder))
 
 
@@ -147,9 +148,8 @@ def compile_side_by_side(name: str, cores: Sequence[int] | None = None) -> None:
     if len(cold) < 2 or "python" not in Path(sys.executable or "").name:  # another program that embeds Python
         return
     free = available_memory_bytes()
-    room = min(
-        len(one_core_each(affinity=cores)), MAX_PROCESSES, MAX_PROCESSES if free is None else free // PROCESS_BYTES
-    )
+    fit = MAX_PROCESSES if free is None else free // PROCESS_BYTES
+    room = min(len(one_core_each(affinity=cores)), MAX_PROCESSES, fit)
     if room <= 1:
         return
     queue, end = os.pipe()
