@@ -293,10 +293,10 @@ def test_multigrid_vectors_in_16_bits_solve_the_same_system_in_every_order(mg_ve
 def test_stored_corrections_are_exactly_those_that_were_multiplied(mg_vectors: str) -> None:
     """A Z = Q H up to fp32, although M^-1 is rounded to 16 bits; so a cycle reduces the residual as far as in fp32."""
     kernels, box = HostKernels(1).sparse, Box(24, 16, 16)
-    made = make_stencil(
+    problem = make_stencil(
         kernels, Solo(), box.levels(LEVELS), [mixed_form("bf16", mg_vectors=mg_vectors)], "greedy", weights(), Spans()
     )
-    system = system_of(kernels, Solo(), made, made.hierarchies[0], 30)
+    system = system_of(kernels, Solo(), problem, problem.hierarchies[0], 30)
     first = system.residual()
     solve = gmres_ir(system, system.norm_of_b(), restart=30, max_steps=30, tolerance=1e-5)
     assert system.reduction == 0.0

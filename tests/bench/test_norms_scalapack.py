@@ -36,13 +36,13 @@ class Invented:
     path = Path("/opt/libscalapack.so")
 
     def __init__(self, factor: float = 1.0):
-        self.factor, self.asked = factor, list[tuple[Any, ...]]()
+        self.factor, self.requests = factor, list[tuple[Any, ...]]()
 
     def context(self, grid: ProcessGrid) -> int:
         return 10 * grid.P + grid.Q
 
     def norm(self, kind: str, dtype: str, A: Any, shape: tuple[int, int], nb: int, context: int) -> float:
-        self.asked.append((kind, dtype, shape, nb, context))
+        self.requests.append((kind, dtype, shape, nb, context))
         norms = {
             "max": abs(A).max(),
             "one": abs(A).sum(axis=0).max(),
@@ -63,18 +63,18 @@ def test_norms_of_both_are_in_the_result(monkeypatch: pytest.MonkeyPatch, dtype:
     results = measured(kind=("one", "all"), layout=("F",), dtype=(dtype,), scalapack="auto")
     VALIDATOR.validate(json.loads(json.dumps(document(results), allow_nan=False)))
     for result, kinds in zip(results, (["one"], ["max", "one", "inf", "fro"])):
-        found = result.result["scalapack"]
-        assert found["library"] == "/opt/libscalapack.so"
-        assert found["time_s"] == min(found["samples_s"])
-        assert found["rate_bytes"] == pytest.approx(result.problem["bytes"] / found["time_s"])
-        assert found["speedup"] == pytest.approx(result.result["rate_bytes"] / found["rate_bytes"])
-        assert list(found["errors"]) == kinds
-        assert all(error < 10.0 for error in found["errors"].values())
-        values = found.get("values") or {"one": found["value"]}
+        compared = result.result["scalapack"]
+        assert compared["library"] == "/opt/libscalapack.so"
+        assert compared["time_s"] == min(compared["samples_s"])
+        assert compared["rate_bytes"] == pytest.approx(result.problem["bytes"] / compared["time_s"])
+        assert compared["speedup"] == pytest.approx(result.result["rate_bytes"] / compared["rate_bytes"])
+        assert list(compared["errors"]) == kinds
+        assert all(error < 10.0 for error in compared["errors"].values())
+        values = compared.get("values") or {"one": compared["value"]}
         assert values == pytest.approx(result.result.get("values") or {"one": result.result["value"]}, rel=1e-6)
         assert "ScaLAPACK" in verdict(result)
         assert "times as fast" in verdict(result)
-    assert set(library.asked) == {(kind, dtype, (N, N), 4, 11) for kind in ("max", "one", "inf", "fro")}
+    assert set(library.requests) == {(kind, dtype, (N, N), 4, 11) for kind in ("max", "one", "inf", "fro")}
 
 
 def test_a_wrong_norm_of_scalapack_is_shown_and_does_not_fail_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,14 +170,14 @@ def test_a_file_that_is_no_scalapack_is_refused(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize(("P", "Q", "order"), [(2, 3, "row"), (3, 2, "column")])
 def test_ranks_have_their_coordinates_in_the_blacs_grid(P: int, Q: int, order: Any) -> None:
-    library, asked = ScaLapack.__new__(ScaLapack), list[Any]()
+    library, requests = ScaLapack.__new__(ScaLapack), list[Any]()
     library._get = lambda what, which, handle: None  # type: ignore[assignment]
-    library._map = lambda handle, ranks, leading, rows, columns: asked.append(  # type: ignore[assignment]
+    library._map = lambda handle, ranks, leading, rows, columns: requests.append(  # type: ignore[assignment]
         (list(ranks), leading._obj.value, rows._obj.value, columns._obj.value)
     )
     grid = ProcessGrid(P, Q, order)
     library.context(grid)
-    ((ranks, leading, rows, columns),) = asked
+    ((ranks, leading, rows, columns),) = requests
     assert (leading, rows, columns) == (P, P, Q)
     assert [grid.coords(ranks[p + q * P]) for p in range(P) for q in range(Q)] == [
         (p, q) for p in range(P) for q in range(Q)

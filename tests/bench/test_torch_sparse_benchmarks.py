@@ -95,14 +95,14 @@ def test_multigrid_vectors_in_16_bits_are_as_on_the_host(mg_vectors: str) -> Non
         kernels, ranks = on_tensors(comm)
         return solved(ranks, shape, grid, forms, kernels=kernels)
 
-    (found,), _ = run_ranks(2, tensors)
+    (outcomes,), _ = run_ranks(2, tensors)
     (wanted,), _ = run_ranks(2, lambda comm: solved(comm, shape, grid, forms))
-    assert found.vectors == wanted.vectors == mg_vectors
-    assert found.solve.outcome == wanted.solve.outcome == Outcome.SOLVED
-    assert abs(found.solve.steps - wanted.solve.steps) <= 1
-    assert found.max_error <= error_bound(shape, found.solve.residual, False)
+    assert outcomes.vectors == wanted.vectors == mg_vectors
+    assert outcomes.solve.outcome == wanted.solve.outcome == Outcome.SOLVED
+    assert abs(outcomes.solve.steps - wanted.solve.steps) <= 1
+    assert outcomes.max_error <= error_bound(shape, outcomes.solve.residual, False)
     u, first = PRECISIONS[mg_vectors].u, wanted.solve.estimates[0]
-    for one, other in zip(found.solve.estimates[:5], wanted.solve.estimates[:5]):
+    for one, other in zip(outcomes.solve.estimates[:5], wanted.solve.estimates[:5]):
         assert abs(one - other) <= 4 * u * first, "numbers that fp32 sums in another order may be rounded differently"
 
 

@@ -300,8 +300,8 @@ def test_a_search_that_a_budget_cut_short_is_checked_and_continued_by_the_next_c
 
 
 def test_a_budget_in_which_no_run_ends_is_too_short(store: Store) -> None:
-    tuned(store, Invented(by_block, most=4))
-    body = tuned(store, Invented(by_block, most=1))  # only a warm-up
+    tuned(store, Invented(by_block, limit=4))
+    body = tuned(store, Invented(by_block, limit=1))  # only a warm-up
     assert body["notes"][-1].endswith("no run ended within the budget, so use a longer --budget")
 
 

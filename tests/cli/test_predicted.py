@@ -190,14 +190,14 @@ def test_a_plan_fills_the_memory_in_whole_blocks(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("machine", ["mi300x", "frontier"])
 def test_the_block_size_is_the_fastest_in_a_simulation(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The products of an MI300X grow up to blocks of 16384, whose panels would take most of the time."""
-    asked = ("hpl", "--machine", machine, "--ranks", "4", "--mem", "20%")
-    best = json_of(capsys, "simulate", *asked)
+    flags = ("hpl", "--machine", machine, "--ranks", "4", "--mem", "20%")
+    best = json_of(capsys, "simulate", *flags)
     nb, rate = best["config"]["nb"], best["prediction"]["rate_flops"]
-    assert nb == json_of(capsys, "plan", *asked, "--bcast", "2ringM")["config"]["nb"]
+    assert nb == json_of(capsys, "plan", *flags, "--bcast", "2ringM")["config"]["nb"]
     assert nb < 2000
     for other in (2 * nb, nb // 2):
         if machine == "frontier" or other > nb:  # the rates of an MI300X below 512 are unknown
-            assert json_of(capsys, "simulate", *asked, "--nb", str(other))["prediction"]["rate_flops"] < rate
+            assert json_of(capsys, "simulate", *flags, "--nb", str(other))["prediction"]["rate_flops"] < rate
 
 
 def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,14 +62,14 @@ class Case:
     def new(self, size: int | None = None) -> Any:
         return np.zeros(self.R.n if size is None else size, self.type)
 
-    def same(self, found: Any, exact: Any, *, once: bool = True) -> None:
+    def same(self, actual: Any, exact: Any, *, once: bool = True) -> None:
         """Nearly all numbers are the same if each is rounded `once`, and the others differ by a few roundings."""
         n = len(exact)
-        found, exact = wide(found[:n]), wide(exact)
-        assert found.shape == exact.shape
+        actual, exact = wide(actual[:n]), wide(exact)
+        assert actual.shape == exact.shape
         largest = np.abs(exact).max(initial=0.0)
-        assert (np.abs(found - exact) <= 2 * self.u * (np.abs(exact) + largest)).all()
-        assert np.count_nonzero(found != exact) <= 2 + n // 10 or not once
+        assert (np.abs(actual - exact) <= 2 * self.u * (np.abs(exact) + largest)).all()
+        assert np.count_nonzero(actual != exact) <= 2 + n // 10 or not once
 
 
 @every_backend
@@ -161,13 +161,13 @@ def test_numbers_are_gathered_and_added_in_16_bits(kernels: Any, vectors: str, r
     for n, count in ((1, 1), (700, 300), (5000, 5000)):
         x, y = (rng.uniform(-1.0, 1.0, size).astype(type_) for size in (n, count))
         rows = rng.permutation(n)[:count].astype(np.int32)
-        found, exact = x.copy(), x.copy()
-        kernels.scatter_add(found, rows, y)
+        actual, exact = x.copy(), x.copy()
+        kernels.scatter_add(actual, rows, y)
         ORACLE.scatter_add(exact, rows, y)
-        assert wide(found).tolist() == wide(exact).tolist()
+        assert wide(actual).tolist() == wide(exact).tolist()
         gathered = np.zeros(count, type_)
-        kernels.gather(found, rows, gathered)
-        assert wide(gathered).tolist() == wide(found[rows]).tolist()
+        kernels.gather(actual, rows, gathered)
+        assert wide(gathered).tolist() == wide(actual[rows]).tolist()
         for wider in (np.float64, np.float32):
             z = rng.uniform(-1.0, 1.0, n).astype(wider)
             sums, exact_sums = z.copy(), z.copy()
@@ -180,12 +180,12 @@ def test_numbers_are_gathered_and_added_in_16_bits(kernels: Any, vectors: str, r
 def test_threads_do_not_change_a_bit_of_narrow_vectors(host: Any) -> None:
     for vectors in NARROW:
         x = [Case(each, "a box of several chunks", "greedy", "bf16", "packed", vectors) for each in (HOSTS[0], host)]
-        found = []
+        actual = []
         for case in x:
             vector = case.both(case.before, case.halo)[0]
             case.kernels.sweep_forward(case.A, case.b, vector)
-            found.append(wide(vector).tolist())
-        assert found[0] == found[1]
+            actual.append(wide(vector).tolist())
+        assert actual[0] == actual[1]
 
 
 @every_host

@@ -53,11 +53,11 @@ def test_residuals_are_as_accurate_as_those_of_fp64(kernels: DenseWithoutFp64, o
             B = A @ X  # the residual is small
             for M in (A, A.T):
                 exact = B.astype(Long) - M.astype(Long) @ X.astype(Long)
-                found = residual(kernels, B, M, X)
+                residuals = residual(kernels, B, M, X)
                 # Digits are cut at 2^-55 of the largest entry of a scaled row or column.
                 columns = np.abs(M).max(axis=0)
                 size = n * (np.abs(M) / columns).max(axis=1)[:, None] * (columns[:, None] * np.abs(X)).max(axis=0)
-                assert (np.abs(found - exact) <= 2 * U * size + 2 * U * np.abs(exact)).all(), (n, scale)
+                assert (np.abs(residuals - exact) <= 2 * U * size + 2 * U * np.abs(exact)).all(), (n, scale)
             reference = ReferenceDense().residual(B, A, X)
             assert np.abs(residual(kernels, B, A, X) - reference).max() <= 4 * n * U * (np.abs(A) @ np.abs(X)).max()
 

@@ -195,16 +195,16 @@ def test_an_error_on_one_rank_is_raised_on_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "x0", "told"),
+    ("wrong", "x0", "message"),
     [
         (sparse.eye_array(10, format="csr"), None, "rank 1: this rank uses A as a matrix, but rank 0 uses A as a func"),
         (LinearOperator((3, 4), lambda x: x, dtype=float), None, "rank 1: A is an operator of shape"),
         (lambda x: x, "fp32", "rank 1: x0='fp32' is not a vector"),
     ],
 )
-def test_arguments_of_one_rank_are_an_error_on_all(wrong: Any, x0: Any, told: str) -> None:
+def test_arguments_of_one_rank_are_an_error_on_all(wrong: Any, x0: Any, message: str) -> None:
     def body(comm: Communicator) -> Any:
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             mx.gmres(wrong if comm.rank else lambda x: x, np.ones(5), x0 if comm.rank else None, comm=comm)
 
     run_ranks(2, body)

@@ -193,10 +193,25 @@ def test_norms_are_those_of_an_installed_scalapack_or_the_result_states_why_not(
     if mpi.exists():
         (tmp_path / "libmpich.so.12").symlink_to(mpi)
     folders = [str(tmp_path), os.environ.get("SCALAPACK_FOLDER", ""), os.environ.get("LD_LIBRARY_PATH", "")]
-    asked = ["run", "norms", "-N", "61", "-m", "53", "--nb", "8", "--layout", "F", "--kind", "all", "--warmup", "none"]
-    asked += ["--dtype", "float64,float32,complex128,complex64", "--threads", "1", "--json", "-", "--quiet"]
+    command = [
+        "run",
+        "norms",
+        "-N",
+        "61",
+        "-m",
+        "53",
+        "--nb",
+        "8",
+        "--layout",
+        "F",
+        "--kind",
+        "all",
+        "--warmup",
+        "none",
+    ]
+    command += ["--dtype", "float64,float32,complex128,complex64", "--threads", "1", "--json", "-", "--quiet"]
     ended = subprocess.run(
-        [str(MPIEXEC), "-n", str(ranks), *PYTHON, *asked, "--scalapack", "auto"],
+        [str(MPIEXEC), "-n", str(ranks), *PYTHON, *command, "--scalapack", "auto"],
         cwd=tmp_path,
         env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, folders))},
         capture_output=True,
@@ -205,13 +220,13 @@ def test_norms_are_those_of_an_installed_scalapack_or_the_result_states_why_not(
     )
     assert ended.returncode == 0, ended.stderr
     for result in json.loads(ended.stdout)["results"]:
-        found = result["result"]["scalapack"]
-        if "missing" in found:
-            assert "is not installed" in found["missing"] or "was built for" in found["missing"]
-            assert not os.environ.get("SCALAPACK_FOLDER"), found["missing"]
+        compared = result["result"]["scalapack"]
+        if "missing" in compared:
+            assert "is not installed" in compared["missing"] or "was built for" in compared["missing"]
+            assert not os.environ.get("SCALAPACK_FOLDER"), compared["missing"]
             continue
-        assert found["rate_bytes"] > 0
-        assert set(found["values"]) == set(KINDS)
+        assert compared["rate_bytes"] > 0
+        assert set(compared["values"]) == set(KINDS)
         u = U if result["problem"]["dtype"] in ("float64", "complex128") else 2.0**-24
-        for kind, value in found["values"].items():
+        for kind, value in compared["values"].items():
             assert value == pytest.approx(result["result"]["values"][kind], rel=4 * 61 * u)

@@ -50,11 +50,11 @@ def test_counters_that_stand_still_measure_no_energy() -> None:
     measured = meter([Told(7.0, 7.0)])
     measured.begin()
     measured.end(2.0, {"gemm"})
-    found = energy([("a", measured.used)], 1e9)
-    assert found is not None
-    assert (found["joules"], found["watts"], found["gflops_per_watt"]) == (None, None, None)
-    assert energy_text({"energy": found}) == ""
-    assert energy_text({"energy": {**found, "joules": 0.0, "phases": {"gemm": 0.0}}}) == "", "of an older version"
+    total = energy([("a", measured.used)], 1e9)
+    assert total is not None
+    assert (total["joules"], total["watts"], total["gflops_per_watt"]) == (None, None, None)
+    assert energy_text({"energy": total}) == ""
+    assert energy_text({"energy": {**total, "joules": 0.0, "phases": {"gemm": 0.0}}}) == "", "of an older version"
 
 
 def test_one_look_that_fails_leaves_all_unknown() -> None:

@@ -20,13 +20,13 @@ def test_the_quotient_is_exact_for_numbers_of_any_size() -> None:
         if not scale:
             continue
         exact = Fraction(r) / scale / Fraction(7 * U)
-        found = backward_error(r, A, x, b, 7, U)
+        eta = backward_error(r, A, x, b, 7, U)
         if exact > Fraction(1.7e308):
-            assert found > 1e290, (r, A, x, b)
+            assert eta > 1e290, (r, A, x, b)
         elif exact > Fraction(1e-290):
-            assert found == pytest.approx(float(exact), rel=1e-14), (r, A, x, b)
+            assert eta == pytest.approx(float(exact), rel=1e-14), (r, A, x, b)
         else:
-            assert 0.0 <= found < 1e-280, (r, A, x, b)
+            assert 0.0 <= eta < 1e-280, (r, A, x, b)
 
 
 def test_numbers_that_are_not_finite() -> None:

@@ -27,11 +27,11 @@ class MpsTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, numbers: torch.Tensor) -> MpsTensor:
-        made = torch.Tensor._make_wrapper_subclass(
+        tensor = torch.Tensor._make_wrapper_subclass(
             cls, numbers.shape, numbers.stride(), numbers.storage_offset(), dtype=numbers.dtype, device=MPS
         )
-        made.numbers = numbers
-        return made
+        tensor.numbers = numbers
+        return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 

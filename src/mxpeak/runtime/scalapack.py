@@ -69,11 +69,11 @@ def _usable(where: str, *, under_mpi: bool) -> Path:
 
 def _installed() -> Iterator[Path]:
     """Yield the ScaLAPACK libraries of LD_LIBRARY_PATH and of the usual folders, each file once."""
-    found = set[Path]()
+    seen = set[Path]()
     for folder in (*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *FOLDERS):
         for path in sorted(Path(folder).glob(PATTERN)):
-            if path.resolve() not in found:
-                found.add(path.resolve())
+            if path.resolve() not in seen:
+                seen.add(path.resolve())
                 yield path
 
 
