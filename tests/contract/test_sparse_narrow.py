@@ -15,8 +15,9 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.contract.sparse import Part
 from mxpeak.kernels.reference.sparse import BASIS_TYPES
 from mxpeak.layout.stencil import Box
+from tests.support.notes import note_case
 from tests.support.on_arrays import HOSTS, every_backend, every_host, interpreted
-from tests.support.sparse_matrices import CLASSIC, ORACLE, near, oracle_rows, order_of, rows_of, told, unit, wide
+from tests.support.sparse_matrices import CLASSIC, ORACLE, near, oracle_rows, order_of, rows_of, unit, wide
 
 NARROW = ("bf16", "fp16")
 #: Matrices, orders, formats of values and storages, each of the others with several of these.
@@ -76,7 +77,7 @@ class Case:
 @pytest.mark.parametrize("vectors", NARROW)
 def test_sweeps_products_and_residuals_are_the_references(kernels: Any, vectors: str) -> None:
     for name, kind, values, storage in CASES[: FEW if interpreted(kernels) else None]:
-        with told((name, kind, values, storage)):
+        with note_case(case=(name, kind, values, storage)):
             case = Case(kernels, name, kind, values, storage, vectors)
             check_sweeps(case)
             check_products(case)
