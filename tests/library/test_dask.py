@@ -132,7 +132,7 @@ def test_each_of_two_threads_gets_the_x_of_its_own_b(client: Any) -> None:
 def test_a_call_that_is_broken_off_leaves_no_rank_behind(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by Ctrl-C: its tasks may run, and those of the next call must not meet them."""
     with mx.dask.lu_factor(da.from_array(A, chunks=90), client=client) as F:
-        monkeypatch.setattr(ranks.Ranks, "_wait", broken_off)
+        monkeypatch.setattr(ranks.WorkerRanks, "_wait", broken_off)
         with pytest.raises(KeyboardInterrupt):
             F.solve(B[:, 0])
         monkeypatch.undo()
