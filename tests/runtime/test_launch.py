@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -170,6 +171,22 @@ def test_a_cache_folder_that_cannot_be_made_is_passed_over(tmp_path: Path, monke
         cache.cache_directory.cache_clear()
 
 
+def test_the_cache_of_a_user_without_a_home_is_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MXPEAK_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no database lists
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
+    cache.cache_directory.cache_clear()
+    try:
+        assert cache.cache_directory().parent == tmp_path / "temporary" / f"mxpeak-{os.getuid()}"
+        assert os.listdir(tmp_path) == ["temporary"]
+    finally:
+        cache.cache_directory.cache_clear()
+
+
 def test_machine_code_of_others_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
@@ -267,6 +284,7 @@ def test_a_signal_that_comes_while_the_command_is_started_ends_it(monkeypatch: p
 #: Starts TWICE as its own parent, so that it is told of a signal that was told to another one.
 NESTED = f"""
 import sys
+import tempfile
 from mxpeak.runtime.launch import code_of
 sys.exit(code_of([sys.executable, "-c", {TWICE!r}.replace("os.getppid()", sys.argv[1])]))
 """

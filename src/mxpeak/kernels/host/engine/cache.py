@@ -50,7 +50,9 @@ def _writable_place() -> Path:
     wanted = os.environ.get(VARIABLE)
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     candidates = [Path(wanted)] if wanted else []
-    candidates += [Path(home) / "mxpeak", Path(tempfile.gettempdir()) / f"mxpeak-{os.getuid()}"]
+    if os.path.isabs(home):  # ~ remains for a user without HOME and without an entry in the password database
+        candidates.append(Path(home) / "mxpeak")
+    candidates.append(Path(tempfile.gettempdir()) / f"mxpeak-{os.getuid()}")
     for candidate in candidates:
         try:
             candidate.mkdir(parents=True, exist_ok=True, mode=0o700)
