@@ -178,6 +178,12 @@ def test_multigrid_vectors_in_16_bits_refuse_what_they_cannot_do(values: dict[st
     check(HpgMxpConfig(**nx, **values), 0, 1)
 
 
+def test_multigrid_vectors_in_16_bits_need_the_mixed_solver() -> None:
+    check(HpgMxpConfig(mg_vectors="fp16", nx=16, run_type="mixed"), 0, 1)
+    with pytest.raises(UsageError, match="--mg-vectors fp16 applies to the mixed solver"):
+        check(HpgMxpConfig(mg_vectors="fp16", nx=16, run_type="double"), 0, 1)
+
+
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [

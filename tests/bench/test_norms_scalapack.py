@@ -13,7 +13,7 @@ from mxpeak.bench.norms import scalapack as comparison
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.scalapack import check_comparison, incomparable
 from mxpeak.cli import main as cli
-from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.solo import DryRunCommunicator, Solo
 from mxpeak.errors import ExitCode, ResourceError, UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.records import document
@@ -114,6 +114,7 @@ def test_cases_that_scalapack_has_not_are_named_next_to_those_that_it_has(monkey
         ({"structure": "symmetric", "uplo": "lower"}, "has no --structure; remove --structure"),
         ({"trans": "t"}, "has no --trans"),
         ({"scope": "columns"}, "has no --scope"),
+        ({"m": 2**16, "n": 2**16 - 4, "Q": 2}, "entries per rank, not 2,147,483,648; use a smaller -N or more ranks"),
     ],
 )
 def test_a_run_without_a_comparable_case_is_refused(values: dict[str, Any], reason: str) -> None:
@@ -130,6 +131,7 @@ def test_only_mpi_ranks_and_cpus_can_be_compared() -> None:
     assert "use --kernels host" in incomparable(case, "torch")
     with pytest.raises(UsageError, match="use --comm mpi"):
         measured(2, kind=("one",), layout=("F",), scalapack="auto")
+    check_comparison(NormsConfig(scalapack="auto"), DryRunCommunicator(2), [case])
     with pytest.raises(UsageError, match="a scaling study uses some"):
         check_comparison(NormsConfig(scalapack="auto", study="weak"), Solo(), [case])
 
@@ -165,7 +167,7 @@ def test_a_file_that_is_no_scalapack_is_refused(tmp_path: Path, capsys: pytest.C
     for path in (invented_file(tmp_path, "libm.so.6"), tmp_path / "nowhere.so", Path(ctypes.util.find_library("c"))):
         argv = ["run", "norms", "-N", "32", "--layout", "F", "--scalapack", str(path), "--threads", "1"]
         assert cli.main(argv) == ExitCode.RESOURCE
-        assert f"--scalapack: {path} " in capsys.readouterr().err
+        assert f"--scalapack: {path.absolute()} " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("P", "Q", "order"), [(2, 3, "row"), (3, 2, "column")])

@@ -56,6 +56,14 @@ def test_the_target_follows_from_the_baseline(tmp_path: Path) -> None:
     assert with_recorded_target(plain, 2) is plain
 
 
+def test_a_result_without_mg_vectors_is_not_compared_with_a_run_that_has_them(tmp_path: Path) -> None:
+    file = recorded(tmp_path, "hpg-mxp", 8e9, problem=HPCG, config={})
+    flags = ("hpg-mxp", "--nx", "16", "--baseline", file, "--max-slowdown", "10%")
+    assert with_recorded_target(request(*flags), 2).config.target == pytest.approx(7.2)  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match=r"mg.vectors is .* in the file and fp16 in this run"):
+        with_recorded_target(request(*flags, "--mg-vectors", "fp16"), 2)
+
+
 def test_a_result_is_repeated_with_its_target(tmp_path: Path) -> None:
     """The file of --baseline is not part of a recorded run, but the target that follows from it is."""
     file = recorded(tmp_path, "hpcg", 8e9, problem=HPCG)

@@ -335,7 +335,7 @@ def test_doctor_lists_stored_settings_and_searches_that_were_cut_short(capsys: p
     assert "no settings are stored for this machine" in capsys.readouterr().out
     put(settings={"nb": "24"}, runs_left=3)
     assert main(["doctor"]) == 0
-    assert "--nb 24 (3 runs missing; mxpeak tune hpl continues the search)" in capsys.readouterr().out
+    assert "--nb 24 (3 runs missing; repeat the mxpeak tune command to continue the search)" in capsys.readouterr().out
 
 
 def test_a_corrupted_store_is_a_note_and_no_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -396,6 +396,9 @@ def test_integers_lists_empty_systems_and_tensors() -> None:
     F = mx.cho_factor(np.empty((0, 0)))
     assert F.solve(np.empty(0))[0].shape == (0,)
     assert repr(F).startswith("CholeskyFactors(0x0")
+    F = mx.lu_factor(np.empty((0, 0), np.float32))
+    dtypes = [F.solve(np.empty(0, dtype))[0].dtype for dtype in (np.float32, np.float64, np.float32)]
+    assert dtypes == [np.float32, np.float64, np.float32]
     A = torch.tensor(definite(50))
     x, info = mx.solve(A, A @ torch.ones(50, dtype=torch.float64), assume_a="pos")
     assert isinstance(x, torch.Tensor)

@@ -140,7 +140,8 @@ def test_a_note_states_that_a_search_was_cut_short(here: Store, runs: int, text:
     values, notes = taken(here, replace(HPL, runs_left=runs), n="2000")
     assert values == {"nb": (64,), "bcast": ("long",)}
     assert text in notes[0]
-    assert "mxpeak tune hpl continues it" in notes[0]
+    assert "repeat its mxpeak tune command to continue it" in notes[0]
+    assert taken(here, replace(HPL, runs_left=runs), n="2000", nb="32", bcast="1ring") == ({}, [])
 
 
 def test_a_run_of_another_size_or_layout_takes_nothing(here: Store) -> None:

@@ -38,7 +38,9 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[FaultSummary | 
         return
     faults = [fault for of_run in checks for fault in of_run.faults]
     result.telemetry["abft"] = {
-        **{name: sum(getattr(of_run, name) for of_run in checks) for name in ("checks", "found", "corrected")},
+        "checks": sum(of_run.checks for of_run in checks),
+        "found": sum(of_run.detected for of_run in checks),
+        "corrected": sum(of_run.corrected for of_run in checks),
         "seconds": max(of_run.seconds for of_run in checks),
         "seconds_after": max(of_run.after_s for of_run in checks),
         "faults": [fault.as_json() for fault in faults],

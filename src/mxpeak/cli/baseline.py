@@ -28,6 +28,8 @@ SAME_SPARSE = (
     *("precision", "mg_precision", "krylov_precision", "mg_vectors", "storage", "smoother"),
     *("restart", "nonsymmetric", "matrix", "run_type"),
 )
+#: Options that older results lack, with the settings of their runs.
+ADDED_SPARSE = {"mg_vectors": {"value": None}}
 
 
 def with_recorded_target(request: RunRequest, ranks: int) -> RunRequest:
@@ -72,7 +74,8 @@ def _sparse_differences(result: Mapping[str, Any], request: RunRequest, ranks: i
     there = {name: problem.get(name) for name in ("nx", "ny", "nz")} | {"ranks": launch.get("ranks")}
     here = dict(zip(("nx", "ny", "nz"), config.shape)) | {"ranks": ranks}
     for name in SAME_SPARSE:
-        if name in request.origins and isinstance(entry := recorded.get(name), Mapping):
+        entry = recorded.get(name, ADDED_SPARSE.get(name))
+        if name in request.origins and isinstance(entry, Mapping):
             there[name], here[name] = as_text(entry.get("value")), as_text(getattr(config, name))
     return _texts(there, here)
 

@@ -57,7 +57,7 @@ def open_scalapack(where: str, comm: Communicator) -> ScaLapack:
 
 def _usable(where: str, *, under_mpi: bool) -> Path:
     """Return the path of a ScaLAPACK library that this process can use; raise a ResourceError with the reason."""
-    paths = list(_installed()) if where == "auto" else [Path(where)]
+    paths = list(_installed()) if where == "auto" else [Path(where).absolute()]
     if not paths:
         raise ResourceError(f"ScaLAPACK is not installed ({INSTALL})")
     reasons = [_misfit(path, under_mpi=under_mpi) for path in paths]

@@ -180,14 +180,14 @@ def with_tuned(
         values = _winner_values(winner, type(config), open_layout=(config.ranks, config.threads) == (None, None))
     except UsageError as error:
         return run, [f"{store.book_file} is ignored: {error}; mxpeak tune --fresh writes a new one"]
-    notes = [partial_note(winner)] if winner.runs_left else []
-    return run.with_values(_open_values(run, values, [*fixed, *([] if open_n else ["n"])]), "tuned"), notes
+    used = _open_values(run, values, [*fixed, *([] if open_n else ["n"])])
+    return run.with_values(used, "tuned"), [partial_note(winner)] if used and winner.runs_left else []
 
 
 def partial_note(winner: Winner) -> str:
     """Return the note about settings from a search that was cut short, with the command that continues the search."""
     runs = "1 run was" if winner.runs_left == 1 else f"{winner.runs_left} runs were"
-    return f"stored settings are from a search in which {runs} missing; mxpeak tune {winner.benchmark} continues it"
+    return f"stored settings are from a search in which {runs} missing; repeat its mxpeak tune command to continue it"
 
 
 def _n_is_open(run: Run[Any]) -> bool:

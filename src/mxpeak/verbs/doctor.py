@@ -103,14 +103,12 @@ def _tuned_facts() -> dict[str, str]:
     book, trouble = this_store().book()
     if not book.winners:
         raise ResourceError(trouble or none)
-    return {
-        key: _tuned_text(stored(winner), winner.runs_left, winner.benchmark) for key, winner in book.winners.items()
-    }
+    return {key: _tuned_text(stored(winner), winner.runs_left) for key, winner in book.winners.items()}
 
 
-def _tuned_text(settings: str, runs_left: int, benchmark: str) -> str:
+def _tuned_text(settings: str, runs_left: int) -> str:
     """Return the settings of a winner, and how to continue its search if it was cut short."""
-    rest = f"{runs_left} run{'s' * (runs_left != 1)} missing; mxpeak tune {benchmark} continues the search"
+    rest = f"{runs_left} run{'s' * (runs_left != 1)} missing; repeat the mxpeak tune command to continue the search"
     return f"{settings} ({rest})" if runs_left else settings
 
 

@@ -108,6 +108,7 @@ def _check_standalone(config: HpgMxpConfig) -> None:
         "--min-gflops": ("applies to the rating", config.min_gflops and f"{config.min_gflops:g}"),
         "--scaling-study": ("compares ratings", config.study),
         "--target": ("stops a run by its rating", config.target and f"{config.target:g}"),
+        "--mg-vectors": ("applies to the mixed solver", config.run_type == "double" and config.mg_vectors),
         "--max-slowdown": ("compares ratings", config.max_slowdown and f"{config.max_slowdown:g}"),
         "--validation-ranks": (
             "sets the ranks of the validation",

@@ -107,7 +107,8 @@ def minimum_work(config: HpgMxpConfig, box: Box | None, *, twice: bool) -> str:
     if box is None:
         return text
     cycles = [min(config.restart, m - done) for done in range(0, m, config.restart)]
-    return f"{text}, the latter {three_digits(hpg_mxp_flops(stencil_levels(box), cycles)['total'] / 1e9)} GFLOP each"
+    flops = hpg_mxp_flops(stencil_levels(box), cycles, flexible=config.mg_vectors is not None)["total"]
+    return f"{text}, the latter {three_digits(flops / 1e9)} GFLOP each"
 
 
 def _between_expected(config: HpgMxpConfig) -> list[str]:
@@ -152,7 +153,6 @@ class HpgMxp:
         self._bench, self._config, self._comm = bench, config, bench.comm
         self._storages = storages(config)
         self._problem = problem_of(bench, file)
-        self._flops_per_step = hpg_mxp_flops(self._problem.levels, [config.restart])["total"] / config.restart
         validates = _validates(config, bench.comm)
         self._all_validate = bench.comm.agree(validates)
         self._few = bench.comm.split(0 if validates else None, bench.comm.rank)
@@ -320,13 +320,20 @@ class HpgMxp:
         """
         restart, system = self._config.restart, self._system(problem, hierarchy, comm, self._config.restart)
         self._bench.begin_solves(label)
-        progress = self._bench.progress(self._bench.label(label), GUESSED, self._flops_per_step, aim=tolerance)
+        progress = self._bench.progress(
+            self._bench.label(label), GUESSED, self._flops_per_step(hierarchy), aim=tolerance
+        )
         b_norm = system.norm_of_b()
         solve = self._solve(
             system, b_norm, restart=restart, max_steps=max_steps, tolerance=tolerance, watch=progress.cycle
         )
         self._bench.spans.finish()
         return Validated(solve, system.max_error(1.0))
+
+    def _flops_per_step(self, hierarchy: Hierarchy) -> float:
+        """Return the flops of one step in a restart cycle, for the rate that a run shows while it solves."""
+        cycle = [self._config.restart]
+        return hpg_mxp_flops(self._problem.levels, cycle, flexible=hierarchy.narrow)["total"] / self._config.restart
 
     def _solves(
         self,
@@ -363,10 +370,10 @@ class HpgMxp:
         bench.begin_solves(label)
         first, m = min(config.restart, config.iterations), config.iterations
         label = bench.label(label)
-        progress = bench.progress(f"{label}, not counted yet", first, self._flops_per_step)
+        progress = bench.progress(f"{label}, not counted yet", first, self._flops_per_step(hierarchy))
         expected_s = bench.slowest(partial(solve, first, progress)) * m / first
         solves = max(least, ceil(rt / expected_s))
-        progress = bench.progress(label, m * solves, self._flops_per_step)
+        progress = bench.progress(label, m * solves, self._flops_per_step(hierarchy))
         each = partial(solve, m, progress)
         watch = so_far if part == MAIN else None
         return bench.timed_solves(each, progress, m, least=least, rt=rt, so_far=watch, part=part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,9 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.runtime.scalapack import LETTERS, ScaLapack, open_scalapack
 
+#: P?LANGE computes positions in the local array in 32-bit integers.
+MAX_ENTRIES = 2**31 - 1
+
 
 def check_comparison(config: NormsConfig, comm: Communicator, cases: Sequence[NormsCase]) -> None:
     """Raise a UsageError if --scalapack is set but no case can be compared on these ranks."""
@@ -21,8 +25,9 @@ def check_comparison(config: NormsConfig, comm: Communicator, cases: Sequence[No
         return
     if config.study is not None:
         raise UsageError("--scalapack needs all ranks, but a scaling study uses some; remove one of the two flags")
-    if comm.size > 1 and comm.name != "mpi":
-        raise UsageError(f"--scalapack needs MPI, but the ranks communicate by {comm.name}; use --comm mpi")
+    transport = config.comm if comm.name == "auto" else comm.name  # a dry run has no transport
+    if comm.size > 1 and transport not in ("auto", "mpi"):
+        raise UsageError(f"--scalapack needs MPI, but the ranks communicate by {transport}; use --comm mpi")
     reasons = [incomparable(case, config.kernels) for case in cases]
     if all(reasons):
         raise UsageError(f"--scalapack does not apply: {reasons[0]}")
@@ -36,6 +41,9 @@ def incomparable(case: NormsCase, kernels: str) -> str:
         return f"ScaLAPACK has no norms of {case.dtype}; use --dtype {' or '.join(LETTERS)}"
     if case.layout != "F":
         return f"ScaLAPACK stores matrices by columns, not in layout {case.layout}; use --layout F"
+    entries = math.prod(-(-n // (case.nb * ranks)) * case.nb for n, ranks in ((case.m, case.P), (case.n, case.Q)))
+    if entries > MAX_ENTRIES:
+        return f"ScaLAPACK supports {MAX_ENTRIES:,} entries per rank, not {entries:,}; use a smaller -N or more ranks"
     others = {"--structure": case.structure != "general", "--trans": case.transposed, "--scope": case.vectors}
     return "".join(f"ScaLAPACK's P?LANGE has no {flag}; remove {flag}" for flag, is_set in others.items() if is_set)
 

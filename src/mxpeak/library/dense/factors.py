@@ -419,13 +419,17 @@ class EmptyFactors(LUFactors):
     def solve_quietly(self, b: Any, form: str) -> tuple[Any, SolveInfo]:
         """Return an empty x with the shape of b, and its diagnostics."""
         rhs = right_hand_side(b, 0)
-        self._dtype = with_precision_of(self._dtype, np.result_type(self._dtype, working_type(rhs.dtype)))
-        return self.solve_empty(rhs)
+        dtype = with_precision_of(self._dtype, np.result_type(self._dtype, working_type(rhs.dtype)))
+        return self.solve_empty(rhs, dtype)
 
-    def solve_empty(self, b: Input) -> tuple[Any, SolveInfo]:
-        """Return an empty x and its diagnostics for a b that `right_hand_side` has already validated."""
-        is_complex = "c" in (self._dtype.kind, working_type(b.dtype).kind)
-        x = np.empty(b.shape, typed(is_complex, wide=roundoff(self._dtype) < 2.0**-24))
+    def solve_empty(self, b: Input, dtype: np.dtype[Any] | None = None) -> tuple[Any, SolveInfo]:
+        """Return an empty x and its diagnostics for a b that `right_hand_side` has already validated.
+
+        dtype    the type that determines the precision of x; None for the type of the factors
+        """
+        dtype = dtype or self._dtype
+        is_complex = "c" in (dtype.kind, working_type(b.dtype).kind)
+        x = np.empty(b.shape, typed(is_complex, wide=roundoff(dtype) < 2.0**-24))
         info = SolveInfo(
             n=0,
             rhs=columns(b),
@@ -433,7 +437,7 @@ class EmptyFactors(LUFactors):
             precision=self._precision,
             iterations=0,
             backward_error=0.0,
-            u=roundoff(self._dtype),
+            u=roundoff(dtype),
             times={},
             history=(),
             _estimates=Estimates.from_values((0.0, 1.0)),

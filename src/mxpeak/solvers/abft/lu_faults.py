@@ -36,9 +36,9 @@ class Fault:
 class FaultSummary:
     """The result of the checks of one factorization.
 
-    found, corrected    the number of faults, and the number of corrected faults
-    faults              the first faults of each rank, uncorrected faults first
-    seconds, after_s    the time of the checks within the factorization, and of the check after it
+    detected, corrected    the number of faults, and the number of corrected faults
+    faults                 the first faults of each rank, uncorrected faults first
+    seconds, after_s       the time of the checks within the factorization, and of the check after it
     """
 
     checks: int
