@@ -88,6 +88,17 @@ class WorkerRanks:
         if alive:
             self.client.run(seats.leave_seat, self.name, workers=alive, on_error="ignore")
 
+    def scatter(self, b: Any) -> Any:
+        """Send an array to the workers and return its future; raise a LostRankError if a worker has died."""
+        try:  # no content hash: another thread may scatter, and free, an equal b
+            return self.client.scatter(b, workers=self.workers, hash=False)
+        except OSError:  # Dask closes the connection to the worker, or finds no worker in time
+            until = monotonic() + GRACE_S
+            while monotonic() < until:
+                self._check_alive()  # the scheduler may detect a dead worker later
+                sleep(LOOK_S)
+            raise
+
     def _wait(self, futures: Sequence[Any]) -> None:
         """Wait until all futures are done; raise an error if a worker dies or a task fails."""
         looked = monotonic()

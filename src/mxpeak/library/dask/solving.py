@@ -277,8 +277,8 @@ class DaskFactors:
         in_chunks = isinstance(b, da.Array)
         if in_chunks:
             whole = client.compute(b, workers=workers)
-        else:  # no content hash: another thread may scatter, and free, an equal b
-            whole = client.scatter(np.asarray(b), workers=workers, hash=False)
+        else:
+            whole = ranks.scatter(np.asarray(b))
         with ranks.turn():
             info = ranks.call(seats.solve_on_seats, lambda rank: [whole, form])[0]
             x = ranks.fetch()  # fetch x before the next solve overwrites it and before the ranks are closed
