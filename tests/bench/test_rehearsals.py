@@ -30,10 +30,10 @@ pytestmark = pytest.mark.skipif(ON_GPU, reason="Triton's interpreter launches he
 ON_TORCH: dict[str, Any] = {"kernels": "torch", "device": "cpu", "threads": 1}
 #: Benchmarks whose first use has launches, each with what makes it short.
 RUNS = {
-    "hpg-mxp": (hpg_mxp, sparse, HpgMxpConfig(nx=16, restart=12, precision="bf16", quick=True, **ON_TORCH)),
-    "hpcg": (hpcg, sparse, HpcgConfig(nx=16, quick=True, **ON_TORCH)),
-    "norms": (norms, norms, NormsConfig(n=(64,), **ON_TORCH)),
-    "scan": (scan, scan, ScanConfig(n=64, nb=16, precision="fp32", **ON_TORCH)),
+    "hpg-mxp": (hpg_mxp.run, sparse, HpgMxpConfig(nx=16, restart=12, precision="bf16", quick=True, **ON_TORCH)),
+    "hpcg": (hpcg.run, sparse, HpcgConfig(nx=16, quick=True, **ON_TORCH)),
+    "norms": (norms.run, norms, NormsConfig(n=(64,), **ON_TORCH)),
+    "scan": (scan.run_scan, scan, ScanConfig(n=64, nb=16, precision="fp32", **ON_TORCH)),
 }
 
 
@@ -56,7 +56,7 @@ def form(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]) -> tuple
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    benchmark, where, config = RUNS[name]
+    run, where, config = RUNS[name]
     rehearsed: set[Any] = set()
     launched: set[Any] = set()
     launch = compile_ahead.launch
@@ -82,6 +82,6 @@ def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(where, "compile_in_turn", both)
     monkeypatch.setattr(choose, "open_device", lambda *told: torch_device(triton=True))
     with pytest.raises(Ready):
-        benchmark.run(config, Solo())
+        run(config, Solo())
     assert launched
     assert rehearsed == launched

@@ -367,7 +367,7 @@ def test_ranks_must_pass_the_same_kind_of_operator_and_the_same_method() -> None
 
     real, cplx = (LinearOperator((32, 32), diagonal, dtype=dtype) for dtype in (float, complex))
     for operators, solvers, text in (
-        ((real, diagonal), (mx.cg, mx.cg), "A=function with no dtype"),
+        ((real, diagonal), (mx.cg, mx.cg), "this rank uses A as a function, but rank 0 uses A as a linear operator"),
         ((real, cplx), (mx.cg, mx.cg), "a complex dtype"),
         ((real, real), (mx.cg, mx.minres), "method=minres"),
     ):
