@@ -257,7 +257,7 @@ def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) ->
     seconds = max((used.seconds for _, used in ranks), default=0.0)
     if (cpu is None and gpu is None) or not seconds:
         return None
-    joules = (cpu if not gpu_of else total([cpu, gpu])) or None  # counters that stand still have measured nothing
+    joules = (cpu if not gpu_of else total([cpu, gpu])) or None  # no measurement if the counters did not change
     watts = None if joules is None else joules / seconds
     return {
         "seconds": seconds,
