@@ -14,6 +14,7 @@ failed residual or a singular matrix, are values of `Outcome` in its result.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
 
@@ -45,6 +46,13 @@ class ExitCode(IntEnum):
     BELOW_TARGET = 4
     RESOURCE = 5
     GUARD = 6
+
+
+def most_severe(codes: Iterable[int]) -> int:
+    """Return the most severe exit code; a failed check is more severe than a slow run, for example."""
+    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
+    found = set(codes)
+    return next((code for code in order if code in found), ExitCode.VALID)
 
 
 class MxpeakError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.sparse import order_of, plain_storage
 from mxpeak.cli import main as cli
+from mxpeak.cli.session import Interrupted
 from mxpeak.configs.lu import GENERATORS
-from mxpeak.errors import ResourceError
+from mxpeak.errors import ExitCode, MxpeakError, ResourceError, UsageError
 from mxpeak.layout.entries import Entries
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS
 from mxpeak.records import Result
 from mxpeak.report.plots import Axis, Series, loglog
+from mxpeak.verbs.study import command
 from mxpeak.verbs.study import hpg_mxp as sweep
 from mxpeak.verbs.study import run as study
 from mxpeak.verbs.study.hpg_mxp_report import sweep_figures, sweep_table
@@ -264,11 +267,95 @@ def test_a_step_without_a_valid_result_has_no_rate(monkeypatch):
         [Result(benchmark="hpg-mxp", status="invalid", result={"rate_flops": 1e9}, problem={"ranks": 1})] * 4
     )
     monkeypatch.setattr(sweep, "hpg_mxp", lambda **settings: next(results))
-    cases = sweep.sweep_cases(sweep.SweepPlan(device="cpu"), lambda done, count: None)
+    cases: list[dict[str, Any]] = []
+    sweep.sweep_cases(sweep.SweepPlan(device="cpu"), lambda done, count: None, cases)
     assert {(case["status"], case["rate_flops"], case["over_reference"]) for case in cases} == {("invalid", None, None)}
     rows, _ = sweep_table({"cases": cases})
     assert all("no rate: invalid" in row for row in rows[1:])
     assert sweep_figures({"cases": cases}) == ""
+
+
+SWEEP = ["study", "hpg-mxp", "--nx", "16", "--rt", "1", "--device", "cpu", "--out", "o"]
+
+
+@pytest.fixture
+def sweep_that_raises(monkeypatch):
+    """Return a function that sets the errors of the steps of hpg-mxp, by the number of the run."""
+
+    def raising(errors: dict[int, BaseException]) -> list[dict[str, Any]]:
+        calls: list[dict[str, Any]] = []
+
+        def run(**settings: Any) -> Result:
+            calls.append(settings)
+            if len(calls) in errors:
+                raise errors[len(calls)]
+            return measured(settings["ranks"], kernels="reference", iterations=1, threshold=0.5, warmup="none")
+
+        monkeypatch.setattr(sweep, "hpg_mxp", run)
+        return calls
+
+    return raising
+
+
+def test_a_step_that_fails_is_named_and_the_other_steps_are_kept(here, capsys, sweep_that_raises):
+    sweep_that_raises({2: ResourceError("out of memory")})
+    assert cli.main(SWEEP) == ExitCode.RESOURCE
+    cases = json.loads(Path("o/study.json").read_text())["hpg-mxp"]["cases"]
+    assert [case["step"] for case in cases] == list(dict(sweep.steps(1, on_gpu=False)))
+    assert [case.get("error") for case in cases] == [None, "out of memory", None, None]
+    assert [case["rate_flops"] is None for case in cases] == [False, True, False, False]
+    out, err = capsys.readouterr()
+    assert "  zero guess, 1 rank: out of memory" in out.splitlines()
+    assert "hpg-mxp, step 'zero guess' on 1 rank: out of memory; to repeat this step" in " ".join(err.split())
+    assert "mxpeak run hpg-mxp --nx 16 --rt 1.0 --ranks 1 --device cpu --quick --storage rows" in " ".join(err.split())
+    assert "no rate: aborted" in Path("o/study.html").read_text()
+
+
+def test_ranks_without_a_reference_are_skipped(here, capsys, sweep_that_raises):
+    calls = sweep_that_raises({5: MxpeakError("rank 1 ended")})
+    assert cli.main([*SWEEP, "--ranks", "1,2,3"]) == ExitCode.BUG
+    assert [settings["ranks"] for settings in calls] == [1] * 4 + [2] + [3] * 5
+    cases = json.loads(Path("o/study.json").read_text())["hpg-mxp"]["cases"]
+    assert [case["error"] for case in cases if case["ranks"] == 2] == ["rank 1 ended"]
+    assert "step 'reference' on 2 ranks: rank 1 ended" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_failure_of_the_first_step_ends_the_study_and_leaves_nothing_behind(here, capsys, sweep_that_raises):
+    calls = sweep_that_raises({1: UsageError("nx is too small")})
+    assert cli.main(SWEEP) == ExitCode.USAGE
+    assert len(calls) == 1
+    assert list(here.iterdir()) == []
+
+
+def test_a_failed_validation_of_a_step_is_an_exit_code(here, capsys, monkeypatch):
+    invalid = Result(benchmark="hpg-mxp", status="invalid", problem={"ranks": 1})
+    monkeypatch.setattr(sweep, "hpg_mxp", lambda **settings: invalid)
+    assert cli.main(SWEEP) == ExitCode.FAILED
+    assert "step 'reference' on 1 rank: the result is invalid" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_signal_keeps_the_finished_steps(here, capsys, sweep_that_raises):
+    sweep_that_raises({3: Interrupted(signal.SIGINT)})
+    assert cli.main(SWEEP) == 128 + signal.SIGINT
+    body = json.loads(Path("o/study.json").read_text())
+    assert [case["step"] for case in body["hpg-mxp"]["cases"]] == ["reference", "zero guess"]
+    assert body["aborted"] == "ended by signal 2"
+    assert capsys.readouterr().out.splitlines()[-1] == "The study is incomplete: ended by signal 2"
+    assert "The study is incomplete: ended by signal 2" in Path("o/study.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["pivots", "norms", "gmres", "generators", "pivoting", "fact"])
+def test_a_signal_keeps_the_finished_cases_of_every_study(here, capsys, monkeypatch, name):
+    def interrupted(self: Any, study: str, done: int, count: int) -> None:
+        if done == 2:
+            raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(command._Progress, "__call__", interrupted)
+    size = ["--nb", "8", "--threads", "1"] if name == "fact" else ["--seeds", "1"]
+    assert cli.main(["study", name, "-N", "16,24,32", *size, "--out", "o"]) == 128 + signal.SIGTERM
+    whole = {"norms": 4, "gmres": 2 * len(study.SCALES), "generators": 2 * len(GENERATORS)}
+    assert len(json.loads(Path("o/study.json").read_text())[name]["cases"]) == whole.get(name, 2)
+    assert f"<h2>{name}</h2>" in Path("o/study.html").read_text()
 
 
 def test_hpg_mxp_is_refused_under_a_launcher(here, capsys, monkeypatch):

@@ -21,7 +21,7 @@ from mxpeak.cli.session import GRACE_S
 from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.configs.sparse import SparseConfig
-from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.errors import ExitCode, MxpeakError, UsageError, most_severe
 from mxpeak.records import Result, document, to_json
 from mxpeak.runtime.parent_watch import terminal_width
 
@@ -229,7 +229,7 @@ class Execution:
             self._clear(self.so_far)
             codes.append(self.observers.trouble(self.session))
         assert self.session.comm is not None
-        code = int(self.session.comm.bcast_object(_worst(codes)))
+        code = int(self.session.comm.bcast_object(most_severe(codes)))
         self.observers.close(code)
         return code
 
@@ -354,9 +354,9 @@ class Execution:
         files = {display.request.report_name: display.report for display in displays if display.report}
         files[PAGE] = html_report(body)
         codes = [self._write(files, text, request.output), self._write_traces(traces)]
-        code, files = _worst(codes), {RESULT: text, **files}
+        code, files = most_severe(codes), {RESULT: text, **files}
         for folder in self.folders[1:]:
-            code = _worst([code, self._submit(folder, files)])
+            code = most_severe([code, self._submit(folder, files)])
         return code
 
     def _study(self) -> dict[str, Any]:
@@ -459,9 +459,3 @@ def _verdict_code(results: list[Result], skipped: int) -> int:
     if skipped:
         return ExitCode.RESOURCE
     return ExitCode.BELOW_TARGET if results and all(r.status == "slow" for r in results) else ExitCode.VALID
-
-
-def _worst(codes: list[int]) -> int:
-    """Return the most severe exit code; a failed check is more severe than a slow run, for example."""
-    order = (ExitCode.BUG, ExitCode.USAGE, ExitCode.FAILED, ExitCode.GUARD, ExitCode.RESOURCE, ExitCode.BELOW_TARGET)
-    return next((code for code in order if code in codes), ExitCode.VALID)

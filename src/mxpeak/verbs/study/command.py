@@ -11,7 +11,7 @@ from mxpeak.comm.collectives import run_on_root
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.configs.run import PlaceConfig
-from mxpeak.errors import ExitCode, UsageError
+from mxpeak.errors import ExitCode, UsageError, most_severe
 from mxpeak.options import count, device, integer, listed, name_in, one_of, parsed_by, real, seconds
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import to_json
@@ -161,10 +161,17 @@ def _run(plan: StudyPlan, args: argparse.Namespace, argv: list[str], session: Se
 
     comm = session.comm or Solo()
     own: list[Folder] = []  # on rank 0
+    body: dict[str, Any] = {}
     run_on_root(comm, lambda: own.append(prepared_folder(args.out, "study", [RESULT, PAGE], args.json)))
     try:
-        body = run_study(plan, comm, argv=argv, on_case=_Progress(session))
-        code = _finish(body, args, own[0], session) if own else None
+        try:
+            run_study(plan, comm, argv=argv, on_case=_Progress(session), body=body)
+        except BaseException as error:  # a signal or an error; the cases that were finished are kept
+            if own and any(study in body for study in plan.studies):
+                body["aborted"] = str(error) or type(error).__name__
+                _finish(body, plan, args, own[0], session)
+            raise
+        code = _finish(body, plan, args, own[0], session) if own else None
         return int(comm.bcast_object(code))
     finally:
         for folder in own:
@@ -209,12 +216,18 @@ def _sweep(args: argparse.Namespace, threads: tuple[int, ...] | None) -> SweepPl
     return SweepPlan(**{name: value for name, value in given.items() if value is not None})
 
 
-def _finish(body: dict[str, Any], args: argparse.Namespace, folder: Folder, session: Session) -> int:
-    """Print the tables, write the files and return the exit code."""
+def _finish(body: dict[str, Any], plan: StudyPlan, args: argparse.Namespace, folder: Folder, session: Session) -> int:
+    """Print the tables, write the files, log the failures of hpg-mxp, and return the exit code."""
     from mxpeak.cli.output import write_result
+    from mxpeak.verbs.study.hpg_mxp import failures
     from mxpeak.verbs.study.report import page, tables
 
-    return write_result({RESULT: to_json(body), PAGE: page(body)}, tables(body), args.json, folder, session.log)
+    files = {RESULT: to_json(body), PAGE: page(body)}
+    codes = [write_result(files, tables(body), args.json, folder, session.log)]
+    for text, code in failures(plan.sweep, body.get("hpg-mxp", {}).get("cases", ())):
+        session.log(f"mxpeak: error: {text}")
+        codes.append(code)
+    return most_severe(codes)
 
 
 class _Progress:

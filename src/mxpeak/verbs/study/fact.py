@@ -40,13 +40,17 @@ def thread_counts() -> tuple[int, ...]:
 
 
 def fact_cases(
-    nb: int, heights: Sequence[int], threads: Sequence[int], on_case: Callable[[int, int], None]
-) -> list[dict[str, Any]]:
-    """Return one case per panel height and number of threads, with the rates of FACT and DGEMM in flop/s.
+    nb: int,
+    heights: Sequence[int],
+    threads: Sequence[int],
+    on_case: Callable[[int, int], None],
+    cases: list[dict[str, Any]],
+) -> None:
+    """Append one case per panel height and number of threads to `cases`, with the rates of FACT and DGEMM in flop/s.
 
     `on_case` is called after each case with the number of completed cases and the number of all cases.
     """
-    comm, cases = Solo(), list[dict[str, Any]]()
+    comm = Solo()
     for T in threads:
         placement = bind_to_cores(comm, T)
         try:
@@ -59,7 +63,6 @@ def fact_cases(
                 on_case(len(cases), len(heights) * len(threads))
         finally:
             placement.release()
-    return cases
 
 
 def _panel_times(kernels: Kernels, M: int, nb: int) -> list[float]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
-from mxpeak.errors import MxpeakError
+from mxpeak.errors import ExitCode, MxpeakError
 from mxpeak.library.run import hpg_mxp
 from mxpeak.options import Run
 from mxpeak.perf.sparse_counts import HPG_MXP_MOTIFS
@@ -80,22 +80,64 @@ def steps(ranks: int, *, on_gpu: bool) -> list[tuple[str, Settings]]:
     return rows
 
 
-def sweep_cases(plan: SweepPlan, on_case: Callable[[int, int], None]) -> list[dict[str, Any]]:
-    """Return one case per number of ranks and step. Cases without a valid result have no rates.
+def sweep_cases(plan: SweepPlan, on_case: Callable[[int, int], None], cases: list[dict[str, Any]]) -> None:
+    """Append one case per number of ranks and step to `cases`. Cases without a valid result have no rates.
+
+    A run without a result gives a case with its error, and the study continues with the next step. If this run is the
+    first step on a number of ranks, the other steps have no reference, and the study continues with the next number of
+    ranks. If it is the first step of the study, its error is raised.
 
     `on_case` is called after each case with the number of completed cases and the number of all cases.
     """
-    wanted = [(ranks, *step) for ranks in plan.ranks for step in steps(ranks, on_gpu=plan.on_gpu)]
-    cases: list[dict[str, Any]] = []
-    for ranks, name, settings in wanted:
+    by_ranks = {ranks: steps(ranks, on_gpu=plan.on_gpu) for ranks in plan.ranks}
+    count, skipped = sum(map(len, by_ranks.values())), 0
+    for ranks, of_ranks in by_ranks.items():
+        first: Mapping[str, Any] | None = None
+        for name, settings in of_ranks:
+            case = _run_step(plan, ranks, name, settings, first, fatal=not cases)
+            cases.append(case)
+            if stopped := first is None and "error" in case:
+                skipped += len(of_ranks) - 1
+            on_case(len(cases) + skipped, count)
+            if stopped:
+                break
+            first = first or case
+
+
+def _run_step(
+    plan: SweepPlan, ranks: int, name: str, settings: Settings, first: Mapping[str, Any] | None, *, fatal: bool
+) -> dict[str, Any]:
+    """Run a step and return its case. If there is no result, raise its error if `fatal`; otherwise, the case has it."""
+    flags = _flags(settings)
+    try:
         result = hpg_mxp(**plan.shared(ranks), **settings)
         if not isinstance(result, Result):
             raise MxpeakError(f"{name} returned {len(result)} results instead of one")
-        of_ranks = [case for case in cases if case["ranks"] == ranks]
-        flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in settings.items())
-        cases.append({"flags": flags, **_case(name, result, of_ranks[0] if of_ranks else None)})
-        on_case(len(cases), len(wanted))
-    return cases
+    except MxpeakError as error:
+        if fatal:
+            raise
+        missing = _case(name, Result(benchmark="hpg-mxp", status="aborted", problem={"ranks": ranks}), first)
+        return {"flags": flags, **missing, "error": str(error), "exit_code": int(error.exit_code)}
+    return {"flags": flags, **_case(name, result, first)}
+
+
+def _flags(settings: Settings) -> str:
+    """Return settings as flags of `mxpeak run hpg-mxp`; None means that a setting is not given."""
+    given = {key: value for key, value in settings.items() if value is not None}
+    return " ".join(f"--{key.replace('_', '-')}" + (f" {value}" * (value is not True)) for key, value in given.items())
+
+
+def failures(plan: SweepPlan, cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """Return a message and an exit code for each case without a valid result. The message contains its command."""
+    messages = []
+    for case in cases:
+        if case["rate_flops"] is None:
+            where = f"hpg-mxp, step {case['step']!r} on {case['ranks']} rank{'s' * (case['ranks'] > 1)}"
+            again = f"mxpeak run hpg-mxp {_flags(plan.shared(case['ranks']))} {case['flags']}"
+            reason = case.get("error") or f"the result is {case['status']}"
+            code = case.get("exit_code", ExitCode.GUARD if case["status"] == "aborted" else ExitCode.FAILED)
+            messages.append((f"{where}: {reason}; to repeat this step, use {again}", int(code)))
+    return messages
 
 
 def _case(name: str, result: Result, first: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -22,11 +22,13 @@ def sweep_table(part: Mapping[str, Any]) -> tuple[list[Sequence[str]], str]:
         over, speedup, penalty = (_times(case[name]) for name in ("over_reference", "speedup", "penalty"))
         rate = rate_text(case["rate_flops"]) if case["rate_flops"] is not None else f"no rate: {case['status']}"
         rows.append((str(case["ranks"]), case["step"], rate, over, speedup, penalty, *_shares(case)))
+    errors = [(case["step"], case["ranks"], case["error"]) for case in part["cases"] if "error" in case]
     return rows, (
         "HPG-MxP from the reference algorithm to the full code; every step adds an optimization\n"
         "  rate: penalized, by the flop count of the reference code\n"
         "  mixed/double: penalized rate of the mixed solver over that of the double solver\n"
         "  gs to other: shares of the time of the mixed solver"
+        + "".join(f"\n  {step}, {ranks} rank{'s' * (ranks > 1)}: {error}" for step, ranks, error in errors)
     )
 
 

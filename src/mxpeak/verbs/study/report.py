@@ -23,6 +23,8 @@ def tables(body: Mapping[str, Any]) -> str:
         if name in body:
             rows, words = rows_of(body[name])
             parts.append(f"{name}: {words}\n{table(rows, left=False)}")
+    if "aborted" in body:
+        parts.append(f"The study is incomplete: {body['aborted']}\n")
     return "\n".join(parts)
 
 
@@ -121,7 +123,10 @@ def _pivoting_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         for n, group in _by_order([case for case in cases if case["generator"] == name]).items():
             by_kind = [[case for case in group if case["pivoting"] == kind] for kind in kinds]
             growth = [_middle(chosen, "growth") for chosen in by_kind]
-            cells = ["overflow" if value is None else three_digits(value) for value in growth]
+            cells = [
+                "overflow" if value is None and chosen else "" if value is None else three_digits(value)
+                for value, chosen in zip(growth, by_kind)
+            ]
             condition = _middle(by_kind[-1], "condition")
             counts = [_solved_steps(chosen) for chosen in by_kind]
             rows.append((name, str(n), *cells, *counts, "none" if condition is None else f"{condition:.1e}"))
@@ -138,7 +143,7 @@ def _solved_steps(cases: Sequence[Mapping[str, Any]]) -> str:
     """Return the median number of iterations of the solved cases, and how many cases failed."""
     steps, failed = _middle(cases, "iterations"), sum(case["iterations"] is None for case in cases)
     if steps is None:
-        return "failed"
+        return "failed" if cases else ""
     return f"{steps:g}" + (f" ({failed} failed)" if failed else "")
 
 
@@ -148,7 +153,7 @@ def _fact_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
     limits = {case["threads"]: case["dgemm_flops"] for case in cases}
     rows: list[Row] = [("M", *(f"{T} thread{'s' * (T > 1)}" for T in threads))]
     for m in sorted({case["m"] for case in cases}):
-        rows.append((str(m), *(three_digits(rates[m, T] / 1e9) for T in threads)))
+        rows.append((str(m), *(three_digits(rates[m, T] / 1e9) if (m, T) in rates else "" for T in threads)))
     rows.append(("DGEMM", *(three_digits(limits[T] / 1e9) for T in threads)))
     nb = cases[0]["nb"]
     return rows, (

@@ -113,14 +113,17 @@ def run_study(
     *,
     argv: Sequence[str] = (),
     on_case: Listener = lambda study, done, count: None,
+    body: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run all studies of the plan and return the content of study.json. NaN and infinity are replaced by None.
 
-    `on_case` is called after each case. Collective over comm; without comm, this process runs the studies alone.
+    `on_case` is called after each case. If `body` is given, it receives the content, so that the caller has the
+    finished cases after an exception. Collective over comm; without comm, this process runs the studies alone.
     """
     comm = comm or Solo()
     run_on_root(comm, lambda: _check(plan, comm.size))
-    body: dict[str, Any] = {
+    body = {} if body is None else body
+    body |= {
         "schema": SCHEMA,
         "argv": list(argv),
         "machine": host_facts(),
@@ -130,19 +133,30 @@ def run_study(
         "device": plan.device,
     }
     for study in plan.studies:
-        begin = perf_counter()
-        if study == "hpg-mxp":
-            cases = hpg_mxp.sweep_cases(plan.sweep, partial(on_case, study))
-        elif study == "fact":
-            cases = fact.fact_cases(plan.nb, plan.heights, plan.thread_counts, partial(on_case, study))
-        elif study == "pivoting":
-            cases = _pivoting_cases(plan, comm, on_case)
-        elif study == "generators" or comm.size > 1 or plan.device != "cpu":
-            cases = _cases_on_ranks(study, plan, comm, on_case)
-        else:
-            cases = _run_cases(study, plan, on_case)
-        body[study] = {"time_s": perf_counter() - begin, "summary": SUMMARIES[study](cases), "cases": cases}
+        begin, cases = perf_counter(), list[dict[str, Any]]()
+        try:
+            _run_cases(study, plan, comm, on_case, cases)
+        finally:
+            if cases:
+                body[study] = {"time_s": perf_counter() - begin, "summary": SUMMARIES[study](cases), "cases": cases}
     return body
+
+
+def _run_cases(study: str, plan: StudyPlan, comm: Communicator, on_case: Listener, cases: list[dict[str, Any]]) -> None:
+    """Run a study and append its cases to `cases`. Collective.
+
+    The cases of one matrix are appended together, so that no order has only some of the diagonals or generators.
+    """
+    if study == "hpg-mxp":
+        hpg_mxp.sweep_cases(plan.sweep, partial(on_case, study), cases)
+    elif study == "fact":
+        fact.fact_cases(plan.nb, plan.heights, plan.thread_counts, partial(on_case, study), cases)
+    elif study == "pivoting":
+        _pivoting_cases(plan, comm, on_case, cases)
+    elif study == "generators" or comm.size > 1 or plan.device != "cpu":
+        _cases_on_ranks(study, plan, comm, on_case, cases)
+    else:
+        _cases_of_arrays(study, plan, on_case, cases)
 
 
 def _check(plan: StudyPlan, ranks: int) -> None:
@@ -196,10 +210,12 @@ def _check_fact(plan: StudyPlan) -> None:
         )
 
 
-def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str, Any]]:
-    cases, results = plan.cases(study), []
-    for done, (n, seed) in enumerate(cases, start=1):
+def _cases_of_arrays(study: str, plan: StudyPlan, on_case: Listener, cases: list[dict[str, Any]]) -> None:
+    """Run the cases of a study on this process, with NumPy and SciPy."""
+    systems = plan.cases(study)
+    for done, (n, seed) in enumerate(systems, start=1):
         A, b = uniform_system(n, seed)
+        results = list[dict[str, Any]]()
         if study == "pivots":
             results.append({"n": n, "seed": seed, **largest_pivot(A)})
         elif study == "norms":
@@ -210,16 +226,19 @@ def _run_cases(study: str, plan: StudyPlan, on_case: Listener) -> list[dict[str,
                 matrix = generator("sqrt-n", n, seed=seed, scale=c)
                 np.fill_diagonal(A, matrix.diagonal)
                 results.append({"n": n, "seed": seed, "diagonal_scale": c, **gmres_case(A, b, c)})
-        on_case(study, done, len(cases))
-    return results
+        cases += results
+        on_case(study, done, len(systems))
 
 
-def _cases_on_ranks(study: str, plan: StudyPlan, comm: Communicator, on_case: Listener) -> list[dict[str, Any]]:
+def _cases_on_ranks(
+    study: str, plan: StudyPlan, comm: Communicator, on_case: Listener, cases: list[dict[str, Any]]
+) -> None:
     """Run the cases of a study on all ranks. Collective."""
-    cases, results = plan.cases(study), list[dict[str, Any]]()
+    systems = plan.cases(study)
     with on_ranks.opened(comm, plan.device) as ranks:
-        for done, (n, seed) in enumerate(cases, start=1):
+        for done, (n, seed) in enumerate(systems, start=1):
             parameters: dict[str, Any] = {"n": n, "seed": seed}
+            results = list[dict[str, Any]]()
             if study == "pivots":
                 results.append(parameters | pivot_figures(np.array(on_ranks.pivots(ranks, n, seed))))
             elif study == "norms":
@@ -229,8 +248,8 @@ def _cases_on_ranks(study: str, plan: StudyPlan, comm: Communicator, on_case: Li
             else:
                 for varied, case in _systems(study, plan, n, seed):
                     results.append({**parameters, **varied, **on_ranks.unpreconditioned(ranks, case)})
-            on_case(study, done, len(cases))
-    return results
+            cases += results
+            on_case(study, done, len(systems))
 
 
 def _systems(study: str, plan: StudyPlan, n: int, seed: int) -> Iterator[tuple[dict[str, Any], HplMxpCase]]:
@@ -243,16 +262,15 @@ def _systems(study: str, plan: StudyPlan, n: int, seed: int) -> Iterator[tuple[d
             yield {"generator": name}, HplMxpCase(n=n, nb=1, P=1, Q=1, seed=seed, generator=name)
 
 
-def _pivoting_cases(plan: StudyPlan, comm: Communicator, on_case: Listener) -> list[dict[str, Any]]:
+def _pivoting_cases(plan: StudyPlan, comm: Communicator, on_case: Listener, cases: list[dict[str, Any]]) -> None:
     """Run HPL-MxP on all generators with each kind of pivoting. Collective."""
-    cases, generators = plan.cases("pivoting"), plan.generators or tuple(GENERATORS)
-    orders, seeds = (sorted(set(values)) for values in zip(*cases))
+    systems, generators = plan.cases("pivoting"), plan.generators or tuple(GENERATORS)
+    orders, seeds = (sorted(set(values)) for values in zip(*systems))
     settings = {"n": tuple(orders), "generator": generators, "precision": (plan.precision,), "device": plan.device}
-    results, count = [], len(cases) * len(generators) * len(PIVOTING)
+    count = len(systems) * len(generators) * len(PIVOTING)
     for case in on_ranks.pivoting_runs(comm, settings, seeds):
-        results.append(case)
-        on_case("pivoting", len(results), count)
-    return results
+        cases.append(case)
+        on_case("pivoting", len(cases), count)
 
 
 def uniform_system(n: int, seed: int) -> tuple[Array, Array]:
