@@ -52,6 +52,14 @@ def test_every_component_of_a_step_is_a_layer_and_the_rest_is_named() -> None:
     assert sum(heights[:3]) == pytest.approx(sum(heights[3:]), abs=0.02), "both steps took 4 s"
 
 
+def test_the_parts_of_a_phase_of_hpcg_are_not_drawn_again() -> None:
+    seconds = {"spmv": 1.0, "mg": 2.5, "gs": 2.0, "restriction": 0.25, "prolongation": 0.25, "ddot": 0.5}
+    phases = {name: {"time_s": [s] * 4, "max_s": [s] * 4} for name, s in {**seconds, "allreduce": 0.25}.items()}
+    figure = steps_figure("hpcg", {"index": [1, 2, 3, 4], "elapsed_s": [4.0, 8.0, 12.0, 16.0], "phases": phases}, 60)
+    said = re.findall(r"<title>step 0 to 1: ([^<]*) per step</title>", figure)
+    assert sorted(said) == ["ddot 0.5 s", "mg 2.5 s", "spmv 1 s"]
+
+
 @pytest.mark.parametrize("bars", [10, 60, 200])
 def test_bars_are_few_and_lose_no_time(bars: int) -> None:
     count = 150

@@ -214,7 +214,7 @@ def test_a_table_has_a_row_per_step_with_the_time_of_each_phase_since_the_previo
         ]
     )
     rows = [line.split() for line in lines]
-    assert rows[0] == ["hpl"]
+    assert lines[0] == "hpl; rate, and seconds per phase, since the previous row"
     assert rows[1] == ["step", "done", "time", "rate", "mean", "gemm"]
     assert rows[2] == ["1/3", "40", "%", "1.00", "s", "4.00", "GFLOP/s", "4.00", "GFLOP/s", "0.7500"]
     assert rows[3] == ["step", "done", "time", "rate", "mean", "gemm", "trsm"], "a new phase gets a column"

@@ -111,6 +111,8 @@ class HpgMxpLines(SparseLines):
 class HpcgLines(SparseLines):
     """The text lines of HPCG."""
 
+    undrawn = (*SparseLines.undrawn, "gs", "restriction", "prolongation", "allreduce")  # parts of mg and ddot
+
     def checks(self, check: Section) -> list[str]:
         """Return two lines: the scaled residual with the iterations, and the outcome of HPCG's tests."""
         return [_cg_sets(check), _tests(check)]

@@ -34,7 +34,7 @@ class StepTable(Progress):
         """Reset the table for a new computation, and print its label."""
         super().start(label, total_flops)
         self._columns, self._unshown, self._phases_shown = [], None, {}
-        self._print(label)
+        self._print(f"{label}; rate, and seconds per phase, since the previous row")
 
     def step(self, step: Step) -> None:
         """Store a sample of the step, and print a row if the interval has passed since the previous row."""
