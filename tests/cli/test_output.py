@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from mxpeak.cli import main as cli
-from mxpeak.cli.output import FaultTolerantStream, Folder, new_folder, show, write_new, write_result
+from mxpeak.cli.output import OUT_LOCK, FaultTolerantStream, Folder, new_folder, show, write_new, write_result
 from mxpeak.cli.run_history import result_files, run_file
 from mxpeak.errors import ResourceError, UsageError
 from tests.support.cli import DAT, Bench, hpl_result, only_folder
@@ -238,7 +239,7 @@ def test_a_folder_that_is_removed_during_a_run_costs_no_copy_of_the_result(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ):
     def removed(case: Any) -> Any:
-        Path("out").rmdir()
+        shutil.rmtree("out")
         return hpl_result(case)
 
     bench.outcome = removed
@@ -309,10 +310,39 @@ def _refused(*paths: Path) -> None:
     raise OSError(1, "Operation not permitted")
 
 
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["run", "hpl", "-N", "100"], "result.json"),
+        (["study", "pivots", "-N", "20", "--seeds", "1"], "study.json"),
+        (["tune", "hpl"], "tune.json"),
+        (["scan"], "scan.json"),
+    ],
+)
+def test_two_runs_do_not_share_a_folder(bench: Bench, capsys: pytest.CaptureFixture[str], argv: list[str], name: str):
+    other = new_folder("out", "hpl", [name])
+    try:
+        assert cli.main([*argv, "--out", "out"]) == 2
+        text = f"out is in use by another run (process {os.getpid()} on {os.uname().nodename}); wait until it has ended"
+        assert text in " ".join(capsys.readouterr().err.split())
+        assert [path.name for path in Path("out").iterdir()] == [OUT_LOCK]
+        other.write(name, "{}")
+    finally:
+        other.close()
+    assert [path.name for path in Path("out").iterdir()] == [name]
+
+
+def test_the_folder_of_a_run_is_free_after_the_run(bench: Bench):
+    bench.outcome = hpl_result
+    for name in ("first.json", "second.json"):  # the second run is refused only because of the files of the first
+        assert cli.main(["run", "hpl", "-N", "100", "--out", "out", "--json", name]) == (0 if name[0] == "f" else 2)
+    assert OUT_LOCK not in os.listdir("out")
+
+
 def test_only_folders_that_were_made_are_taken_away_again(tmp_path: Path):
     (tmp_path / "mine").mkdir()
-    new_folder(str(tmp_path / "mine"), "hpl", []).remove_if_empty()
-    new_folder(str(tmp_path / "mine" / "a" / "b"), "hpl", []).remove_if_empty()
+    new_folder(str(tmp_path / "mine"), "hpl", []).close()
+    new_folder(str(tmp_path / "mine" / "a" / "b"), "hpl", []).close()
     assert list((tmp_path / "mine").iterdir()) == []
 
 

@@ -40,6 +40,35 @@ def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) ->
     FolderLock(tmp_path).release()
 
 
+def test_a_temporary_lock_is_removed_on_release_and_locks_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        lock = FolderLock(tmp_path, "here", temporary=True)
+        with pytest.raises(UsageError, match="wait until it has ended, or use another --out DIR"):
+            FolderLock(tmp_path, "here", temporary=True, instead="another --out DIR")
+        assert [path.name for path in tmp_path.iterdir()] == ["here"]
+        lock.release()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_its_owner_removes_before_it_is_locked_is_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, calls = folder_lock.fcntl.flock, []
+
+    def flock(file: int, how: int) -> None:
+        calls.append(file)
+        if len(calls) == 1:
+            (tmp_path / LOCK).unlink()  # the other process ends between the opening and the locking
+        locked(file, how)
+
+    monkeypatch.setattr(folder_lock.fcntl, "flock", flock)
+    lock = FolderLock(tmp_path)
+    assert len(calls) == 2
+    with pytest.raises(UsageError, match="in use by another run"):
+        FolderLock(tmp_path)
+    lock.release()
+
+
 def test_a_killed_run_leaves_no_lock(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path)], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -16,16 +16,35 @@ from typing import Any, TextIO
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError, UsageError, cannot_write
 from mxpeak.foreign import printable
 from mxpeak.records import to_json
-from mxpeak.runtime.folder_lock import LOCK, check_unlocked
+from mxpeak.runtime.folder_lock import LOCK, FolderLock, check_unlocked
+
+#: The file by which a run locks the folder of --out until it ends.
+OUT_LOCK = ".mxpeak-lock"
 
 
 def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
-    """Return the folder `out`, or a new one in mxpeak-out/, in which files with these names can be created."""
+    """Return the folder `out`, or a new one in mxpeak-out/, in which files with these names can be created.
+
+    Two runs must not mix their files in one folder. Therefore, the folder `out` is locked until `Folder.close`.
+    """
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        out = f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}"
-    refuse_existing((Path(out) / name for name in names), "--out DIR")
-    return _writable_folder(out, "--out")
+        return _writable_folder(f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}", "--out")
+    paths = [Path(out) / name for name in names]
+    refuse_existing(paths, "--out DIR")
+    folder = _writable_folder(out, "--out")
+    try:
+        lock = FolderLock(folder.path, OUT_LOCK, temporary=True, instead="another --out DIR")
+    except OSError as error:
+        folder.close()
+        raise cannot_write(f"to the folder {out}", error, "use another --out DIR") from None
+    folder = replace(folder, lock=lock)
+    try:
+        refuse_existing(paths, "--out DIR")  # again, because another run may have ended before the lock
+    except MxpeakError:
+        folder.close()
+        raise
+    return folder
 
 
 def results_folder(out: str | None, benchmark: str, names: Sequence[str], json: str | None) -> Folder:
@@ -49,7 +68,7 @@ def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folde
         raise UsageError(f"{flag} {name} is also the folder of the result files; use another {flag} DIR")
     folder = _writable_folder(name, flag)
     if any(entry != allowed for entry in _entries(name, flag)):
-        folder.remove_if_empty()
+        folder.close()
         raise UsageError(f"{flag} {name} is not empty, and mxpeak never overwrites files; use another {flag} DIR")
     return folder
 
@@ -82,7 +101,7 @@ def _writable_folder(name: str, flag: str) -> Folder:
         path.mkdir(parents=True, exist_ok=True)
         _try_to_write(path)
     except OSError as error:
-        folder.remove_if_empty()
+        folder.close()
         raise cannot_write(f"to the folder {name}", error, f"use another {flag} DIR") from None
     return folder
 
@@ -201,11 +220,13 @@ class Folder:
     """A folder of results, and the parent folders that were created for it.
 
     missing    the reason why the folder cannot be used, or empty; if it is not empty, no file is written
+    lock       the lock of the folder, or None
     """
 
     path: Path
     created: tuple[Path, ...]
     missing: str = ""
+    lock: FolderLock | None = None
 
     def write(self, name: str, text: str) -> None:
         """Write a new file in the folder, unless the folder cannot be used."""
@@ -242,8 +263,10 @@ class Folder:
         where = f"in {' and '.join(stored)}" if stored else "on stdout only"
         return f"mxpeak: error: cannot write {error.filename or self.path}: {error.strerror}; the result is {where}"
 
-    def remove_if_empty(self) -> None:
-        """Remove the folder, and the parent folders created for it, if they are empty."""
+    def close(self) -> None:
+        """Release the lock, and remove the folder and the parent folders created for it, if they are empty."""
+        if self.lock is not None:
+            self.lock.release()
         for path in self.created:
             with suppress(OSError):
                 path.rmdir()
@@ -340,7 +363,7 @@ def prepared_folder(out: str | None, verb: str, names: Sequence[str], json: str 
         if json not in (None, "-"):
             check_file(Path(json), taken=[] if folder.missing else [folder.path / name for name in names])
     except MxpeakError:
-        folder.remove_if_empty()
+        folder.close()
         raise
     return folder
 

@@ -109,7 +109,7 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
                 return Execution(benchmark, folders, argv, session, observers, watchdog).run(wanted)
     finally:
         if session.rank == 0:
-            _remove_if_empty(folders)
+            _close(folders)
 
 
 def _with_targets(wanted: list[RunRequest], session: Session) -> list[RunRequest]:
@@ -168,19 +168,19 @@ def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
             if request.config.trace is not None:
                 check_file(Path(request.config.trace), taken=taken, flag="--trace")
             if (kept := getattr(request.config, "checkpoint", None)) and not getattr(request.config, "resumed", False):
-                checkpoint_folder(kept, not_in=folders[0].path).remove_if_empty()
+                checkpoint_folder(kept, not_in=folders[0].path).close()
             if (submission := request.config.submission_folder) is not None:
                 folders.append(empty_folder(submission, "--submit", not_in=folders[0].path))
     except MxpeakError:
-        _remove_if_empty(folders)
+        _close(folders)
         raise
     return folders
 
 
-def _remove_if_empty(folders: list[Folder]) -> None:
+def _close(folders: list[Folder]) -> None:
     """Remove the empty folders."""
     for folder in reversed(folders):  # a folder may contain the next one
-        folder.remove_if_empty()
+        folder.close()
 
 
 class Execution:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mxpeak.errors import UsageError
 
-#: The file that is locked; it remains in the folder.
+#: The default file that is locked; it remains in the folder unless the lock is temporary.
 LOCK = "lock"
 #: Errors of a file system, or of a server, that does not lock files.
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)
@@ -24,21 +24,26 @@ class FolderLock:
     """Locks a folder for this process.
 
     Raises a UsageError if another process, or another object of this process, holds the lock. `missing` is the reason
-    why the folder could not be locked, or empty if the lock is held.
+    why the folder could not be locked, or empty if the lock is held. `name` is the name of the file, which is removed
+    on release if it is `temporary`.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, name: str = LOCK, *, temporary: bool = False, instead: str = "another folder"):
         self.missing = ""
+        self._path, self._temporary = folder / name, temporary
         self._file: int | None = None
         try:
-            self._file = _open(folder)
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            while self._file is None:
+                self._file = _open(self._path)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(self._file).st_nlink == 0:  # its last owner has removed the file
+                    self._close()
         except OSError as error:
             holder = "" if self._file is None else _holder(self._file)
-            self.release()
+            self._close()
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
                 raise UsageError(
-                    f"{folder} is in use by another run{holder}; wait until it has ended, or use another folder"
+                    f"{folder} is in use by another run{holder}; wait until it has ended, or use {instead}"
                 ) from None
             if error.errno not in (*UNSUPPORTED, *FORBIDDEN):
                 raise
@@ -47,7 +52,13 @@ class FolderLock:
             _write_holder(self._file)
 
     def release(self) -> None:
-        """Release the lock, so that another run can use the folder."""
+        """Release the lock, so that another run can use the folder, and remove a temporary file."""
+        if self._file is not None and self._temporary:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -60,9 +71,9 @@ def check_unlocked(folder: Path) -> None:
             FolderLock(folder).release()
 
 
-def _open(folder: Path) -> int:
+def _open(path: Path) -> int:
     """Open the lock file and return its descriptor; raise an error if the file is a link."""
-    path, how = folder / LOCK, os.O_NOFOLLOW | os.O_NONBLOCK
+    how = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         try:
             file = os.open(path, how | os.O_RDWR | os.O_CREAT, 0o666)
@@ -75,7 +86,7 @@ def _open(folder: Path) -> int:
             raise UsageError(f"{path} is not a regular file; remove it, or use another folder") from None
         raise
     status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(file)
         raise UsageError(
             f"{path} is not a regular file, or it has several hard links; remove it, or use another folder"

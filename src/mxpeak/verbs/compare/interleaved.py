@@ -95,7 +95,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
         session.log(f"mxpeak: {ended}; the finished runs are in {folder.path}/")
         raise
     finally:
-        folder.remove_if_empty()
+        folder.close()
     for of_turn in (first, second):
         del of_turn.rounds[0]
     return first, second, folder.path

@@ -135,7 +135,7 @@ def _prepare(output: ScanOutput) -> Folder:
                 f"--write-drain writes {DRAIN} into the results folder, but {folder.missing}; use --out DIR"
             )
     except MxpeakError:
-        folder.remove_if_empty()
+        folder.close()
         raise
     return folder
 
@@ -174,7 +174,7 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
                 metrics.ended(code)
     finally:
         if session.rank == 0:
-            folder.remove_if_empty()
+            folder.close()
     return int(session.comm.bcast_object(code))
 
 

@@ -175,7 +175,7 @@ def _run(plan: StudyPlan, args: argparse.Namespace, argv: list[str], session: Se
         return int(comm.bcast_object(code))
     finally:
         for folder in own:
-            folder.remove_if_empty()
+            folder.close()
 
 
 def _check_flags(args: argparse.Namespace, studies: tuple[str, ...]) -> None:

@@ -228,7 +228,7 @@ def _lead(args: argparse.Namespace, session: Session, standing: LaunchedRanks | 
         session.log("mxpeak tune was stopped; the next mxpeak tune continues with its measurements")
         return stopped.code
     finally:
-        folder.remove_if_empty()
+        folder.close()
 
 
 def _plan(args: argparse.Namespace, layout: RankLayout | None) -> TunePlan:
