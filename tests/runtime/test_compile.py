@@ -24,8 +24,10 @@ from mxpeak.kernels.host.engine.first_use import LOADED, LOADING, LOADING_PANELS
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, jit
 from mxpeak.kernels.host.lu import operands, solves
 from mxpeak.runtime import compile as first_uses
+from mxpeak.runtime import placement
 from mxpeak.runtime.compile import compile_side_by_side
 from mxpeak.runtime.placement import leaves_panels
+from mxpeak.verbs.scan.config import ScanConfig
 
 SPARSE = ["--nx", "16", "--ny", "8", "--nz", "8", "--mode", "explore", "--rt", "0"]
 SHORT = [*SPARSE, "--iterations", "5", "--threshold", "1e-5"]
@@ -247,6 +249,7 @@ import json, sys
 from mxpeak.kernels.host.engine import jit
 from mxpeak.kernels.host.engine.first_use import PACKAGE, entries
 from mxpeak.runtime import compile as first_uses
+from mxpeak.runtime import placement
 name, arguments = sys.argv[1], json.loads(sys.argv[2])
 uses, wanted, declared = [], [], set()
 def declare(use, cores=None):
@@ -411,3 +414,21 @@ def test_a_user_without_a_home_has_no_machine_code_of_triton(monkeypatch: pytest
     for name in ("HOME", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     assert first_uses._machine_code() == 0
+
+
+@pytest.mark.parametrize(("cold", "count"), [([3], 1), ([], 0)])
+def test_a_cache_that_lacks_some_kernels_is_announced(
+    cold: list[int], count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(first_uses, "SILENT_S", 0.01)
+    monkeypatch.setattr(first_uses, "_machine_code", lambda: 0)
+    monkeypatch.setattr(cache, "is_cached", lambda: True)
+    monkeypatch.setattr(placement, "cold_shares", lambda name: cold)
+    monkeypatch.setattr(placement, "compile_side_by_side", lambda name, cores: threading.Event().wait(0.1))
+    config = ScanConfig(kernels="host", device="cpu", threads=1)
+    bound = placement.bind_to_cores(Solo(), 1)
+    try:
+        placement.load_kernels(config, bound, Solo())
+    finally:
+        bound.release()
+    assert capsys.readouterr().err.count("first use: compiling kernels into") == count

@@ -89,6 +89,10 @@ class GridConfig(RunConfig):
         """Return the process grids to run on `ranks` ranks, as one choice per grid for `cases_of`."""
         return [{"P": P, "Q": Q} for P, Q in self.grids(ranks)]
 
+    def leaves_panels(self, ranks: int) -> bool:
+        """Return whether hosts factor the panels of devices, because several ranks share a process column."""
+        return self.panels_on_host and any(P > 1 for P, _ in self.grids(ranks))
+
     def grids(self, ranks: int) -> tuple[tuple[int, int], ...]:
         """Return the process grids on `ranks` ranks: the given grids with missing sides added, or the squarest grid.
 

@@ -97,6 +97,10 @@ class PlaceConfig:
         """Return the number of GPUs that each rank uses."""
         return 1
 
+    def leaves_panels(self, ranks: int) -> bool:
+        """Return whether hosts factor the panels of devices, because several ranks share a process column."""
+        return False
+
     @property
     def on_gpu(self) -> bool:
         """Return whether the computation runs on a GPU, after `auto` is resolved."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars, is_leader, raise_first_error
 from mxpeak.comm.devices import check_device_messages
-from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
 from mxpeak.kernels.choose import (
@@ -36,7 +35,7 @@ from mxpeak.perf.host import core_groups, idle_cores, one_core_each
 from mxpeak.perf.nearest_adapter import Adapter, adapter_of_each
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution
-from mxpeak.runtime.compile import announced, compile_side_by_side
+from mxpeak.runtime.compile import announced, cold_shares, compile_side_by_side
 from mxpeak.runtime.launch import bind, local_rank
 from mxpeak.runtime.nodes import nodes_of
 
@@ -362,9 +361,10 @@ def load_kernels(
     native = frozenset(name for name, lacks in zip(PRECISIONS, lacked) if not lacks)
     leader = is_leader(comm, token())
     kernels: Kernels | None = None
-    cold = comm.rank == 0 and compiled and not is_cached()
-    text = f"first use: compiling kernels into {cache_directory()} (once, a minute or more)" if cold else ""
-    with announced(text, compiled) if cold else nullcontext() as compiles:
+    compiled_here = not compiled or (is_cached() and not cold_shares(compiled))
+    cold = not comm.agree(compiled_here or not leader)
+    text = f"first use: compiling kernels into {cache_directory()} (once, a minute or more)"
+    with announced(text, compiled) if cold and comm.rank == 0 else nullcontext() as compiles:
         if compiles is not None:
             compiles.set()
         for first in (True, False):
@@ -407,9 +407,7 @@ def _select_blas(config: PlaceConfig, hint: str) -> None:
 
 def leaves_panels(config: PlaceConfig, ranks: int) -> bool:
     """Return whether the host factors a device matrix's panels, because several ranks share a process column."""
-    if config.kernels != "torch" or not isinstance(config, GridConfig) or not config.panels_on_host:
-        return False
-    return any(P > 1 for P, _ in config.grids(ranks))
+    return config.kernels == "torch" and config.leaves_panels(ranks)
 
 
 def _compiled(config: PlaceConfig, panels: bool) -> str:
