@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mxpeak.verbs.scan.units import AGREES
 from tests.support.ranks import MPIEXEC, needs_mpi
 
@@ -33,7 +35,8 @@ def test_nodes_are_compared_under_mpi(tmp_path: Path) -> None:
     code, body, text = scan(tmp_path, "aabb", "--unit", "node", "--rounds", "2", "--tolerance", "99%")
     assert code in (0, 3), text  # ranks that share cores may have different rates
     assert body["wrong"] == []
-    assert body["unit"] == "node"
+    assert (body["unit"], body["problem"]["benchmark"], body["problem"]["precision"]) == ("node", "hpl", "fp64")
+    assert all(0.0 < residual < 16.0 for rank in body["ranks"] for residual in rank["residuals"]["hpl"])
     assert [(rank["host"], rank["unit_ranks"], rank["leads_unit"]) for rank in body["ranks"]] == [
         ("nodea", "0-1", True), ("nodea", "0-1", False), ("nodeb", "2-3", True), ("nodeb", "2-3", False)
     ]  # fmt: skip
@@ -41,13 +44,20 @@ def test_nodes_are_compared_under_mpi(tmp_path: Path) -> None:
     assert body["ranks"][0]["bits"] == body["ranks"][2]["bits"], "both nodes factor the same matrix"
 
 
-def test_groups_are_compared_under_mpi(tmp_path: Path) -> None:
-    code, body, text = scan(tmp_path, "abcd", "--unit", "group", "--rounds", "3", "--tolerance", "99%")
+@pytest.mark.parametrize(
+    ("benchmark", "own", "of_nodes"), [("hpl", "hpl", "HPL of 2 nodes"), ("hpl-mxp", "lu", "LU of 2 nodes")]
+)
+def test_groups_are_compared_under_mpi(tmp_path: Path, benchmark: str, own: str, of_nodes: str) -> None:
+    flags = ("--unit", "group", "--rounds", "3", "--tolerance", "99%")
+    chosen = () if benchmark == "hpl" else ("--benchmark", benchmark)
+    code, body, text = scan(tmp_path, "abcd", *flags, *chosen)
     assert code in (0, 3), text  # ranks that share cores may have different rates
     assert body["wrong"] == []
-    assert all(rank["bits"]["LU of 2 nodes"] == [AGREES] for rank in body["ranks"])
-    assert all(len(rank["rates"]["LU of 2 nodes"]) == 1 for rank in body["ranks"])
-    assert "LU of 2 nodes" in text
+    assert body["problem"]["benchmark"] == benchmark
+    assert all(rank["bits"][of_nodes] == [AGREES] for rank in body["ranks"])
+    assert all(len(rank["rates"][of_nodes]) == 1 for rank in body["ranks"])
+    assert all(set(rank.get("residuals", {})) == ({own, of_nodes} if own == "hpl" else set()) for rank in body["ranks"])
+    assert of_nodes in text
 
 
 def test_too_few_nodes_for_groups(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mxpeak.records import SCANNED_BYTES, size_text, three_digits
 WIDTH = 80
 #: Largest number of ranks in the table. If there are more ranks, the table contains only the first outliers.
 MAX_SHOWN = 16
-TITLES = {"lu": "LU", "gemm": "GEMM", "read": "read", "d2h": "D2H", "h2d": "H2D"}
+TITLES = {"hpl": "HPL", "lu": "LU", "gemm": "GEMM", "read": "read", "d2h": "D2H", "h2d": "H2D"}
 #: Width of the longest title of a measure.
 WIDEST = 16
 
@@ -32,6 +32,7 @@ def scan_text(body: Body) -> str:
     parts = [_heading(body), *(_group(body, group) for group in body["groups"])]
     if rows := _rows(body):
         parts.append(_table(body, rows))
+    parts += _residuals(body)
     named = outliers(body)
     parts += [_finding(body, rank) for rank in named[:MAX_SHOWN]]
     if len(named) > MAX_SHOWN:
@@ -41,6 +42,23 @@ def scan_text(body: Body) -> str:
     if found := _actions(body) + _unchecked(body["ranks"]):
         parts.append(found)
     return "\n".join([*parts, verdict(body)])
+
+
+def _residuals(body: Body) -> list[str]:
+    """Return the range of the scaled residuals of HPL in all rounds, or an empty list without HPL."""
+    every = [residual for rank in body["ranks"] for rounds in rank.get("residuals", {}).values() for residual in rounds]
+    if not every:
+        return []
+    return [f"scaled residual of HPL: {_residual_text(every)}, limit {body['problem']['threshold']:g}\n"]
+
+
+def _residual_text(residuals: Sequence[float | None]) -> str:
+    """Return the range of residuals, of which None is not finite."""
+    finite = [residual for residual in residuals if residual is not None]
+    least, largest = (three_digits(bound(finite)) if finite else "" for bound in (min, max))
+    if len(finite) < len(residuals):
+        return f"{least} to not finite" if finite else "not finite"
+    return largest if least == largest else f"{least} to {largest}"
 
 
 def _links(body: Body) -> list[str]:
@@ -179,11 +197,13 @@ def _heading(body: Body) -> str:
     hosts = len({rank["host"] for rank in ranks})
     where = f"{count_text(len(ranks), 'rank')} on {count_text(hosts, 'host')}"
     products = f"{count_text(product['times'], 'product')} of {product['m']}x{product['n']}x{product['k']}"
-    return (
-        f"scan of {where}, {count_text(problem['rounds'], 'round')}, warm-up: {problem['warmup']}\n"
-        f"LU of N {problem['n']} NB {problem['nb']} {problem['precision']}, {products}, "
-        f"{size_text(problem['read_bytes'])} read\n"
+    factored = "HPL" if problem.get("benchmark") == "hpl" else "HPL-MxP's LU"
+    work = (
+        f"{factored} of N {problem['n']} NB {problem['nb']} {problem['precision']}, {products}, "
+        f"{size_text(problem['read_bytes'])} read"
     )
+    heading = f"scan of {where}, {count_text(problem['rounds'], 'round')}, warm-up: {problem['warmup']}"
+    return f"{heading}\n{_wrapped(work, '  ')}\n"
 
 
 def measure_title(measure: str) -> str:
@@ -257,7 +277,7 @@ def _table(body: Body, rows: Sequence[Body]) -> str:
         return f"{ranks:>6}  {where:<{where_width}.{where_width}}{rates}{deviation:>11}  {verdict:<9}  "
 
     first = "rank" if all(_unit_ranks(row) == str(row["rank"]) for row in rows) else "ranks"
-    heads = [TITLES.get(name, name.removeprefix("LU of ")) for name in measures]
+    heads = [TITLES.get(name, name.partition(" of ")[2]) for name in measures]
     lines = [line(first, "computes on", heads, "deviation", "verdict") + "host"]
     lines.append(line("", "", [scales[name][1] for name in measures], "", "").rstrip())
     for row in rows:
@@ -299,7 +319,7 @@ def _finding(body: Body, rank: int) -> str:
     rounds = body["problem"]["rounds"]
     wrong = [finding for finding in body["wrong"] if finding["rank"] == rank]
     slow = [finding for finding in body["slow"] if finding["rank"] == rank]
-    defects = [f"its results of {measure_title(finding['result'])} {_WRONG[finding['reason']]}" for finding in wrong]
+    defects = [_wrong_result(body, finding) for finding in wrong]
     for finding in slow:
         share = f"{100 * finding['share']:.0f} % of the {_reference(body, finding)}"
         several = len(record["rates"][finding["measure"]]) > 1  # of groups, only the best round is kept
@@ -309,6 +329,16 @@ def _finding(body: Body, rank: int) -> str:
     words = "WRONG" if wrong else "SLOW"
     name = f"rank {rank} ({where})" if _noun(body) == "rank" else f"node {record['host']} (ranks {_unit_ranks(record)})"
     return _wrapped(f"{words}  {name}: {'; '.join([*defects, *health(record)])}", "    ")
+
+
+def _wrong_result(body: Body, finding: Body) -> str:
+    """Return a text about a wrong result: its residual, or the bits with which its bits disagree."""
+    title = measure_title(finding["result"])
+    if finding["reason"] == "residual":
+        residuals = body["ranks"][finding["rank"]]["residuals"][finding["result"]]
+        values = f"scaled residual {_residual_text(residuals)}, limit {body['problem']['threshold']:g}"
+        return f"{title} fails its check: {values}"
+    return f"its results of {title} {_WRONG[finding['reason']]}"
 
 
 _WRONG = {

@@ -1,7 +1,7 @@
 """Convert scans to results, so that the commands for past runs also accept scans.
 
 A result file of `mxpeak scan` contains one body with the schema mxpeak.scan/1. As a result, its benchmark is `scan`,
-its rate is the median LU rate of a rank, and `telemetry.scan` contains the ranks and the findings.
+its rate is the median rate of HPL or LU of a unit, and `telemetry.scan` contains the ranks and the findings.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def result_of_scan(body: Body) -> dict[str, Any]:
         "benchmark": SCAN,
         "status": "valid" if passed else "invalid",
         "problem": {**body["problem"], "ranks": len(body["ranks"]), "hosts": hosts},
-        "result": {"rate_flops": body["median"]["lu"]},
+        "result": {"rate_flops": body["median"]["hpl" if "hpl" in body["median"] else "lu"]},
         "validation": {"passed": passed},
         **{name: body[name] for name in SHARED if name in body},
         "telemetry": {"scan": {name: body[name] for name in OWN if name in body}},

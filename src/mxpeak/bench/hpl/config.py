@@ -13,6 +13,8 @@ FACTS = ("left", "crout", "right")
 
 SWAPS = ("bin", "long", "mix")
 
+#: HPL's bound on the scaled residual, also used if a file disables the check: mxpeak checks every rate.
+THRESHOLD = 16.0
 #: Settings of HPL.dat that mxpeak reads and prints but does not use.
 UNUSED = ("l1_form", "u_form", "equilibration", "alignment")
 
@@ -88,7 +90,7 @@ class HplConfig(LuConfig):
         "grid",
     )
     swap_threshold: int = option(64, integer(0), "largest number of columns for which --swap mix uses bin", "grid", "K")
-    threshold: float = option(16.0, real(), "largest scaled residual that passes; 0 skips the check", "problem")
+    threshold: float = option(THRESHOLD, real(), "largest scaled residual that passes; 0 skips the check", "problem")
 
     fp64: str = option(
         "native",

@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
-from mxpeak.bench.hpl.config import UNUSED, HplCase, HplConfig
+from mxpeak.bench.hpl.config import THRESHOLD, UNUSED, HplCase, HplConfig
 from mxpeak.bench.lu import CaseSolves, LuBench
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -20,8 +20,6 @@ from mxpeak.solvers.residual import ResidualNorms
 from mxpeak.spans import Spans
 
 FORMULA = "||Ax-b||_oo / ( eps * ( || x ||_oo * || A ||_oo + || b ||_oo ) * N )"
-#: HPL's bound on the scaled residual, used if a file disables the check: mxpeak checks every rate.
-THRESHOLD = 16.0
 
 #: Settings of a case that its result records.
 RECORDED = (

@@ -24,7 +24,7 @@ from mxpeak.bench.soak import bits_of
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.dense import DistMatrix, dist_matrix
-from mxpeak.kernels.contract import Kernels
+from mxpeak.kernels.contract import Kernels, Vector
 from mxpeak.layout.generators import generator
 from mxpeak.options import Run
 from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes
@@ -39,7 +39,7 @@ from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
 from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
 from mxpeak.solvers.lu.row_swap import SwapOptions
 from mxpeak.solvers.lu.triangular import solve_augmented
-from mxpeak.solvers.residual import residual_norms
+from mxpeak.solvers.residual import ResidualNorms, residual_norms
 from mxpeak.spans import Spans
 
 #: The phases of a run; "other" is the remaining time.
@@ -68,13 +68,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     else:
         wide = A = dist_matrix(grid, *shape, kernels)
     fill(A, case, kernels)
-    options = PivotedLuOptions(
-        PanelOptions(case.pfact, case.rfact, case.nbmin, case.ndiv, case.bcast),
-        SwapOptions(case.swap, case.swap_threshold),
-        case.lookahead,
-        case.split,
-        bench.forwards(case),
-    )
+    options = lu_options(case, forwards=bench.forwards(case))
 
     solution: list[Any] = []
     solves, spans.on_device = PanelSolves(), bench.on_device(case.P)
@@ -106,11 +100,27 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
 
     bits = bits_of(kernels, A.local, x) if bench.config.soak else ""
     bench.check_fp64(A)
-    fill(A, case, kernels)
-    norms = residual_norms(A, x, kernels)
-    scaled = norms.scaled(case.n, precision("fp64").u)
+    norms, scaled = residual_of(A, x, case, kernels)
     facts = panel_solve_facts(grid.all.gather_objects(solves) or [solves])
     return HplSolve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked, facts)
+
+
+def lu_options(case: HplCase, *, forwards: bool) -> PivotedLuOptions:
+    """Return the options of the factorization; `forwards` states whether updates poll for messages."""
+    return PivotedLuOptions(
+        PanelOptions(case.pfact, case.rfact, case.nbmin, case.ndiv, case.bcast),
+        SwapOptions(case.swap, case.swap_threshold),
+        case.lookahead,
+        case.split,
+        forwards,
+    )
+
+
+def residual_of(A: DistMatrix, x: Vector, case: HplCase, kernels: Kernels) -> tuple[ResidualNorms, float]:
+    """Generate [A | b] again, and return the norms and the scaled residual of x. Collective over the grid."""
+    fill(A, case, kernels)
+    norms = residual_norms(A, x, kernels)
+    return norms, norms.scaled(case.n, precision("fp64").u)
 
 
 def fill(A: DistMatrix, case: HplCase, kernels: Kernels) -> None:

@@ -27,12 +27,18 @@ from mxpeak.verbs.scan.decide import ENOUGH, SIGMA, Expected, RankRates, deviati
 
 SCHEMA = "mxpeak.scan-baseline/1"
 #: Settings that determine the work of a scan.
-PROBLEM = ("n", "nb", "precision", "unit_ranks")
+PROBLEM = ("benchmark", "n", "nb", "precision", "unit_ranks")
 #: Measures of each unit; measures of groups of nodes also depend on the other nodes.
-MEASURES = ("lu", "gemm", "read", "d2h", "h2d")
-CALLED = {"n": "N", "nb": "NB", "precision": "the precision", "unit_ranks": "the number of ranks per unit"}
-#: The value of a setting that older scans do not contain.
-ADDED = {"unit_ranks": 1}
+MEASURES = ("hpl", "lu", "gemm", "read", "d2h", "h2d")
+CALLED = {
+    "benchmark": "--benchmark",
+    "n": "N",
+    "nb": "NB",
+    "precision": "the precision",
+    "unit_ranks": "the number of ranks per unit",
+}
+#: The values of settings that older scans do not contain.
+ADDED = {"benchmark": "hpl-mxp", "unit_ranks": 1}
 
 Body = Mapping[str, Any]
 #: A place in the fleet: host, device, cores and UUID of the device.
@@ -93,7 +99,8 @@ def baseline_of(scans: Sequence[tuple[str, Body]], tolerance: float) -> dict[str
     for name, scan in others:
         if different := differing_problem(first, scan):
             raise UsageError(
-                f"{first_name} and {name}: {different}; use scans of the same --unit, -N, --nb and --precision"
+                f"{first_name} and {name}: {different}; use scans of the same --unit, --benchmark, -N, "
+                "--nb and --precision"
             )
     bad = {scan["ranks"][finding["rank"]]["host"] for _, scan in scans for finding in (*scan["slow"], *scan["wrong"])}
     models: dict[tuple[str, int], dict[tuple[Place, int], list[Body]]] = {}

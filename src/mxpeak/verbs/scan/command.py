@@ -48,8 +48,8 @@ progress.
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `scan`."""
     parser.description = (
-        "Run a small LU, matrix products and memory reads on all devices or groups of cores. Report slow "
-        "ranks and ranks with different results. With --links, also measure the links between them."
+        "Run HPL or the LU of HPL-MxP, matrix products and memory reads on all devices, groups of cores or nodes. "
+        "Report slow and wrong ones. With --links, also measure the links between them."
     )
     parser.epilog = EXAMPLES
     add_options(parser, ScanConfig)
@@ -78,6 +78,8 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
         name: Setting(value, "profile") for name, value in profile.items() if settings[name].origin == "default"
     }
     run, shown_as = run_of(ScanConfig, settings), run_of(ScanOutput, output).config
+    if run.config.against is None:
+        run.config.check_precision()
     shown_as.check_progress()
     return ScanRun(config=run.config, origins=run.origins, output=shown_as)
 
@@ -98,11 +100,12 @@ def _with_baseline(wanted: ScanRun) -> tuple[ScanRun, Mapping[str, Any] | None]:
     """
     if wanted.config.against is None:
         return wanted, None
-    from mxpeak.verbs.scan.baseline import PROBLEM, read_baseline, unit_of
+    from mxpeak.verbs.scan.baseline import ADDED, PROBLEM, read_baseline, unit_of
 
     name = KEPT_BASELINE if wanted.config.against == "baseline" else wanted.config.against
     baseline = read_baseline(str(name))
-    problem = {key: baseline["problem"][key] for key in PROBLEM if key != "unit_ranks"}  # follows from the ranks
+    known = {**ADDED, **baseline["problem"]}
+    problem = {key: known[key] for key in PROBLEM if key != "unit_ranks"}  # follows from the ranks
     for key, value in problem.items():
         own = getattr(wanted.config, key)
         if not wanted.is_default(key) and own != value:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mxpeak.configs.run import CI_FORMATS, PlaceConfig, ShowConfig
+from mxpeak.errors import UsageError
 from mxpeak.options import (
     boolean,
     byte_rate,
@@ -35,23 +36,50 @@ PROFILES: dict[str, dict[str, Any]] = {
 class ScanConfig(PlaceConfig):
     """Options of the measurement of a scan."""
 
-    GPU_DEFAULTS = {"nb": 1024, "precision": "fp16"}  # noqa: RUF012
+    def on_chip(self, chip: str) -> dict[str, Any]:
+        """Return the default precision and NB on a GPU, as in HPL or HPL-MxP."""
+        return {"nb": 512, "precision": "fp64"} if self.factored == "hpl" else {"nb": 1024, "precision": "fp16"}
 
     def natively(self, native: Collection[str]) -> dict[str, Any]:
-        """Return the default precision and NB on a processor with native 16-bit products, as in HPL-MxP."""
+        """Return the default precision and NB on a processor: as in HPL, or with native 16-bit products, in HPL-MxP."""
+        if self.factored == "hpl":
+            return {"precision": "fp64", "nb": 192}
         precision = self.precision or ("bf16" if "bf16" in native else None)
         return {"precision": precision, "nb": 512} if precision in native else {}
 
+    @property
+    def factored(self) -> str:
+        """Return the benchmark that factors a matrix: by default, hpl for nodes and groups, and hpl-mxp for ranks."""
+        return self.benchmark or ("hpl" if self.unit in ("node", "group") else "hpl-mxp")
+
+    def check_precision(self) -> None:
+        """Raise a UsageError if HPL would compute in another precision than fp64."""
+        if self.factored == "hpl" and self.precision not in (None, "fp64"):
+            raise UsageError(
+                f"--precision {self.precision} does not apply to HPL, which computes in fp64; use --benchmark hpl-mxp, "
+                "or remove --precision"
+            )
+
+    def leaves_panels(self, ranks: int) -> bool:
+        """Return whether hosts may factor the panels of devices, because units have several process rows."""
+        return self.factored == "hpl" and self.unit in ("node", "group") and ranks > 3
+
+    benchmark: str | None = option(
+        None, one_of("hpl", "hpl-mxp"), "hpl, or the LU of hpl-mxp (default: hpl for nodes and groups)", "problem"
+    )
     n: int | None = option(
         None,
         count(1),
-        "order of each rank's matrix (default: sized for one second per round)",
+        "order of the matrix per unit (default: sized for one second per round)",
         "problem",
         flags=("-N", "--n"),
     )
-    nb: int = option(320, integer(1), "block size (default: 320; 512 with 16-bit products; 1024 on a GPU)", "problem")
+    nb: int = option(320, integer(1), "block size (default: that of the benchmark on this processor)", "problem")
     precision: str | None = option(
-        None, name_in(PRECISIONS), f"operand precision: {', '.join(PRECISIONS)} (default: as in hpl-mxp)", "problem"
+        None,
+        name_in(PRECISIONS),
+        f"precision of hpl-mxp: {', '.join(PRECISIONS)} (default: as in mxpeak run)",
+        "problem",
     )
     unit: str = option(
         "rank",

@@ -23,7 +23,8 @@ undecided:
     scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rates of the rounds spread too widely
     faster      r(i, t) > m + max(3 s, tolerance·m)               in more than half of the rounds: m may be slow itself
 
-The correct bits of a result are those of the majority of the ranks whose bits are equal in all rounds.
+A result whose scaled residual is not below HPL's threshold in a round is wrong, also if it has no peers. The correct
+bits of a result are those of the majority of the ranks that pass this check and whose bits are equal in all rounds.
 
 A baseline contains m and s of many healthy ranks of the same model, and the bits of their results. With a baseline, a
 rank is compared with the baseline instead of with its peers: m and s are those of the baseline, and no rank is too
@@ -35,9 +36,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import median
+
+from mxpeak.bench.hpl.config import THRESHOLD
 
 #: Ratio of the standard deviation to the median absolute deviation of a normal distribution.
 SIGMA = 1.4826
@@ -51,12 +54,17 @@ ENOUGH = 4
 
 @dataclass(frozen=True, slots=True)
 class RankRates:
-    """The measurements of one rank: a rate per measure and round, and a digest of the bits per result and round."""
+    """The measurements of one rank: rates by measure, digests of the bits and residuals by result, all by round."""
 
     rank: int
     kind: str
     rates: Mapping[str, Sequence[float]]
     bits: Mapping[str, Sequence[str]]
+    residuals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def fails(self, result: str) -> bool:
+        """Return whether HPL's check of a result fails in a round."""
+        return not all(residual < THRESHOLD for residual in self.residuals.get(result, ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +118,10 @@ class SlowRank:
 
 @dataclass(frozen=True, slots=True)
 class WrongBits:
-    """A rank with wrong bits in a result.
+    """A rank with a wrong result.
 
-    reason    the bits `differ` from the majority, differ from the `baseline`, or `change` between rounds
+    reason    the `residual` is too large, or the bits `differ` from the majority, differ from the `baseline`, or
+              `change` between rounds
     """
 
     rank: int
@@ -203,8 +212,10 @@ def decide(ranks: Sequence[RankRates], tolerance: float, baseline: Mapping[str, 
             undecided += unclear(members, measure, measured, tolerance, {finding.rank for finding in slow_here})
         for result in members[0].bits:
             correct = None if expected is None else expected.bits.get(result)
+            wrong += [WrongBits(member.rank, result, "residual") for member in members if member.fails(result)]
+            passing = [member for member in members if not member.fails(result)]
             odd, open_question = (
-                odd_bits(members, result) if correct is None else (wrong_bits(members, result, correct), [])
+                odd_bits(passing, result) if correct is None else (wrong_bits(passing, result, correct), [])
             )
             wrong += odd
             undecided += open_question
@@ -291,6 +302,8 @@ def odd_bits(members: Sequence[RankRates], result: str) -> tuple[list[WrongBits]
 
     If the bits change on most ranks, the computation is not reproducible, and no rank is faulty.
     """
+    if not members:
+        return [], []
     kind = members[0].kind
     steady = {member.rank: member.bits[result][0] for member in members if len(set(member.bits[result])) == 1}
     changing = tuple(member.rank for member in members if member.rank not in steady)

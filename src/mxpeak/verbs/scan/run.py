@@ -1,10 +1,11 @@
 """Run the same small benchmark on every rank at the same time to find slow and faulty ranks.
 
-on each rank   LU of HPL-MxP of order N, products in the same precision with the same number of flops, and 32 reads of
-               the factors; each rank computes alone with the same inputs, and all ranks start each measure together
+in each unit   HPL or the LU of HPL-MxP of order N, products in the same precision with the same number of flops, and 32
+               reads of the matrix; all units have the same inputs, and all ranks start each measure together
 rounds         --rounds, after a warm-up that is not counted
-rates          flops or bytes divided by the rank's own seconds
+rates          flops or bytes divided by the unit's own seconds
 bits           digests of the factors and of the product in every round
+residuals      scaled residual of HPL's check in every round
 slow, wrong    as defined in `decide`
 links          with --links: see `links`, and `host_copies` for devices
 """
@@ -22,6 +23,7 @@ from statistics import median
 from typing import Any, Unpack
 
 from mxpeak.bench.harness import Bench, RunHooks, open_bench
+from mxpeak.bench.hpl.config import THRESHOLD
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.transports.solo import Solo
@@ -29,6 +31,7 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
+from mxpeak.options import Run
 from mxpeak.perf.adapters import adapter_changes, adapter_counters
 from mxpeak.perf.health import summary
 from mxpeak.perf.host import core_groups, host_facts, text_in
@@ -36,10 +39,11 @@ from mxpeak.perf.sensors.choose import sensors
 from mxpeak.perf.sensors.contract import Sensors
 from mxpeak.precision import precision as format_of
 from mxpeak.records import Caution, size_text
-from mxpeak.report.scan_text import count_text
+from mxpeak.report.scan_text import count_text, measure_title
 from mxpeak.report.scans import SCHEMA_SCAN
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.nodes import node_name
+from mxpeak.runtime.placement import has_slow_fp64
 from mxpeak.spans import Spans
 from mxpeak.verbs.scan.actions import actions
 from mxpeak.verbs.scan.baseline import expected_of, models_text
@@ -58,13 +62,15 @@ from mxpeak.verbs.scan.links import (
     meetings,
     positions,
 )
-from mxpeak.verbs.scan.probes import READS, Probe, Size, footprint, probes
+from mxpeak.verbs.scan.probes import FACTORS, READS, Probe, Size, footprint, probes
 from mxpeak.verbs.scan.units import Unit, agreement, check_group_sizes, schedule, unit_of
 
 #: File with an identifier of the boot of a host, which distinguishes hosts with equal names.
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-#: Default orders: for one thread, for a processor with native 16-bit products, and for a GPU.
-DEFAULT_N, NATIVE_DEFAULT_N, GPU_DEFAULT_N = 4096, 6144, 32768
+#: Default orders: for one thread, for a processor with native 16-bit products, and for HPL on one thread.
+DEFAULT_N, NATIVE_DEFAULT_N, HPL_DEFAULT_N = 4096, 6144, 3264
+#: Default orders for a GPU, and for HPL on a GPU with slow fp64.
+GPU_DEFAULT_N, SLOW_FP64_DEFAULT_N = 32768, 8192
 #: Order and block size of the problem that compiles and loads all kernels before the measurements.
 TINY = 48, 16
 #: Largest number of links in a result; of more links, only the slow and wrong ones are stored.
@@ -73,7 +79,7 @@ MAX_LINKS = 4096
 
 @dataclass(slots=True)
 class Record:
-    """The measurements of a rank, which it sends to rank 0: location, rates and bits by round, health and links.
+    """The measurements of a rank, which it sends to rank 0: location, values by round, health and links.
 
     adapters    changes of the counters of the node's network adapters, on one rank per node
     """
@@ -82,6 +88,7 @@ class Record:
     kind: str
     rates: dict[str, list[float]] = field(default_factory=dict)
     bits: dict[str, list[str]] = field(default_factory=dict)
+    residuals: dict[str, list[float]] = field(default_factory=dict)
     health: dict[str, Any] = field(default_factory=dict)
     links: dict[int, LinkRates] = field(default_factory=dict)
     adapters: list[dict[str, object]] = field(default_factory=list)
@@ -94,7 +101,7 @@ def run_scan(
 
     With a baseline, ranks are compared with it instead of with each other.
     """
-    with open_bench(Bench[ScanConfig], lambda *_: None, config, comm, hooks) as bench:
+    with open_bench(_bench, lambda *_: None, config, comm, hooks) as bench:
         unit = unit_of(bench.config.unit, bench.comm)
         size = _size(bench, unit.largest)
         if bench.config.unit == "group":
@@ -105,7 +112,7 @@ def run_scan(
             _check_unit(baseline, size)
             _check_models(baseline, record, comm)
         watch = sensors(bench.placement.cores, bench.gpu_bus, amd=bench.on_amd)
-        _make_ready(bench, size.precision)
+        _make_ready(bench, size, unit)
         copies = None
         if bench.config.links and bench.config.on_gpu:
             copies = HostCopies(bench.kernels, bench.comm, bench.kernels.transport.staged())
@@ -127,6 +134,11 @@ def run_scan(
             **facts,
             "warnings": [asdict(caution) for caution in cautions],
         }
+
+
+def _bench(run: Run[ScanConfig], *shared: Any) -> Bench[ScanConfig]:
+    """Return the state of a scan, whose configuration states the benchmark that factors a matrix."""
+    return Bench[ScanConfig](run.with_choices({"benchmark": run.config.factored}), *shared)
 
 
 def _check_unit(baseline: Mapping[str, Any], size: Size) -> None:
@@ -160,22 +172,25 @@ def _size(bench: Bench[ScanConfig], unit_ranks: int) -> Size:
     """
     config, ranks = bench.config, bench.comm.size
     precision = config.precision or "fp32"
-    need = footprint(precision, unit_ranks, on_gpu=config.on_gpu)
+    need = footprint(precision, unit_ranks, config.factored, on_gpu=config.on_gpu)
     if config.n is None:
         n = max(1, round(_default_n(bench, precision) * unit_ranks ** (1 / 3) / config.nb)) * config.nb
-        return Size(min(n, bench.budget.default_n(need, config.nb, 1, ranks)), config.nb, precision, unit_ranks)
+        n = min(n, bench.budget.default_n(need, config.nb, 1, ranks))
+        return Size(n, config.nb, precision, unit_ranks, config.factored)
     if not bench.budget.fits(need, config.n, config.nb, 1, ranks):
         raise ResourceError(bench.budget.too_large(need, config.n, config.nb, 1, ranks))
-    return Size(config.n, config.nb, precision, unit_ranks)
+    return Size(config.n, config.nb, precision, unit_ranks, config.factored)
 
 
 def _default_n(bench: Bench[ScanConfig], precision: str) -> float:
     """Return the order with which a round on the rank with the fewest threads takes about a second. Collective."""
+    hpl = bench.config.factored == "hpl"
     if bench.config.on_gpu:
-        return GPU_DEFAULT_N
+        return SLOW_FP64_DEFAULT_N if hpl and has_slow_fp64(bench.config, bench.comm) else GPU_DEFAULT_N
     threads = -allreduce_scalar(bench.comm, -float(bench.placement.threads), "max", bench.kernels.xp)
     native = format_of(precision).bytes == 2 and not bench.kernels.emulates(precision)
-    return float((NATIVE_DEFAULT_N if native else DEFAULT_N) * threads ** (1 / 3))
+    of_thread = HPL_DEFAULT_N if hpl else NATIVE_DEFAULT_N if native else DEFAULT_N
+    return float(of_thread * threads ** (1 / 3))
 
 
 def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
@@ -222,18 +237,25 @@ def kind(model: str, threads: int, facts: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _make_ready(bench: Bench[ScanConfig], precision: str) -> None:
-    """Compile and load the kernels of the measures on all ranks by a small problem. Collective."""
-    kernels, comm, tiny = bench.kernels, bench.comm, Size(*TINY, precision)
+def _make_ready(bench: Bench[ScanConfig], size: Size, unit: Unit) -> None:
+    """Compile and load the kernels of the measures on all ranks by a small problem. Collective.
 
-    def use() -> None:
-        for probe in probes(kernels, Solo(comm.transport), tiny):
+    The ranks of a unit then solve it together, because several ranks also use other kernels than one.
+    """
+    kernels, comm, (n, nb) = bench.kernels, bench.comm, TINY
+
+    def use(alone: Communicator) -> None:
+        for probe in probes(kernels, alone, replace(size, n=n, nb=nb, unit_ranks=alone.size)):
             probe.prepare()
             probe.work()
             if probe.bits is not None:
                 probe.bits()
+            if probe.residual is not None:
+                probe.residual()
 
-    compile_in_turn(comm, "scan", use, "", bench.placement.before, kernels)
+    compile_in_turn(comm, "scan", lambda: use(Solo(comm.transport)), "", bench.placement.before, kernels)
+    if unit.comm.size > 1:
+        use(unit.comm)
 
 
 def measure(
@@ -265,9 +287,17 @@ def measure(
         record.rates.setdefault(probe.name, []).append(rate)
         if probe.bits is not None:
             record.bits.setdefault(probe.name, []).append(unit.combined(probe.bits()))
+        _store_residual(record, probe.name, probe)
         spans.step(done + 1, count, done + 1.0)
     spans.finish()
     record.health = summary(looks)
+
+
+def _store_residual(record: Record, name: str, probe: Probe) -> None:
+    """Store the residual of a round in `record` if the measure has a check; NaN becomes infinity. Collective."""
+    if probe.residual is not None:
+        residual = probe.residual()
+        record.residuals.setdefault(name, []).append(residual if math.isfinite(residual) else math.inf)
 
 
 def _measure_links(record: Record, bench: Bench[ScanConfig]) -> None:
@@ -287,7 +317,7 @@ def _measure_links(record: Record, bench: Bench[ScanConfig]) -> None:
 
 
 def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: Unit) -> None:
-    """Factor a matrix on each group of nodes, and store in `record` the rate and bits of this node's group by round.
+    """Factor a matrix on each group of nodes, and store in `record` the values of this node's group by round.
 
     Collective. All groups of a round work at the same time. The order grows so that a round takes as long as on a node.
     """
@@ -300,7 +330,7 @@ def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: 
     for done, (g, groups) in enumerate(plan, 1):
         color = next((k for k, group in enumerate(groups) if node in group), None)
         members = comm.split(color, comm.rank)
-        name, bits = f"LU of {g} nodes", ""
+        name, bits = _of_nodes(size.benchmark, g), ""
         if members is None:
             comm.barrier()
             comm.barrier()
@@ -311,11 +341,17 @@ def _measure_groups(record: Record, size: Size, bench: Bench[ScanConfig], unit: 
             record.rates.setdefault(name, []).append(timed(probe, kernels, comm, together, lambda: None))
             if probe.bits is not None:
                 bits = together.combined(probe.bits())
+            _store_residual(record, name, probe)
             del probe  # otherwise its matrix would exist during the next round
             members.free()
         record.bits.setdefault(name, []).append(bits)
         spans.step(done, count, float(done))
     spans.finish()
+
+
+def _of_nodes(benchmark: str, nodes: int) -> str:
+    """Return the name of the measure of groups of nodes, such as `LU of 2 nodes`."""
+    return f"{measure_title(FACTORS[benchmark])} of {nodes} nodes"
 
 
 def timed(probe: Probe, kernels: Kernels, comm: Communicator, unit: Unit, look: Callable[[], object]) -> float:
@@ -342,7 +378,9 @@ def result(
     """Compute the result of the scan from the records of all ranks."""
     leaders = [rank for rank, record in enumerate(records) if record.where["leads_unit"]]
     _reduce_groups([records[rank] for rank in leaders], config)
-    measured = [RankRates(rank, records[rank].kind, records[rank].rates, records[rank].bits) for rank in leaders]
+    measured = [
+        RankRates(rank, of.kind, of.rates, of.bits, of.residuals) for rank, of in enumerate(records) if rank in leaders
+    ]
     verdict = decide(measured, config.tolerance, None if baseline is None else _expected_by_kind(baseline, records))
     hosts = {records[rank].where["host"] for rank in verdict.outliers}
     status = verdict.status
@@ -377,6 +415,7 @@ def result(
         "problem": {
             **asdict(size),
             **{name: getattr(config, name) for name in ("rounds", "warmup", "tolerance", "link_tolerance", "min_link")},
+            **({"threshold": THRESHOLD} if config.factored == "hpl" else {}),
             "product": {"m": size.side, "n": size.side, "k": size.nb, "times": size.products},
             "read_bytes": size.read_bytes,
         },
@@ -385,15 +424,17 @@ def result(
 
 
 def _reduce_groups(records: list[Record], config: ScanConfig) -> None:
-    """Replace the values of groups by the best rate of each node, and by whether its results agree with the majority.
+    """Replace the values of groups by the best rate and residual of each node, and by the agreement of its results.
 
     A slow node slows all of its groups, and a healthy node those that it shares with the slow node.
     """
-    for name in [f"LU of {g} nodes" for g in config.group] if config.unit == "group" else []:
+    for name in [_of_nodes(config.factored, g) for g in config.group] if config.unit == "group" else []:
         agree = agreement([record.bits[name] for record in records])
         for record, bits in zip(records, agree):
             record.rates[name] = [max(record.rates[name])]
             record.bits[name] = [bits]
+            if name in record.residuals:
+                record.residuals[name] = [min(record.residuals[name])]
 
 
 def _expected_by_kind(baseline: Mapping[str, Any], records: Sequence[Record]) -> dict[str, Expected]:
@@ -406,7 +447,9 @@ def _expected_by_kind(baseline: Mapping[str, Any], records: Sequence[Record]) ->
 def _of_rank(record: Record) -> dict[str, Any]:
     """Return the JSON section of a rank. Bits that are equal in all rounds are listed once."""
     bits = {name: sorted(set(values)) for name, values in record.bits.items()}
-    return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **record.health}
+    residuals = {name: [each if each < math.inf else None for each in own] for name, own in record.residuals.items()}
+    checked = {"residuals": residuals} if residuals else {}
+    return {**record.where, "kind": record.kind, "rates": record.rates, "bits": bits, **checked, **record.health}
 
 
 def _share_cores(records: list[Record]) -> bool:
