@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,16 +13,20 @@ from typing import Any
 import pytest
 
 from mxpeak.cli.main import main
+from mxpeak.cli.session import Session
+from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.host.engine import blas
 from mxpeak.perf.tuned import Winner, Winners
 from mxpeak.runtime.tuned import blas_file, this_store
+from mxpeak.verbs.tune import command, groups
 from mxpeak.verbs.tune import job as jobs
 from mxpeak.verbs.tune import probe as probe_module
 from mxpeak.verbs.tune.command import budget_seconds
 from mxpeak.verbs.tune.groups import LaunchedRanks, StartedRanks, Stopped
-from mxpeak.verbs.tune.job import TuneJob, perform
+from mxpeak.verbs.tune.job import TuneJob, line, perform
 from mxpeak.verbs.tune.probe import probes
 from tests.support.blas_libraries import library
 from tests.support.result_file import VALIDATOR
@@ -367,3 +372,38 @@ def test_standing_ranks_do_jobs_until_they_are_dismissed(monkeypatch: pytest.Mon
     LaunchedRanks(Scripted([job, job, None]), print).serve()
     assert done == [job, job]
     assert TuneJob(**json.loads(json.dumps(asdict(job)))) == job
+
+
+@pytest.mark.parametrize("on_all", [True, False])
+def test_an_error_of_a_job_ends_all_ranks_of_a_launcher_at_the_same_broadcast(
+    monkeypatch: pytest.MonkeyPatch, on_all: bool
+) -> None:
+    """The error occurs on all ranks, such as a missing device, or on rank 0 only, such as a full disk."""
+    job = TuneJob(ranks=2, threads=1, device="cuda", kernels="auto", tasks=[], journal="", until_unix=0.0)
+
+    def perform(job: TuneJob, comm: Communicator, say: object) -> None:
+        if on_all or comm.rank == 0:
+            raise ResourceError("no such device")
+
+    def lead(args: Namespace, session: object, group: LaunchedRanks, layout: object) -> int:
+        group.do(job)
+        return 0
+
+    monkeypatch.setattr(groups, "perform", perform)
+    monkeypatch.setattr(command, "_lead", lead)
+
+    def rank(comm: Communicator) -> tuple[int, str]:
+        try:
+            code = command._follow(Namespace(comm="auto", ranks=None, threads=1, quiet=True), Session(), comm)
+        except ResourceError as error:  # rank 0 reports it
+            code = int(error.exit_code) if comm.rank == 0 else -1
+        return code, comm.bcast_object("next" if comm.rank == 0 else "")
+
+    assert run_ranks(2, rank) == [(5, "next")] * 2
+
+
+def test_a_failed_trial_states_its_reason() -> None:
+    record = {"kind": "trial", "ranks": 1, "threads": 2, "benchmark": "hpl", "phase": "search", "settings": {}}
+    said = line({**record, "passed": False, "rate_flops": 0.0, "failed": "N=9 needs more memory"})
+    assert said == "tune 1x2 hpl search  defaults  failed: N=9 needs more memory"
+    assert line({**record, "passed": False, "rate_flops": 0.0}) == "tune 1x2 hpl search  defaults  failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -63,9 +64,13 @@ class LaunchedRanks:
         perform(job, self._comm, self._say)
 
     def serve(self) -> None:
-        """Receive and perform the jobs of rank 0 on this rank until rank 0 calls `dismiss`."""
+        """Receive and perform the jobs of rank 0 on this rank until rank 0 calls `dismiss`.
+
+        All ranks raise the error of a job. Rank 0 reports it and calls `dismiss`, so the other ranks wait for this call.
+        """
         while (job := self._comm.bcast_object(None)) is not None:
-            perform(job, self._comm, self._say)
+            with suppress(MxpeakError):
+                perform(job, self._comm, self._say)
 
     def dismiss(self) -> None:
         """End `serve` on the other ranks."""

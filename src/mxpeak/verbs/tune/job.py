@@ -181,7 +181,8 @@ def line(record: Record) -> str:
     if record["kind"] == "loaded":
         return f"{where} kernels loaded in {record['seconds']:.3g} s, which the budget does not include"
     if record["kind"] == "trial":
-        rate = "failed" if not record["passed"] else rate_text(record["rate_flops"])
+        reason = f"failed: {record['failed']}" if record.get("failed") else "failed"
+        rate = rate_text(record["rate_flops"]) if record["passed"] else reason
         return f"{where} {record['benchmark']} {record['phase']}  {typed(record['settings'])}  {rate}"
     sizes = " ".join(f"{key} {record[key]}" for key in ("m", "n", "k", "ld", "bytes") if key in record)
     names = " ".join(filter(None, [record["name"], record.get("bcast"), record.get("precision")]))
