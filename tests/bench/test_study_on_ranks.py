@@ -135,3 +135,13 @@ def test_cases_that_fail_are_shown_as_failed_and_not_as_numbers() -> None:
     shown = page({**whole, "software": {"python": "3", "numpy": "2", "scipy": "1"}})
     assert "2 ranks, cpu" in shown
     assert "<svg" not in shown, "nothing is drawn without numbers"
+
+
+def test_iterations_with_factors_that_are_not_proven_are_marked() -> None:
+    from mxpeak.verbs.study.report import tables
+
+    case = {"n": 64, "seed": 1, "generator": "hpl", "precision": "fp16", "condition": 9.0, "growth": 2.0}
+    cases = [{**case, "pivoting": kind, "iterations": 7, "proven": kind == "partial"} for kind in PIVOTING]
+    text = tables({"pivoting": {"cases": cases}})
+    assert text.splitlines()[-1].split()[-4:-1] == ["7*", "7*", "7"]
+    assert "*: the check of x passes, but the product of the factors differs from A" in text

@@ -135,16 +135,18 @@ def _pivoting_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
         "medians over the seeds\n"
         "  growth: max |u_ij| over the largest entry of the factored matrix; overflow: not finite\n"
         "  failed: the check of x fails after 50 steps, or the factors are not finite\n"
+        "  *: the check of x passes, but the product of the factors differs from A by more than its error bound\n"
         "  cond: estimated condition number in the infinity norm, from the factors with partial pivoting"
     )
 
 
 def _solved_steps(cases: Sequence[Mapping[str, Any]]) -> str:
-    """Return the median number of iterations of the solved cases, and how many cases failed."""
+    """Return the median number of iterations of the solved cases, * without proven factors, and how many failed."""
     steps, failed = _middle(cases, "iterations"), sum(case["iterations"] is None for case in cases)
     if steps is None:
         return "failed" if cases else ""
-    return f"{steps:g}" + (f" ({failed} failed)" if failed else "")
+    unproven = any(case["iterations"] is not None and not case["proven"] for case in cases)
+    return f"{steps:g}" + "*" * unproven + (f" ({failed} failed)" if failed else "")
 
 
 def _fact_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
