@@ -66,7 +66,7 @@ class LaunchedRanks:
     def serve(self) -> None:
         """Receive and perform the jobs of rank 0 on this rank until rank 0 calls `dismiss`.
 
-        All ranks raise the error of a job. Rank 0 reports it and calls `dismiss`, so the other ranks wait for this call.
+        All ranks raise the error of a job. Rank 0 reports it and calls `dismiss`, for which the other ranks wait.
         """
         while (job := self._comm.bcast_object(None)) is not None:
             with suppress(MxpeakError):
