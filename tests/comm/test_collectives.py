@@ -66,6 +66,42 @@ def test_the_first_error_is_raised_on_all_ranks_with_its_rank() -> None:
         raise_first_error(Solo(), ResourceError("no room"))
 
 
+def test_each_rank_with_an_error_keeps_its_own() -> None:
+    def body(comm: Any) -> tuple[str, str, list[str]]:
+        own = [None, ResourceError("no room"), UsageError("no file"), UsageError("no right")][comm.rank]
+        with pytest.raises(ResourceError) as raised:
+            raise_first_error(comm, own)
+        assert raised.value.__cause__ is (own if comm.rank > 1 else None)
+        return str(raised.value), repr(raised.value.__cause__), getattr(raised.value, "__notes__", [])
+
+    assert run_ranks(4, body) == [
+        ("rank 1: no room", "None", []),
+        ("rank 1: no room", "None", []),
+        ("rank 1: no room", "UsageError('no file')", ["this rank, 2, also failed: no file"]),
+        ("rank 1: no room", "UsageError('no right')", ["this rank, 3, also failed: no right"]),
+    ]
+
+
+def test_defects_of_two_ranks_are_the_causes_of_the_error() -> None:
+    """The work of two ranks fails, one by a defect and one by an error of mxpeak; rank 0 only receives the error."""
+
+    def work(rank: int) -> int:
+        if rank == 2:
+            raise UsageError("no file")
+        return 1 // (rank - 1) if rank else 0
+
+    def body(comm: Any) -> tuple[str, str]:
+        try:
+            validate_on_all(comm, lambda: work(comm.rank))
+        except MxpeakError as error:
+            return str(error), repr(error.__cause__)
+        return "", ""
+
+    raised = "rank 1: ZeroDivisionError: integer division or modulo by zero"
+    defect = "ZeroDivisionError('integer division or modulo by zero')"
+    assert run_ranks(3, body) == [(raised, "None"), (raised, defect), (raised, "UsageError('no file')")]
+
+
 def error_of(call: Any) -> str:
     try:
         return str(call())

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from mxpeak.comm.base import Task
 from mxpeak.comm.broadcast import BROADCASTS, PIECE_BYTES, PIECES
+from mxpeak.comm.collectives import raise_first_error
 from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_everywhere_ring, scatter
+from mxpeak.errors import ResourceError, UsageError
 
 
 def check(comm: Any) -> None:
@@ -53,4 +56,8 @@ def check(comm: Any) -> None:
     parts = [np.full(r + 1, r + 0.5) if rank == 0 else np.full(r + 1, np.nan) for r in range(size)]
     Task(scatter(comm, parts, parts[rank], 0, 60)).wait()
     assert (parts[rank] == rank + 0.5).all()
+    own = ResourceError("no room") if rank == 0 else UsageError(f"no file {rank}")
+    with pytest.raises(ResourceError, match="^no room$" if size == 1 else "^rank 0: no room$") as raised:
+        raise_first_error(comm, own)
+    assert raised.value.__cause__ is (own if rank else None), "each rank keeps its own error"
     comm.barrier()

@@ -86,6 +86,7 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
 def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s: float = inf) -> None:
     """Raise the error of the lowest rank with an error on all ranks, prefixed by its rank number. Collective.
 
+    Of each other rank with an error, the own error is the cause of the raised one, and also a note of its traceback.
     Return if `error` is None on all ranks. If other ranks do not join this rank within the limit, raise its error on
     this rank only.
     """
@@ -100,7 +101,11 @@ def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s:
         return
     for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
         if wrong is not None:
-            raise wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+            first = wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+            if error is None or rank == comm.rank:
+                raise first
+            first.add_note(f"this rank, {comm.rank}, also failed: {error}")
+            raise first from error
 
 
 def validate_on_all(
@@ -126,7 +131,7 @@ def validate_on_all(
     try:
         raise_first_error(comm, mistake, limit_s=limit_s)
     except MxpeakError as raised:
-        raise raised from cause
+        raise raised from cause or raised.__cause__
     if must_match is not None:
         require_same(comm, str(must_match(cast(T, result))))
     return cast(T, result)
