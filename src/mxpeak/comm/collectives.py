@@ -86,7 +86,7 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
 def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s: float = inf) -> None:
     """Raise the error of the lowest rank with an error on all ranks, prefixed by its rank number. Collective.
 
-    Of each other rank with an error, the own error is the cause of the raised one, and also a note of its traceback.
+    If another rank also has an error, this error is the cause of the raised one on that rank.
     Return if `error` is None on all ranks. If other ranks do not join this rank within the limit, raise its error on
     this rank only.
     """
@@ -102,10 +102,7 @@ def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s:
     for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
         if wrong is not None:
             first = wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
-            if error is None or rank == comm.rank:
-                raise first
-            first.add_note(f"this rank, {comm.rank}, also failed: {error}")
-            raise first from error
+            raise first from None if rank == comm.rank else error
 
 
 def validate_on_all(
