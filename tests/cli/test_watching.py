@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mxpeak.bench.hpl_mxp.config import HplMxpCase
 from mxpeak.cli import main as cli
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.spans import Step
@@ -196,6 +197,28 @@ def test_the_file_is_whole_whenever_it_is_read(tmp_path: Path, monkeypatch: pyte
     board.ended(0)
     assert looked == [before]
     assert metrics(path.read_text())["mxpeak_running"] == 0
+
+
+def test_the_file_is_openmetrics_with_units_and_any_number(tmp_path: Path) -> None:
+    board = Metrics(tmp_path / "metrics", {"benchmark": "hpl", "host": "n1"}, clock=lambda: 1.7e9)
+    board.case(hpl_result(HplMxpCase(n=10, nb=4, P=1, Q=1)), "N=10")
+    diverged = hpl_result(HplMxpCase(n=20, nb=4, P=1, Q=1))
+    diverged.validation["residual"] = float("nan")
+    diverged.result["time_s"] = float("inf")
+    board.case(diverged, "N=20")
+    board.note(['no temperature (a "driver"\nis missing) of cores'])
+    missing = (
+        r'mxpeak_missing_value_info{host="n1",benchmark="hpl",text="no temperature (a \"driver\" is missing) of cores"}'
+    )
+    assert f"{missing} 1.0\n" in board.text()
+    board.ended(3)
+    text = board.text()
+    assert "# TYPE mxpeak_cases counter\nmxpeak_cases_total{" in text
+    assert "# UNIT mxpeak_result_time_seconds seconds\n" in text
+    assert "mxpeak_missing" not in text, "only a run has missing values"
+    values = metrics(text)
+    assert values['mxpeak_result_time_seconds{benchmark="hpl",case="N=20"}'] == float("inf")
+    assert 'mxpeak_result_residual{benchmark="hpl",case="N=20"} NaN\n' in text
 
 
 def test_labels_are_escaped(tmp_path: Path) -> None:

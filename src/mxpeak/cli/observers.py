@@ -128,6 +128,7 @@ class DeviceMetrics:
             self._live.stop()
         if self._file is None or self._leads:
             return
+        self._file.note([])
         self._file.devices([])
         if self._file.error is not None:  # rank 0 cannot know
             error = f"cannot write --prometheus {self._file.path} on {self._about['host']}"

@@ -1,5 +1,8 @@
 """Write the metrics of a run to a text file for the textfile collector of Prometheus's node_exporter.
 
+The file is valid both in OpenMetrics and in the older text format of Prometheus, which the collector reads. In the
+latter, counters have no type, because OpenMetrics names a counter without the suffix `_total` of its samples.
+
 The file is replaced by a rename, so that readers always find a complete file. During a computation, it is replaced at
 most every UPDATE_S seconds, and each time that the sensors of the devices have been read.
 """
@@ -12,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite, isnan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,9 +61,12 @@ METRICS = {
     "mxpeak_device_throttle_events_total": ("counter", "throttling events of cores since the host was started"),
     "mxpeak_device_ecc_errors_total": ("counter", "memory errors since the host or the driver was started"),
     "mxpeak_device_read_time_seconds": ("gauge", "when the sensors of a device were read, in Unix time"),
+    "mxpeak_missing_value_info": ("gauge", "always 1; the label states values that mxpeak cannot read, and the reason"),
     "mxpeak_exit_code": ("gauge", "exit code of the run, after it has ended"),
 }
 
+#: Units of metrics, which are the end of their names.
+UNITS = ("seconds", "watts", "joules", "celsius", "hertz")
 #: Labels of a result that identify the place of the run, and the problem.
 WHERE = ("cluster", "job", "host")
 PROBLEM = (
@@ -92,13 +99,15 @@ class MetricsFile:
         self.error: OSError | None = None
         self._clock = clock
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
-        self._notes: Sequence[str] = ()
         self._where = {name: about[name] for name in STABLE if name in about}
         self._set("mxpeak_run_info", 1.0, **about)
 
     def note(self, notes: Sequence[str]) -> None:
-        """Write these notes as comments at the end of the file, with its next update."""
-        self._notes = notes
+        """Write these notes as labels of a metric, with the next update of the file."""
+        with self.lock:
+            self._clear("mxpeak_missing_")
+            for text in notes:
+                self._set("mxpeak_missing_value_info", 1.0, **self._where, text=" ".join(text.split()))
 
     def devices(self, devices: Sequence[DeviceValues]) -> None:
         """Replace the values of all devices, and write the file."""
@@ -109,14 +118,15 @@ class MetricsFile:
             self._write()
 
     def text(self) -> str:
-        """Return all metrics in Prometheus's text exposition format."""
+        """Return all metrics as text."""
         lines: list[str] = []
         for name, (kind, help_text) in METRICS.items():
             if samples := self._values[name]:
-                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-                lines += [f"{name}{_braces(labels)} {value!r}" for labels, value in samples.items()]
-        lines += [f"# {' '.join(note.split())}" for note in self._notes]
-        return "\n".join(lines) + "\n"
+                family = name.removesuffix("_total") if kind == "counter" else name
+                lines += [f"# HELP {family} {help_text}", f"# TYPE {family} {kind}"]
+                lines += [f"# UNIT {family} {unit}" for unit in UNITS if family.endswith(f"_{unit}")]
+                lines += [f"{name}{_braces(labels)} {_number(value)}" for labels, value in samples.items()]
+        return "\n".join([*lines, "# EOF"]) + "\n"
 
     def _device(self, values: DeviceValues) -> None:
         sensors, now = values.sensors, values.reading
@@ -237,6 +247,7 @@ class Metrics(MetricsFile):
         with self.lock:
             self._clear("mxpeak_phase_")
             self._clear("mxpeak_device_")
+            self._clear("mxpeak_missing_")
             self._set("mxpeak_running", 0.0)
             self._set("mxpeak_exit_code", float(code))
             self._progressed()
@@ -274,6 +285,11 @@ def _label(value: Any) -> str:
 def _braces(labels: Labels) -> str:
     escaped = [(key, value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")) for key, value in labels]
     return "{" + ",".join(f'{key}="{value}"' for key, value in escaped) + "}" if labels else ""
+
+
+def _number(value: float) -> str:
+    """Return a number with all digits, with the names of both formats for infinity and NaN."""
+    return repr(value) if isfinite(value) else "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
 def _hertz(megahertz: float | None) -> float | None:
