@@ -153,6 +153,28 @@ def test_the_condition_is_that_of_a_on_every_path(decades: int) -> None:
         assert exact / 3 <= value <= 1.01 * exact, (path, value, exact)
 
 
+@pytest.mark.parametrize(("n", "largest"), [(5, 1.7e308), (40, 1e307)])
+def test_the_condition_is_finite_if_a_row_sum_overflows(n: int, largest: float) -> None:
+    """It is that of A / 1e308 by singular values, up to the accuracy of the estimate of ||A^-1||_1."""
+    rng, b = np.random.default_rng(6), random(n) * (largest / 100)
+    A = rng.uniform(0.3, 1.0, (n, n)) * largest
+    S, P = np.triu(A) + np.triu(A, 1).T, np.full((n, n), largest / 4) + np.eye(n) * largest * 0.7
+    for name, M, condition in (
+        ("solve", A, mx.solve(A, b)[1].condition),
+        ("fp32", A, mx.solve(A, b, precision="fp32")[1].condition),
+        ("transposed", A.T, mx.solve(A, b, transposed=True)[1].condition),
+        ("factors", A, mx.lu_factor(A, precision="fp64").condition),
+        ("complex", A * (1 + 1j) / 2, mx.solve(A * (1 + 1j) / 2, b)[1].condition),
+        ("refine", A / 4, mx.refine(A / 4, b, np.linalg.solve(A / 4, b))[1].condition),
+        ("stack", A, mx.solve(A[None], b)[1].condition),
+        ("sym", S, mx.solve(S, b, assume_a="sym")[1].condition),
+        ("pos", P, mx.cho_factor(P).condition),
+        ("lstsq", A, mx.lstsq(A, b)[1].condition),
+    ):
+        exact = np.linalg.cond(M / 1e308, 1)
+        assert exact / 3 <= condition <= 1.2 * exact, (name, condition, exact)
+
+
 def test_graded_matrices_have_the_condition_of_numpy_too() -> None:
     rng, n = np.random.default_rng(8), 40
     for _ in range(5):

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, isfinite, nan, sqrt
+from math import frexp, inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple
 
 from mxpeak.distributed.spaces import ArraySpace
@@ -124,6 +124,16 @@ class ScaledMatrix:
         if self.balance is None:
             return self.norms.one
         return _inf_norm(self.kernels, self.A if self.W_is_A else self.A.T, by_rows=not self.W_is_A)
+
+    def one_norm(self) -> tuple[float, int]:
+        """Return m and e with ||A||_1 = m·2^e, even if this product overflows."""
+        m, e = frexp(self.A_one)
+        if isfinite(m):
+            return m, e
+        A = self.A
+        fraction = replace(A, array=A.array * FRACTION) if isinstance(A, Triangle) else A * FRACTION
+        m, e = frexp(_norms(self.kernels, fraction, None)[1])
+        return m, e - (frexp(FRACTION)[1] - 1)
 
     def transposed(self) -> ScaledMatrix:
         """Return the matrices A^T and A_s^T; this takes one pass over A if A is scaled."""

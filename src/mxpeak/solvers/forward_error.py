@@ -61,7 +61,8 @@ def condition_number(factors: ArrayFactors) -> float:
         with factors.computing():
             inverse, inverse_adjoint, n = _inverse(factors), _inverse_adjoint(adjoint), factors.n
             norm = inverse_one_norm(inverse, inverse_adjoint, factors.row_indices, n, _wide(factors), factors.xp)
-            factors.condition_of_A = max(1.0, _scaled(norm * factors.matrix.A_one, _shift(factors)))
+            A_one, exponent = factors.matrix.one_norm()
+            factors.condition_of_A = max(1.0, _scaled(norm * A_one, _shift(factors) + exponent))
     return factors.condition_of_A
 
 
@@ -169,20 +170,22 @@ def _inverse(factors: ArrayFactors) -> Callable[[Vector], Vector]:
     xp, matrix, wide = factors.xp, factors.matrix, _wide(factors)
     equations, enough = factors.equations(scaled=True), plain_lu(factors.n, is_complex=matrix.is_complex)
     R = C = xp.ones(factors.n, dtype=xp.float64)
+    middle = 1.0  # for B of this size, C Y and A C Y are equally far from the limits of the range
     if matrix.balance is not None:
-        R, C = (D * 2.0 ** -frexp(float(xp.max(D)))[1] for D in (matrix.balance.R, matrix.balance.C))
+        of_R, of_C = (frexp(float(xp.max(D)))[1] for D in (matrix.balance.R, matrix.balance.C))
+        R, C, middle = matrix.balance.R * 2.0**-of_R, matrix.balance.C * 2.0**-of_C, 2.0 ** ((of_R - of_C) // 2)
 
     def apply(v: Vector) -> Vector:
         v = R * v
         scale = powers(xp.max(xp.abs(v)), xp)
-        B = xp.astype(v * scale, matrix.A.dtype, copy=False)[:, None]
+        B = xp.astype(v * scale * middle, matrix.A.dtype, copy=False)[:, None]
         Y = equations.solve(B)
         if _coarse(factors):
             columns = refine_columns(equations, B, Y, enough)
             if not columns.etas[0] <= enough:
                 gmres_columns(equations, B, columns, enough, MAX_STEPS, all_columns=True)
             Y = columns.X if columns.etas[0] <= enough else xp.full_like(Y, nan)
-        return C * (xp.astype(Y[:, 0], wide, copy=False) / scale)
+        return C * (xp.astype(Y[:, 0], wide, copy=False) / middle / scale)
 
     return apply
 
