@@ -308,6 +308,53 @@ def test_iterations_are_limited_and_counted(name: str) -> None:
     x, info = SOLVERS[name](A, np.zeros(64))
     assert info.converged
     assert not x.any()
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("preconditioner", ["none", "jacobi"])
+def test_the_callback_receives_a_complex_x_if_only_b_is_complex(name: str, preconditioner: str) -> None:
+    """The real part of each column is solved first, with the imaginary part of x0."""
+    seen: list[Any] = []
+    A, b, x0 = poisson(8, 8), vector(64) + 1j * vector(64)[::-1], np.full(64, 0.1 + 0.2j)
+    options: dict[str, Any] = {"preconditioner": preconditioner, "callback": lambda x: seen.append(x.copy())}
+    for right_side, start in ((b, None), (b, x0), (np.stack([b, 1j * b], axis=1), None)):
+        seen.clear()
+        x, info = SOLVERS[name](A, right_side, start, **options)
+        assert info.converged
+        assert all(part.dtype == complex for part in seen)
+        assert np.all(seen[0].imag == (0.0 if start is None else start.imag))
+        np.testing.assert_array_equal(seen[-1], x if x.ndim == 1 else x[:, -1])
+
+
+@pytest.mark.parametrize("scale", [1e100, 1e200, 1e300])
+@pytest.mark.parametrize("name", [*SOLVERS, "gmres"])
+def test_an_x0_that_hides_b_is_replaced_by_zero(name: str, scale: float) -> None:
+    """Without this, the norm of the first residual overflows, or all digits of x0 must be cancelled first."""
+    solver: Any = SOLVERS.get(name, mx.gmres)
+    A, b = poisson(8, 8) * scale, np.ones(64)
+    for preconditioner in ("auto", "none"):
+        x, info = solver(A, b, np.ones(64), preconditioner=preconditioner)
+        of_zero, from_zero = solver(A, b, preconditioner=preconditioner)
+        assert info.converged
+        assert info.message.startswith("x0 was replaced by zero")
+        assert info.iterations == from_zero.iterations
+        np.testing.assert_array_equal(x, of_zero)
+    assert "x0" not in solver(A, b, of_zero * 1.5)[1].message
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_operators_near_the_ends_of_the_range_end_with_a_result(name: str, scale: float) -> None:
+    A = poisson(8, 8)
+    operator = LinearOperator(A.shape, matvec=lambda v: A @ v * scale, dtype=float)
+    x, info = SOLVERS[name](operator, np.ones(64))
+    assert info.converged or info.message
+    if info.converged:
+        assert residual(A, x * scale, np.ones(64)) <= 2e-9
+    if name in HERMITIAN:
+        skew = sparse.csr_array(A + sparse.triu(A, 1) * 0.5)
+        with pytest.raises(UsageError, match="A is not symmetric"):
+            SOLVERS[name](LinearOperator(A.shape, matvec=lambda v: skew @ v * scale, dtype=float), np.ones(64))
     x, info = SOLVERS[name](sparse.csr_array((0, 0)), np.zeros(0))
     assert info.method == name
 

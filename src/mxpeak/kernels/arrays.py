@@ -23,6 +23,13 @@ def without_warnings() -> Any:
     return np.errstate(all="ignore")
 
 
+def complex_of(real: Any, imaginary: Any, xp: Any) -> Any:
+    """Return real + i·imaginary, also for infinite parts; the product of i and infinity has a real part of NaN."""
+    z = xp.empty_like(real, dtype=xp.complex128 if real.dtype == xp.float64 else xp.complex64)
+    z.real[...], z.imag[...] = real, imaginary
+    return z
+
+
 #: Seed of the random numbers with which solvers probe factors.
 PROBE_SEED = 1961
 

@@ -13,6 +13,8 @@ or tᴴs is zero. The caller can then start again from x, with a new r̂.
 
 from __future__ import annotations
 
+from math import inf
+
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.recurrence import Recurrence, Scalar, SystemForRecurrences
 
@@ -50,10 +52,10 @@ def solve_by_bicgstab(system: SystemForRecurrences, *, max_steps: int, enough: f
         Ms = system.precondition(s)
         t = system.multiply(Ms)
         tt, ts = system.dot(t, t).real, system.dot(t, s)
-        if not (tt > 0.0 and abs(ts) > 0.0):
+        if not (inf > tt > 0.0 and abs(ts) > 0.0):
             system.advance(α * Mp)
             done.estimates.append(system.norm(s))
-            done.broken, done.product = "tᴴs", abs(ts)
+            done.broken, done.product = ("tᴴs", abs(ts)) if tt < inf else ("tᴴt", tt)
             break
         ω = ts / tt
         system.advance(α * Mp + ω * Ms)

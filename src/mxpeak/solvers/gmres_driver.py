@@ -39,6 +39,8 @@ RESTART, RESTARTS = 30, {"sgs": 50}
 WORTHWHILE = 0.25
 #: Smallest target of a residual, relative to the scaled right-hand side.
 LEAST = 2.0**-52
+#: Start from zero if ||b - A x0|| exceeds ||b|| times this value: rounding errors of A x0 are then larger than b.
+FARTHEST_START = 2.0**53
 #: `auto` switches to a factorization after MIN_STEPS steps or more, when the steps have taken about as long as a
 #: factorization takes. A step counts as 4 operations per entry and 90 per row, each as slow as two operations of
 #: SuperLU.
@@ -272,14 +274,11 @@ class GmresDriver:
 
         With complete factors on one process, all right-hand sides are first refined together.
         """
-        results = list[SolveResult]()
+        self._finished = results = list[SolveResult]()
         for first in range(0, len(sides), TOGETHER):
             group = sides[first : first + TOGETHER]
-            starts = self._refined_together(group)
-            results += [
-                self.solve(*side) if x is None else self.solve(side[0], x, side[2], SOLVES)
-                for side, x in zip(group, starts)
-            ]
+            for side, x in zip(group, self._refined_together(group)):
+                results.append(self.solve(*side) if x is None else self.solve(side[0], x, side[2], SOLVES))
         return results
 
     def _refined_together(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[Vector | None]:
@@ -343,6 +342,16 @@ class GmresDriver:
         """Start a solve for another right-hand side b from y; both vectors are in the user's order of rows."""
         self.problem.system.begin(self._matrix.ordered(b), self._matrix.ordered(y))
 
+    def _residual_at_start(self, result: SolveResult, b: Vector) -> float:
+        """Return the norm of the residual of a round; replace x by zero if it is a useless x0. Collective."""
+        system = self.problem.system
+        size, limit = system.residual(), FARTHEST_START * system.norm_of_b()
+        if result.history or size <= limit:
+            return size
+        self.notes.append(f"x0 was replaced by zero, because ||b - A x0|| exceeds {FARTHEST_START:.0e}·||b||")
+        self._begin(b, self._kernels.xp.zeros_like(b))
+        return system.residual()
+
     def _residual_of(self, y: Vector, b: Vector) -> float:
         """Return ||b - A x|| / ||b|| of the unscaled system for a scaled solution y."""
         self._begin(b, y)
@@ -356,7 +365,7 @@ class GmresDriver:
         stall = Ending.STALLED_IN_LOW_PRECISION if low else Ending.STALLED
         callback = self._options.callback or (lambda residual: None)
         while result.steps < self._options.maxiter:
-            before = system.residual() / b_norm
+            before = self._residual_at_start(result, b) / b_norm
             aim = max(target if isinf(best_unscaled) else 0.0, self._formats.gain * before)
             max_steps = min(restart, self._options.maxiter - result.steps)
             solve = gmres_ir(system, b_norm, restart=restart, max_steps=max_steps, tolerance=aim)

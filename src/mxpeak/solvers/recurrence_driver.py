@@ -8,10 +8,10 @@ another round starts from x. If rounds stop converging, the preconditioner conti
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf, isfinite, isinf, ldexp, sqrt
+from math import inf, isfinite, isinf, isnan, ldexp, sqrt
 
 from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import RankGroup
@@ -72,8 +72,12 @@ METHODS = {
 
 
 class RecurrenceRounds(GmresDriver):
-    """The rounds of a short recurrence, in place of those of GMRES. All methods are collective."""
+    """The rounds of a short recurrence, in place of those of GMRES. All methods are collective.
 
+    shown   the function that returns the user's x, given the results of earlier right-hand sides and the current x
+    """
+
+    shown: Callable[[Sequence[SolveResult], Vector], Vector] = staticmethod(lambda finished, x: x)
     _broken, _size, _u_of_products = ("", 0.0), 0.0, PRECISIONS["fp64"].u
 
     @property
@@ -108,11 +112,14 @@ class RecurrenceRounds(GmresDriver):
         s = probe_vector(2 * self.n)
         u, w = (xp.asarray(part[first : first + own]) for part in (s[: self.n], s[self.n :]))
         Au, Aw = system.multiply(u), system.multiply(w)
-        difference = abs(system.dot(u + 0.0 * Aw, Aw) - system.dot(Au, w + 0.0 * Au))
-        size = system.norm(u) * system.norm(Aw) + system.norm(Au) * system.norm(w)
         low = xp.complex64 if self._kernels.parts == 2 else xp.float32
         with without_warnings():
             in_fp32 = group.all(all(xp.all(xp.asarray(v, dtype=low) == v) for v in (Au, Aw)))
+        if not group.all(not xp.any(Au != 0.0)):  # squares of tiny or huge products would underflow or overflow
+            both, _ = Equilibration(xp=xp, group=group).right_hand_side(xp.concat([Au, Aw]))
+            Au, Aw = both[:own], both[own:]
+        difference = abs(system.dot(u + 0.0 * Aw, Aw) - system.dot(Au, w + 0.0 * Au))
+        size = system.norm(u) * system.norm(Aw) + system.norm(Au) * system.norm(w)
         self._u_of_products = PRECISIONS["fp32" if in_fp32 else "fp64"].u
         if difference > (SYMMETRIC_FP32 if in_fp32 else SYMMETRIC) * size:
             kind = "Hermitian" if self._kernels.parts == 2 else "symmetric"
@@ -133,7 +140,7 @@ class RecurrenceRounds(GmresDriver):
         recurrence = self._recurrence((lambda: None) if unwatched else partial(self._call_back, b))
         recurrence.size, self._broken = self._size, ("", 0.0)
         while result.steps < self._options.maxiter:
-            before = system.residual() / b_norm
+            before = self._residual_at_start(result, b) / b_norm
             with without_warnings():
                 done = run(recurrence, max_steps=self._options.maxiter - result.steps, enough=target * b_norm)
             after, self._size = system.residual() / b_norm, recurrence.size
@@ -192,13 +199,15 @@ class RecurrenceRounds(GmresDriver):
         """Call this rank's function, if it has one, with the current x, in the user's order and without scaling."""
         y = self._matrix.unordered(self.problem.system.solution)
         callback, x = self._options.callback or (lambda x: None), self.plan.scaling.solution(y, self._exponent)
-        self.group.collectively(partial(callback, x))
+        self.group.collectively(partial(callback, self.shown(self._finished, x)))
 
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
         """Return a text that explains why the residual is not smaller, and suggests a remedy."""
         formula, product = self._broken
         if ending is Ending.STALLED and formula == "rᵀz" and self.plan.choice.name == "lu":
             return f"A is not positive definite: with its factors, rᴴA^-1 r = {product:.1e}; {OF_INDEFINITE}"
+        if ending is Ending.STALLED and isnan(product):
+            return f"{self.title} exceeded the range of fp64: scale A and b down"
         if formula == "AM⁻¹r" and is_least(result.residual, self._terms(y, b)):
             return super()._advice(result, ending, y, b)
         if ending is Ending.STALLED and formula == "AM⁻¹r":
@@ -224,6 +233,7 @@ BREAKDOWNS = {
     "r̂ᴴr": "BiCGStab broke down: |r̂ᴴr| = {value} for the first residual r̂; use mxpeak.gmres",
     "r̂ᴴv": "BiCGStab broke down: |r̂ᴴA M^-1 p| = {value} for the first residual r̂; use mxpeak.gmres",
     "tᴴs": "BiCGStab broke down: |tᴴs| = {value}; use mxpeak.gmres",
+    "tᴴt": "BiCGStab exceeded the range of fp64: tᴴt = {value} for t = A M^-1 s; scale A and b down",
 }
 
 

@@ -6,14 +6,14 @@ are two right-hand sides of the real matrix. Both parts share the tolerance of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Any
 
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import vector_type
-from mxpeak.kernels.arrays import without_warnings
+from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.library.sparse.ranks import distributed_norm
 from mxpeak.solvers.gmres_driver import SolveResult
@@ -62,6 +62,18 @@ class RightHandSideColumns:
             sides.append(Side(b_part, x0_part, least / size if size else tol))
         return sides
 
+    def shown(self, finished: Sequence[SolveResult], x: Vector) -> Vector:
+        """Return x of the current column, given the results of the earlier sides and x of the current side.
+
+        The real part of a column is solved first. Its imaginary part is then that of x0.
+        """
+        if not self._split:
+            return x
+        side = len(finished)
+        if side % 2:
+            return complex_of(finished[-1].x, x, self._xp)
+        return complex_of(x, self.sides[side + 1].x0, self._xp)
+
     def combined(self, results: list[SolveResult]) -> list[SolveResult]:
         """Return one result per column, given one per side. Collective."""
         if not self._split:
@@ -82,10 +94,8 @@ class RightHandSideColumns:
             return hypot(*(part * own for part, own in zip(parts, norms))) / size if size else 0.0
 
         longer = max(results, key=lambda part: part.steps)
-        with without_warnings():  # infinite parts cause no warnings
-            x = real.x + 1j * imag.x
         return SolveResult(
-            x=x,
+            x=complex_of(real.x, imag.x, self._xp),
             residual=both(part.residual for part in results),
             steps=longer.steps,
             cycles=longer.cycles,

@@ -43,6 +43,8 @@ def solved(
         driver = set_up()
         setup_s = perf_counter() - begin
         columns = RightHandSideColumns(kernels, group, B, X0, float(options.rtol), float(options.atol))
+        if isinstance(driver, RecurrenceRounds):
+            driver.shown = columns.shown
         results = columns.combined(driver.solve_all([(side.b, side.x0, side.tol) for side in columns.sides]))
         condition = driver.condition()
     except SingularError as error:
