@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 
 import mxpeak as mx
 from mxpeak.comm.transports.threads import run_ranks
@@ -214,3 +215,28 @@ def test_a_complex_solution_beyond_the_range_causes_one_warning(unit: complex) -
     with pytest.warns(mx.NotSolvedWarning, match="x is beyond the range"):  # any other warning is an error
         x, _ = mx.solve(A, np.full(3, 1e10 + 1e10j))
     assert np.isinf(x).all()
+
+
+@pytest.mark.filterwarnings("ignore::mxpeak.library.outcomes.NotSolvedWarning")
+@pytest.mark.parametrize("first", [1e10, 1e10j])
+def test_an_infinite_part_leaves_the_other_part_finite(first: complex) -> None:
+    """The product of 1j and infinity has a real part of NaN."""
+    A, b = np.diag([1e-300, 1.0]), np.array([first, 2 + 3j])
+    S, expected = sparse.csr_array(A), complex(np.inf, 0) if first.real else complex(0, np.inf)
+
+    def body(comm: Any) -> Any:
+        return mx.solve(mx.DistributedMatrix.from_function(lambda i, j: A[i, j], 2, nb=1, comm=comm), b)
+
+    for name, (x, info) in {
+        "solve": mx.solve(A, b),
+        "factors": mx.lu_factor(A).solve(b),
+        "pos": mx.solve(A, b, assume_a="pos"),
+        "lstsq": mx.lstsq(A, b),
+        "stack": mx.solve(A[None], b[None]),
+        "ranks": run_ranks(2, body)[0],
+        "complex": mx.solve(A + 0j, b),
+        "gmres": mx.gmres(S, b),
+        "cg": mx.cg(S, b),
+    }.items():
+        assert x.ravel()[0] == expected, (name, x)
+        assert not getattr(info, "solved", getattr(info, "converged", True)), name

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mxpeak.errors import Outcome
+from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block, Triangle
 from mxpeak.library.dense.info import (
@@ -294,7 +295,7 @@ class LUFactors(DenseFactors):
         kernels, k, n, dtype = self._backend.kernels, columns(b), len(self.A), self._backend.own
         X, factors = solution.X, self._factors
         with kernels.computing():  # infinite parts cause no warnings
-            x = X if X.shape[1] == k else X[:, :k] + 1j * X[:, k:]
+            x = X if X.shape[1] == k else complex_of(X[:, :k], X[:, k:], kernels.xp)
         Y = kernels.xp.asarray(solution.Y, copy=True)  # the user may change x
         row_error: Any = Estimates.from_values((solution.rows,))
         if solution.rows is None:

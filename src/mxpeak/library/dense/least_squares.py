@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
+from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.gradients import lstsq_differentiably
@@ -265,7 +266,7 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
         X, R = (V[:, : B.shape[1] if k else 0] for V in (X, R))
         if solution.values is not None and exponent:
             solution.values = shifted(xp, solution.values, [-exponent])
-        x, residual = (V if V.shape[1] == k else V[:, :k] + 1j * V[:, k:] for V in (X, R))
+        x, residual = (V if V.shape[1] == k else complex_of(V[:, :k], V[:, k:], xp) for V in (X, R))
     residual = b.result(xp.reshape(residual, b.shape))
     info = problem.info(solution, residual, k, changes, scaled=bool(exponent))
     return b.result(xp.reshape(x, (n, *b.shape[1:]))), info

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak.distributed.sources import Strips
+from mxpeak.kernels.arrays import complex_of, xp
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.matrix_source import Source
 from mxpeak.library.types import Array
@@ -68,10 +69,9 @@ def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
 
 def solutions(X: Array, of_A: np.dtype[Any], of_b: np.dtype[Any], *, conjugated: bool) -> Array:
     """Convert the solutions X of the real system to the real or complex solutions of the user's system."""
-    with np.errstate(all="ignore"):  # infinite parts cause no warnings
-        if of_A.kind == "c":
-            return X[0::2] + (-1j if conjugated else 1j) * X[1::2]
-        if of_b.kind == "c":
-            k = X.shape[1] // 2
-            return X[:, :k] + 1j * X[:, k:]
+    if of_A.kind == "c":
+        return complex_of(X[0::2], -X[1::2] if conjugated else X[1::2], xp)
+    if of_b.kind == "c":
+        k = X.shape[1] // 2
+        return complex_of(X[:, :k], X[:, k:], xp)
     return X
