@@ -53,8 +53,8 @@ def cg(
         Preconditioner that approximates the inverse of A. It must be symmetric and
         positive definite.
     callback : callable, optional
-        Function that `cg` calls with the current x after each iteration, as in SciPy. If A is real and b is complex,
-        the iterations for the real part precede those for the imaginary part.
+        Function that `cg` calls with the current x after each iteration, as in SciPy. If only b is complex, the
+        iterations for the real part precede those for the imaginary part.
     precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}, default "mixed"
         Format of the matrix values in the preconditioner. All other values are in fp64. "mixed" selects the narrowest
         format that represents all values exactly, or otherwise fp32.
@@ -146,8 +146,8 @@ def minres(
         Preconditioner that approximates the inverse of A. It must be symmetric and
         positive definite, even if A is indefinite.
     callback : callable, optional
-        Function that `minres` calls with the current x after each iteration, as in SciPy. If A is real and b is complex,
-        the iterations for the real part precede those for the imaginary part.
+        Function that `minres` calls with the current x after each iteration, as in SciPy. If only b is complex, the
+        iterations for the real part precede those for the imaginary part.
     precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}, default "mixed"
         Format of the matrix values in the preconditioner. All other values are in fp64. "mixed" selects the narrowest
         format that represents all values exactly, or otherwise fp32.
@@ -236,8 +236,8 @@ def bicgstab(
     M : sparse matrix, LinearOperator or callable, optional
         Preconditioner that approximates the inverse of A.
     callback : callable, optional
-        Function that `bicgstab` calls with the current x after each iteration, as in SciPy. If A is real and b is complex,
-        the iterations for the real part precede those for the imaginary part.
+        Function that `bicgstab` calls with the current x after each iteration, as in SciPy. If only b is complex, the
+        iterations for the real part precede those for the imaginary part.
     precision : {"mixed", "fp64", "fp32", "bf16", "fp16"}, default "mixed"
         Format of the matrix values in the preconditioner. All other values are in fp64. "mixed" selects the narrowest
         format that represents all values exactly, or otherwise fp32.
