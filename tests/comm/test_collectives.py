@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from mxpeak.comm.collectives import (
     split_by_label,
     validate_on_all,
 )
+from mxpeak.comm.transports import threads
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import MxpeakError, ResourceError, UsageError
@@ -136,3 +139,46 @@ def test_work_that_fails_on_one_rank_or_differs_between_ranks_is_an_error_on_all
         == ["UsageError: rank 2: this rank uses nb=1, but rank 0 uses nb=0; use the same values on all ranks"] * 3
     )
     assert run_ranks(2, lambda comm: validate_on_all(comm, lambda: comm.size, str)) == [2, 2]
+
+
+def test_a_rank_that_computes_for_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may compile kernels, which takes minutes on a busy machine."""
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.05)
+
+    def body(comm: Any) -> int:
+        if comm.rank == 0:
+            time.sleep(0.5)
+        comm.barrier()
+        return len(comm.gather_objects(None) or ())
+
+    assert run_ranks(2, body) == [2, 0]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_ranks_that_all_wait_fail_soon(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.05)
+
+    def body(comm: Any) -> None:
+        if not (ended and comm.rank):
+            comm.irecv(np.zeros(1), 1 - comm.rank).wait()
+
+    with pytest.raises(RuntimeError, match="no message arrived"):
+        run_ranks(2, body)
+
+
+def test_a_rank_that_computes_forever_fails_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(threads, "PATIENCE_WITH_A_BUSY_RANK_S", 0.2)
+    failed = Event()
+
+    def body(comm: Any) -> None:
+        if comm.rank == 0:
+            assert failed.wait(60.0)
+            return
+        try:
+            comm.barrier()
+        finally:
+            failed.set()
+
+    with pytest.raises(RuntimeError, match="not all ranks reached"):
+        run_ranks(2, body)

@@ -21,8 +21,9 @@ from mxpeak.async_buffer import fulfilled
 from mxpeak.comm.base import ARRAYS, Buffer, Communicator, DeviceTransport, Request, Transport, arrival
 from mxpeak.comm.transports.solo import Done
 
-#: Seconds after which a missing message fails the test instead of blocking it.
-PATIENCE_S = 60.0
+#: Seconds without a message or a new collective, after which a test fails instead of blocking: if all ranks wait, and
+#: if some rank still computes. The first use of a kernel compiles it, which takes minutes on a busy machine.
+PATIENCE_S, PATIENCE_WITH_A_BUSY_RANK_S = 60.0, 1800.0
 
 
 @dataclass
@@ -37,7 +38,10 @@ class _Meeting:
 class Post:
     """The mailboxes of all virtual ranks, and the objects that they exchange in collective operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int) -> None:
+        self._running = ranks  # ranks whose function has not returned
+        self._blocked = 0  # ranks that wait for a message, or for other ranks
+        self._events = 0  # messages, and arrivals at collective operations
         self._lock = threading.Lock()
         self._boxes: dict[tuple[Any, ...], deque[Any]] = defaultdict(deque)
         self._waiting: dict[tuple[Any, ...], threading.Condition] = {}
@@ -47,6 +51,7 @@ class Post:
     def put(self, address: tuple[Any, ...], message: Any) -> None:
         """Deliver a message, and wake only the rank that waits for it; waking all ranks would take too long."""
         with self._lock:
+            self._events += 1
             self._boxes[address].append(message)
             if address in self._waiting:
                 self._waiting[address].notify()
@@ -69,11 +74,26 @@ class Post:
 
     def _wait(self, address: tuple[Any, ...]) -> None:
         came = self._waiting[address] = threading.Condition(self._lock)
-        if not came.wait_for(lambda: address in self._boxes or self.failed, PATIENCE_S):
+        if not self._waited(came, lambda: address in self._boxes or self.failed):
             raise RuntimeError(f"no message arrived at {address}")
         del self._waiting[address]
         if address not in self._boxes:
             raise RuntimeError("another rank failed")
+
+    def _waited(self, came: threading.Condition, ready: Callable[[], bool]) -> bool:
+        """Wait until `ready`, and return True; return False if nothing happens for too long."""
+        self._blocked += 1
+        events, quiet_s = self._events, 0.0
+        try:
+            while not came.wait_for(ready, PATIENCE_S):
+                quiet_s = quiet_s + PATIENCE_S if self._events == events else 0.0
+                events = self._events
+                all_wait = self._blocked >= self._running
+                if quiet_s >= (PATIENCE_S if all_wait else PATIENCE_WITH_A_BUSY_RANK_S):
+                    return False
+            return True
+        finally:
+            self._blocked -= 1
 
     def meet(self, group: tuple[Any, ...], tag: tuple[str, int], rank: int, size: int, obj: Any) -> list[Any]:
         """Contribute `obj`, wait for all ranks of a group, and return the objects of all ranks in rank order."""
@@ -82,16 +102,22 @@ class Post:
             if address not in self._meetings:
                 self._meetings[address] = _Meeting(threading.Condition(self._lock), [None] * size, size)
             meeting = self._meetings[address]
+            self._events += 1
             meeting.objects[rank] = obj
             meeting.missing -= 1
             if not meeting.missing:
                 del self._meetings[address]
                 meeting.complete.notify_all()
-            elif not meeting.complete.wait_for(lambda: not meeting.missing or self.failed, PATIENCE_S):
+            elif not self._waited(meeting.complete, lambda: not meeting.missing or self.failed):
                 raise RuntimeError(f"not all ranks reached {address}")
             if meeting.missing:
                 raise RuntimeError("another rank failed")
             return list(meeting.objects)
+
+    def leave(self) -> None:
+        """Record that the function of a rank has returned."""
+        with self._lock:
+            self._running -= 1
 
     def fail(self) -> None:
         """Record that a rank has failed, and wake all waiting ranks, so that they raise an error."""
@@ -249,7 +275,7 @@ def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
     at a time. On two cores, each switch would wake the other core, which takes about as long as the computation of a
     rank.
     """
-    post, core = Post(), _core_here() if size > 1 else None
+    post, core = Post(size), _core_here() if size > 1 else None
     results: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
 
@@ -262,6 +288,8 @@ def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
         except BaseException as error:
             errors.append((rank, error))
             post.fail()
+        finally:
+            post.leave()
 
     threads = [threading.Thread(target=main, args=(rank,), name=f"rank {rank}") for rank in range(size)]
     for thread in threads:
