@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
+from mxpeak.kernels.choose import choose
 from mxpeak.kernels.contract.emulation import Emulation
 from mxpeak.kernels.reference.kernels import ReferenceKernels
-from mxpeak.solvers.emulation_error import measure_emulation_error
+from mxpeak.solvers.emulation_error import EmulationError, measure_emulation_error
 from tests.support.roundoff import U
 
 
@@ -87,6 +88,22 @@ def test_tensors_of_the_cpu_are_accepted(rng: Any) -> None:
     assert mx.emulation_error(torch.tensor(A), torch.tensor(A).T) == mx.emulation_error(A, A.T)
     with pytest.raises((mx.UsageError, mx.ResourceError), match="use"):
         mx.emulation_error(A, A.T, device="cuda:7")
+
+
+@pytest.mark.parametrize("name", ["reference", "host", "torch"])
+@pytest.mark.parametrize("shape", [(0, 3, 2), (3, 0, 2), (2, 3, 0), (0, 0, 0), (0, 3, 0)])
+def test_empty_matrices_have_no_error(name: str, shape: tuple[int, int, int]) -> None:
+    """No block is multiplied, and a product over k = 0 is a matrix of zeros without a rounding error."""
+    if name == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
+    m, k, n = shape
+    kernels = choose(name, "cpu", 1)
+    xp: Any = kernels.xp
+    A, B = (xp.ones(of, dtype=xp.float64) for of in ((m, k), (k, n)))
+    error = EmulationError(0.0, 0.0, (k + 1) * U, Emulation())
+    for left, right in ((A, B), (xp.ones((k, m), dtype=xp.float64).T, xp.ones((n, k), dtype=xp.float64).T)):
+        assert measure_emulation_error(kernels, left, right, 5) == error
+        assert mx.emulation_error(left, right) == error
 
 
 def test_overflow_is_an_infinite_error() -> None:

@@ -49,7 +49,7 @@ class Mail(Post):
     """The mailboxes of one rank, and its connections to the other ranks."""
 
     def __init__(self, rank: int, lines: dict[int, socket.socket]):
-        super().__init__()
+        super().__init__(1)
         self.members: dict[tuple[Any, ...], Sequence[int]] = {(): range(len(lines) + 1)}
         self._rank, self._lines, self._lost = rank, lines, set[int]()
         self._is_closed = False

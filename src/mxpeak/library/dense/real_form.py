@@ -69,9 +69,10 @@ def real_rhs(B: Array, of_A: np.dtype[Any], *, conjugated: bool) -> Array:
 
 def solutions(X: Array, of_A: np.dtype[Any], of_b: np.dtype[Any], *, conjugated: bool) -> Array:
     """Convert the solutions X of the real system to the real or complex solutions of the user's system."""
+    x = X
     if of_A.kind == "c":
-        return complex_of(X[0::2], -X[1::2] if conjugated else X[1::2], xp)
-    if of_b.kind == "c":
+        x = complex_of(X[0::2], -X[1::2] if conjugated else X[1::2], xp)
+    elif of_b.kind == "c":
         k = X.shape[1] // 2
-        return complex_of(X[:, :k], X[:, k:], xp)
-    return X
+        x = complex_of(X[:, :k], X[:, k:], xp)
+    return x
