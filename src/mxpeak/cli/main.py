@@ -126,7 +126,7 @@ def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> ar
         prog="mxpeak",
         description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
         "them. Without a command, mxpeak runs every benchmark at a small size in about a minute, like mxpeak run all "
-        "--quick.",
+        "--quick. The first run takes about two minutes, because it compiles the kernels.",
         epilog="Try:  mxpeak doctor      mxpeak run hpl -h      mxpeak help exit-codes\n",
     )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
