@@ -102,12 +102,15 @@ def test_comparisons_have_a_test_per_case_or_node(
         write(name, document([Result.from_dict({**result("hpl", rate), **times})]))
     assert main(["compare", "a.json", "b.json", "--format", "junit"]) == 4
     (failure,) = failures_of(capsys.readouterr().out).values()
-    assert failure == "SLOWER by -20.0 %"
+    assert failure == "SLOWER: -20.0 %"
     shared = {"run": {}, "config": {}, "machine": {}, "software": {}, "warnings": []}
     write("c.json", {**scan_body(4), **shared})
     write("d.json", {**scan_body(4, slow={2: 0.5}), **shared})
     assert main(["compare", "c.json", "d.json", "--format", "junit"]) == 4
     found = failures_of(capsys.readouterr().out)
-    assert found["node002"] == "SLOWER by -50.0 %"
+    assert found["node002"] == "SLOWER: LU -50.0 %"
     assert sum(failure is not None for failure in found.values()) == 1
+    assert main(["compare", "c.json", "d.json", "--format", "bencher"]) == 4
+    values = json.loads(capsys.readouterr().out)["compare node001"]
+    assert set(values) == {f"{name}_{key}" for name in ("lu", "gemm", "read") for key in ("before", "after", "change")}
     assert main(["compare", "c.json", "d.json", "--format", "junit", "--json", "-"]) == 2

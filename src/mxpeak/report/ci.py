@@ -15,7 +15,7 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from mxpeak.records import Result, figure_text
-from mxpeak.report.scan_text import verdict
+from mxpeak.report.scan_text import measure_title, verdict
 from mxpeak.report.scans import node_rates, scan_of_result
 from mxpeak.report.summaries import case_text
 
@@ -84,11 +84,27 @@ def cases_of_comparison(body: Body) -> list[CheckedCase]:
     cases = []
     for change in body.get("nodes") or body["changes"]:
         failed = change["verdict"] in ("slower", "failed")
-        percent = "" if change["change"] is None else f" by {100 * change['change']:+.1f} %"
-        measures = {name: change[name] for name in ("before", "after", "change") if change[name] is not None}
+        percent = "" if change["change"] is None else f": {_measure(change)}{100 * change['change']:+.1f} %"
         name = change.get("name") or change["host"]
-        cases.append(CheckedCase("compare", name, f"{change['verdict'].upper()}{percent}" * failed, None, measures))
+        failure = f"{change['verdict'].upper()}{percent}" * failed
+        cases.append(CheckedCase("compare", name, failure, None, _values_of_change(change)))
     return cases
+
+
+def _measure(change: Body) -> str:
+    """Return the title of the measure that decides the verdict of a node, or an empty text for a run."""
+    return f"{measure_title(change['measure'])} " if "measure" in change else ""
+
+
+def _values_of_change(change: Body) -> dict[str, float]:
+    """Return the values before and after a change, and the change; for a node, of each measure, such as gemm_change."""
+    parts = change["measures"].items() if "measures" in change else [("", change)]
+    return {
+        f"{measure}_{key}".removeprefix("_"): values[key]
+        for measure, values in parts
+        for key in ("before", "after", "change")
+        if values[key] is not None
+    }
 
 
 def junit(cases: Sequence[CheckedCase]) -> str:
