@@ -1,6 +1,9 @@
 """Scan an invented cluster with known defects, and count how often `mxpeak scan` names them.
 
     sudo python benchmarks/invented_cluster.py --rounds 5 --clean 20 --out cluster.json
+    sudo python benchmarks/invented_cluster.py --defects busy,bit --scan "--unit node -N 1344 --tolerance 20%"
+
+The first command compares ranks and links, and the second one nodes by HPL.
 
 Four nodes of two ranks run on one Linux machine under MPICH's mpiexec. Each node has a network namespace, whose
 interface is connected to a bridge, and a control group with the same share of the processor. In each round, every
@@ -43,20 +46,24 @@ echo $$ > {groups}/$i/cgroup.procs
 export MXPEAK_NODE=node$i
 exec ip netns exec mxnode$i bash -c "$*"
 """
-#: Flips the last bit of one factor on one rank.
+#: Flips the last bit of one factor on one rank, in the LU of HPL-MxP (fp32) and in HPL (fp64).
 FLIP = """
 import os
 from mxpeak.verbs.scan import probes
 
-factorize = probes.factorize
+def flipping(factorize, kind):
+    def flipped(A, *arguments):
+        factorize(A, *arguments)
+        if os.environ.get("PMI_RANK") == os.environ["WRONG_RANK"]:
+            A.local.view(kind)[-1, -1] ^= 1
 
-def flipped(A, *arguments):
-    factorize(A, *arguments)
-    if os.environ.get("PMI_RANK") == os.environ["WRONG_RANK"]:
-        A.local.view("i4")[-1, -1] ^= 1
+    return flipped
 
-probes.factorize = flipped
+probes.factorize = flipping(probes.factorize, "i4")
+probes.factorize_with_pivoting = flipping(probes.factorize_with_pivoting, "i8")
 """
+#: The defects that the script creates.
+DEFECTS = ("busy", "link", "bit")
 
 
 def run(*command: str, check: bool = True) -> None:
@@ -76,6 +83,7 @@ def cluster() -> Iterator[None]:
         for i in range(NODES):
             node = f"mxnode{i}"
             (GROUPS / str(i)).mkdir(parents=True, exist_ok=True)
+            (GROUPS / "cpu.shares").write_text(str(1024 * RANKS))  # as much as other processes of the machine
             run("ip", "netns", "add", node)
             run("ip", "link", "add", f"mxlink{i}", "type", "veth", "peer", "name", "eth0", "netns", node)
             run("ip", "link", "set", f"mxlink{i}", "master", BRIDGE, "up")
@@ -140,7 +148,7 @@ def scan(folder: Path, words: Sequence[str], variables: Mapping[str, str]) -> di
 def named(body: Mapping[str, Any]) -> list[str]:
     """Return the nodes that the scan names as slow or wrong, because of their rates, results or links."""
     hosts = {body["ranks"][finding["rank"]]["host"] for key in ("slow", "wrong") for finding in body[key]}
-    return sorted(hosts | set(body["link_hosts"]))
+    return sorted(hosts | set(body.get("link_hosts", ())))
 
 
 def main() -> int:
@@ -148,6 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds with each defect")
     parser.add_argument("--clean", type=int, default=20, help="number of scans without a defect")
+    parser.add_argument("--defects", default=",".join(DEFECTS), help="defects, separated by commas")
     parser.add_argument("--link-rate", default="500mbit", help="rate of the slow link")
     parser.add_argument(
         "--scan", default="-N 2080 --rounds 7 --warmup gemm --links --tolerance 15%", help="scan options"
@@ -155,7 +164,8 @@ def main() -> int:
     parser.add_argument("--out", help="file for the results")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # otherwise loops and namespaces would remain
-    cases = [(name, (k + at) % NODES) for k in range(args.rounds) for at, name in enumerate(("busy", "link", "bit"))]
+    defects = args.defects.split(",")
+    cases = [(name, (k + at) % NODES) for k in range(args.rounds) for at, name in enumerate(defects)]
     cases += [("clean", -1)] * args.clean
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as text, ExitStack() as stack:
@@ -175,7 +185,7 @@ def main() -> int:
                 begin = time.perf_counter()
                 body = scan(folder, args.scan.split(), variables)
             expected = [] if name == "clean" else [f"node{node}"]
-            outliers, links = named(body), len(body["slow_links"])
+            outliers, links = named(body), len(body.get("slow_links", ()))
             right = outliers == expected and (name != "clean" or not links)
             undecided = sorted({finding["measure"] for finding in body["undecided"] if "measure" in finding})
             lines.append({"defect": name, "expected": expected, "named": outliers, "slow_links": links, "right": right,
@@ -185,7 +195,7 @@ def main() -> int:
     if args.out:
         machine = {key: body["machine"][key] for key in ("cpu_model",) if key in body["machine"]}
         Path(args.out).write_text(json.dumps({"options": vars(args), "machine": machine, "scans": lines}, indent=1))
-    for name in ("busy", "link", "bit", "clean"):
+    for name in (*defects, "clean"):
         those = [line for line in lines if line["defect"] == name]
         print(f"{name:6} {sum(line['right'] for line in those)} of {len(those)} right")
     return int(not all(line["right"] for line in lines))
