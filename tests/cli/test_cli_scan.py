@@ -55,6 +55,19 @@ def test_json_has_what_programs_rely_on(ended: dict[str, Ended]) -> None:
         assert body["config"]["n"] == {"value": 40, "origin": "flag"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--unit", "node", "--precision", "bf16"], "use --benchmark hpl-mxp, or remove --precision"),
+        (["--benchmark", "hpl", "--precision", "fp32"], "HPL, which computes in fp64"),
+        (["--group", "2"], "--group has no effect with --unit rank; use --unit group"),
+    ],
+)
+def test_flags_that_contradict_each_other(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["scan", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_files_are_written_beside_one_line(ended: dict[str, Ended]) -> None:
     ended["files"].check(0)
     assert len(ended["files"].stdout.splitlines()) == 1

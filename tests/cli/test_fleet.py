@@ -328,6 +328,7 @@ def test_the_drain_script_drains_slow_and_faulty_nodes(
 
 
 def test_a_host_name_cannot_inject_a_command() -> None:
+    assert "# The scan found no node to drain or to replace.\n" in drain_script([])
     script = drain_script([{"host": "a;touch b", "severity": "drain", "reasons": ["$(touch c)", "line\nbreak"]}])
     fake_scontrol(Path("bin"))
     subprocess.run(["sh", "-c", script], check=True, env={"PATH": f"{Path('bin').absolute()}:/usr/bin:/bin"})

@@ -65,7 +65,8 @@ def _links(body: Body) -> list[str]:
     """Return the table of the links, and a line for each slow or wrong link and each adapter with errors."""
     if "links" not in body:
         return []
-    lines = [f"{count_text(body['link_count'], 'link')}, each with {count_text(body['problem']['rounds'], 'meeting')}"]
+    links, rounds = count_text(body["link_count"], "link"), count_text(body["problem"]["rounds"], "round")
+    lines = [f"{links}, each measured in {rounds}"]
     lines.append(f"{'':28}{'best':>10}{'median':>10}{'worst':>10}{'spread':>10}{'limit':>10}")
     for kind, measures in body["link_spreads"].items():
         lines += [_link_spread(body, kind, name, values) for name, values in measures.items()]

@@ -75,4 +75,6 @@ def drain_script(listed: Sequence[Body]) -> str:
         node = action["host"].partition(".")[0]
         command = f"scontrol update {shlex.quote(f'NodeName={node}')} State=DRAIN {shlex.quote(f'Reason={reason}')}"
         lines.append(f"# monitor {node}: {reason}" if action["severity"] == "monitor" else command)
+    if not listed:
+        lines.append("# The scan found no node to drain or to replace.")
     return "\n".join(line.replace("\n", " ") for line in lines) + "\n"

@@ -80,6 +80,8 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
     run, shown_as = run_of(ScanConfig, settings), run_of(ScanOutput, output).config
     if run.config.against is None:
         run.config.check_precision()
+    if run.config.unit != "group" and run.origins["group"] == "flag":
+        raise UsageError(f"--group has no effect with --unit {run.config.unit}; use --unit group, or remove --group")
     shown_as.check_progress()
     return ScanRun(config=run.config, origins=run.origins, output=shown_as)
 

@@ -84,17 +84,14 @@ class ScanConfig(PlaceConfig):
     unit: str = option(
         "rank",
         one_of("rank", "device", "node", "group"),
-        "compared units: ranks (devices), nodes, or nodes in groups with changing partners",
+        "units to compare: ranks, nodes or groups of nodes",
         "measuring",
     )
     group: tuple[int, ...] = option(
         (2,), listed(integer(2)), "number of nodes per group, with --unit group (default: 2)", "measuring", "2,4,8"
     )
     profile: str | None = option(
-        None,
-        one_of(*PROFILES),
-        "quick: 3 rounds after a short warm-up; standard: 9 rounds and links; deep: 500 rounds and links",
-        "measuring",
+        None, one_of(*PROFILES), "quick: 3 rounds; standard: 9, links; deep: 500, links", "measuring"
     )
     rounds: int = option(5, integer(1, 1000), "number of rounds in which all ranks measure", "measuring", "K")
     warmup: str = option(

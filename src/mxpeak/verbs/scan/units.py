@@ -70,9 +70,10 @@ def check_group_sizes(sizes: Sequence[int], nodes: int, rounds: int) -> None:
     """
     for size in sizes:
         if nodes < 2 * size:
+            smaller = "smaller groups or " if size > 2 else ""
             raise UsageError(
-                f"--group {size} needs at least {2 * size} nodes, because partners must change, but {nodes} take part; "
-                "use smaller groups or --unit node"
+                f"--group {size} needs at least {2 * size} nodes, because partners must change, but "
+                f"{nodes} take{'s' * (nodes == 1)} part; use {smaller}--unit node"
             )
         if nodes % size and rounds < 2:
             raise UsageError(
