@@ -147,6 +147,7 @@ def test_a_scan_writes_json_and_the_hosts_to_exclude(capsys: pytest.CaptureFixtu
     ("argv", "said"),
     [
         (["hpcg", "--", "--rt", "banana"], "--rt: 'banana' is not a time"),
+        (["hpcg", "--rt", "30m"], "does not accept --rt 30m; write the flags of hpcg after --"),
         (["hpl", "--", "--nb", "0"], "--nb: 0 is out of range"),
         (["hpl", "--nodes", "2", "--", "--grid", "2x2"], "grid 2x2 needs 2*2 = 4 ranks"),
         (["hpl", "--nodes", "2", "--ranks-per-node", "2", "--", "--node-grid", "2x2"], "use --ranks-per-node 4"),

@@ -19,7 +19,8 @@ COMMON = (
     *("-N", "--nx", "--rt", "--nb", "--kind", "--structure", "--dtype", "--precision"),
     *("--ranks", "--threads", "--grid", "--device", "--quick", "--repeat", "--mem", "--dat", "--config"),
     *("--json", "--out", "--dry-run", "-v"),
-    *("--machine", "--nodes", "--budget", "--rounds", "--tolerance", "--write-exclude"),
+    *("--machine", "--budget", "--unit", "--profile", "--links", "--rounds", "--tolerance", "--write-exclude"),
+    *("--for", "--nodes", "--ranks-per-node", "--gpus-per-node", "--cpus-per-node", "--time", "--partition"),
 )
 #: The largest number of lines of -h, and of characters in a line.
 LINES, WIDTH = 25, 80

@@ -155,6 +155,8 @@ def parsed(argv: list[str]) -> argparse.Namespace:
         words = [word for word in (args.verb, getattr(args, "benchmark", None)) if word]
         verb = " ".join(["mxpeak", *words])
         meant = of_flags(unknown, flags_after(top, words), flags_elsewhere(top, words))
+        if hasattr(args, "flags") and not meant:
+            meant = f"; write the flags of {words[-1]} after --"
         raise UsageError(_with_help(f"{verb} does not accept {_shortened(' '.join(unknown))}{meant}", verb))
     return args
 

@@ -14,6 +14,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.layout.host_list import hosts_of
 from mxpeak.options import integer
+from mxpeak.report.scan_text import count_text
 from mxpeak.verbs.jobs.job import OTHERS, Job, scheduler_name, time_limit
 
 if TYPE_CHECKING:
@@ -187,8 +188,8 @@ def _job(args: argparse.Namespace, gpus_per_rank: int) -> Job:
         raise UsageError("a reservation of PBS is a queue, but --partition names another queue; use only --reservation")
     if args.nodelist and len(args.nodelist) != args.nodes and args.scheduler != "kubernetes":
         raise UsageError(
-            f"--nodelist contains {len(args.nodelist)} hosts, but the job has {args.nodes} nodes; use "
-            f"--nodes {len(args.nodelist)}"
+            f"--nodelist contains {count_text(len(args.nodelist), 'host')}, but the job has "
+            f"{count_text(args.nodes, 'node')}; use --nodes {len(args.nodelist)}"
         )
     ranks = _ranks_per_node(args, gpus_per_rank)
     return Job(
