@@ -41,7 +41,8 @@ def test_the_verdict_says_accuracy_size_both_countings_and_speed_up_and_on_reque
         "(standard validation on 2 ranks)",
         "  104x104x104 per rank, 1x1x2 ranks, 2.25 million rows, multigrid values fp16/fp32, Krylov values fp32, "
         "vectors fp32, packed, time 60.0 s",
-        "  1.65 times the double-precision rate of 29.5 GFLOP/s, from precision and compression together",
+        "  1.65 times the double-precision rate of 29.5 GFLOP/s, from precision and compression together "
+        "(--precision fp32: from precision alone)",
     ]
     assert verdict(result_of(), verbose=True).splitlines()[:7] == [
         *lines[:4],

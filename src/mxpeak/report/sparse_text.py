@@ -300,7 +300,7 @@ def _speedup(result: Result) -> str:
         return ""
     double = rate_text(figures.get("double_rate_flops"))
     text = f"{three_digits(figures['speedup'])} times the double-precision rate of {double}"
-    return f"{text}, {TOGETHER}" if compresses(result) else text
+    return f"{text}, {TOGETHER} (--precision fp32: from precision alone)" if compresses(result) else text
 
 
 def compresses(result: Result) -> bool:
