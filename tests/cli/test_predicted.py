@@ -295,6 +295,15 @@ def test_help_imports_nothing_heavy_and_shows_an_example(verb: str, capsys: pyte
     assert f"  mxpeak {verb} hpl" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("low", "penalty"), [("fp32", ", times a penalty of 0.968"), ("fp64", "")])
+def test_a_simulation_of_hpg_mxp_names_the_count_of_its_rate(
+    capsys: pytest.CaptureFixture[str], low: str, penalty: str
+) -> None:
+    assert main(["simulate", "hpg-mxp", "--machine", "frontier", "--nodes", "1", "--nx", "64", "--precision", low]) == 0
+    counted = f"counted   flops by the formula of the reference code{penalty}"
+    assert counted in capsys.readouterr().out.splitlines()
+
+
 def test_planning_and_simulating_need_neither_mpi_nor_torch_nor_numba() -> None:
     for arguments in (
         ["plan", "hpl", "--ranks", "2"],

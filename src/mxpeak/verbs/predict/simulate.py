@@ -102,6 +102,9 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
         run = sparse_run(args, benchmark, machine, **what_if)
         box = run.box
         problem = f"box {box.nx}x{box.ny}x{box.nz}  ranks {box.npx}x{box.npy}x{box.npz}  {run.low}, one solve"
+        if benchmark == "hpg-mxp":
+            penalty = "" if run.low == "fp64" else f", times a penalty of {run.penalty:.3g}"
+            problem += f"\ncounted   flops by the formula of the reference code{penalty}"
     for rank, factor in run.slow.items():
         if not 0 <= rank < run.ranks:
             raise UsageError(
