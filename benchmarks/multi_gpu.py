@@ -211,10 +211,12 @@ def main(argv: Sequence[str] | None = None, run: Run = mxpeak) -> int:
     parser.add_argument("--gpus", type=int, default=2, help="number of GPUs (default: 2)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="small sizes, to test this script")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="file for the results")
     args = parser.parse_args(argv)
     if args.gpus < 2:
         parser.error(f"--gpus {args.gpus} is too small: a proof compares at least 2 GPUs; use --gpus 2")
+    if args.out and not os.access(args.out.parent, os.W_OK):  # before minutes of measurements
+        parser.error(f"--out {args.out}: {args.out.parent} is not a writable folder; use another file")
     checks = PARTS[args.part](run, args)
     for check in checks:
         verdict = "PASSED" if check.passed else "FAILED"

@@ -118,3 +118,19 @@ def test_the_norms_proof_runs_on_the_cpu(tmp_path: Path) -> None:
     checks = json.loads((tmp_path / "norms.json").read_text())["checks"]
     assert all(check["passed"] for check in checks)
     assert {"one on one and all", "fro on one and all"} <= {check["name"] for check in checks}
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs: list[Sequence[str]] = []
+
+    def run(words: Sequence[str], limit_s: float, variables: Mapping[str, str]) -> Ended:
+        runs.append(words)
+        return Ended(0, "", {})
+
+    with pytest.raises(SystemExit) as ended:
+        main(["hpl", "--out", str(tmp_path / "missing" / "hpl.json")], run)
+    assert ended.value.code == 2
+    assert "missing is not a writable folder; use another file" in capsys.readouterr().err
+    assert not runs
