@@ -67,15 +67,12 @@ class ProcessGrid:
         node = _index(p // block_P, q // block_Q, self.P // block_P, self.Q // block_Q, self.order)
         return node * block_P * block_Q + _index(p % block_P, q % block_Q, block_P, block_Q, self.order)
 
-    def render(self, node_of_rank: Sequence[int] | None = None) -> str:
-        """Return a text map of the ranks, one line per process row, with lines between neighbors on different nodes.
-
-        `node_of_rank` contains a node number per rank; without it, the node grid defines the nodes.
-        """
+    def render(self) -> str:
+        """Return a text map of the ranks, one line per process row, with lines between node grids."""
         if self.size == 1:
             return self._title()
         rows, columns = min(self.P, MAP_ROWS), min(self.Q, MAP_COLUMNS)
-        node = [[self._node(p, q, node_of_rank) for q in range(columns)] for p in range(rows)]
+        node = [[self._node(p, q) for q in range(columns)] for p in range(rows)]
         width = len(str(self.size - 1))
         lines = [self._title()]
         for p in range(rows):
@@ -90,12 +87,9 @@ class ProcessGrid:
     def _block(self) -> tuple[int, int]:
         return self.node_grid if self.node_grid is not None else (self.P, self.Q)
 
-    def _node(self, p: int, q: int, node_of_rank: Sequence[int] | None) -> int:
-        rank = self.rank(p, q)
-        if node_of_rank is not None:
-            return node_of_rank[rank]
+    def _node(self, p: int, q: int) -> int:
         block_P, block_Q = self._block
-        return rank // (block_P * block_Q)
+        return self.rank(p, q) // (block_P * block_Q)
 
     def _title(self) -> str:
         title = f"process grid {self.P}x{self.Q}, {self.order} order"
