@@ -63,18 +63,6 @@ def test_the_transposed_band_contains_the_transposed_entries() -> None:
         assert band.transposed.transposed == band
 
 
-def test_a_band_is_within_those_that_contain_all_of_its_entries() -> None:
-    n = 12  # so large that every one of the edges shows
-    edges = (-3, -1, 0, 1, 2, ENDLESS)
-    bands = [Band(below, above) for below, above in product(edges, edges)]
-    for inner, other in product(bands, bands):
-        entries = entries_of(inner, n, n)
-        if inner.within(other):
-            assert entries <= entries_of(other, n, n)
-        elif entries:
-            assert not entries <= entries_of(other, n, n), (inner, other)
-
-
 # --- structures -------------------------------------------------------------------------------------------------
 
 

@@ -39,10 +39,6 @@ class Band:
         """Return the band of the transposed matrix, which exchanges `below` and `above`."""
         return Band(self.above, self.below)
 
-    def within(self, other: Band) -> bool:
-        """Return whether the other band contains all entries of this band."""
-        return self.below <= other.below and self.above <= other.above
-
     def contains(self, i: int, j: int) -> bool:
         """Return whether the band contains entry (i, j)."""
         return -self.below <= j - i <= self.above
