@@ -155,10 +155,9 @@ class HplClocks(LuClocks):
         # A measured rate is that of a solve with L and U; this solve uses only U.
         rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
         solve_s = local / rate + len(steps) * hops(run.P, run.Q) * message_in_solve_s(self.machine, self.ranks.network)
-        hidden = () if self.machine.fact else ("factor", "copy")
-        behind = {name: self.busy.pop(name) for name in hidden}
-        phases = {**self.busy, "solve": solve_s}
-        return forecast(run, float(self.device.max()) + solve_s, phases, self.step_s, self.device_s, behind)
+        hidden = () if self.machine.fact else ("factor", "copy")  # other phases or "wait" contain this time
+        phases = {**{name: busy_s for name, busy_s in self.busy.items() if name not in hidden}, "solve": solve_s}
+        return forecast(run, float(self.device.max()) + solve_s, phases, self.step_s, self.device_s)
 
     def arrival(self) -> Array:
         """Return the time at which each rank has received the current panel."""

@@ -66,7 +66,6 @@ class LuForecast:
     """The result of a simulated run.
 
     phases      mean seconds per rank by phase; "wait" is the remaining time, communication that is not hidden
-    behind      mean seconds per rank of host work and copies that overlap these phases or are part of "wait"
     step_s      times at which the owner of each step's diagonal block began the step
     device_s    seconds that the device of this owner computed in the step
     """
@@ -74,7 +73,6 @@ class LuForecast:
     flops: float
     time_s: float
     phases: Mapping[str, float]
-    behind: Mapping[str, float]
     step_s: Array
     device_s: Array
 
@@ -239,19 +237,13 @@ def node_block(P: int, Q: int, ranks: int, order: str, node_grid: tuple[int, int
 
 
 def forecast(
-    run: LuRun,
-    time_s: float,
-    phases: Mapping[str, float],
-    step_s: list[float],
-    device_s: list[float],
-    behind: Mapping[str, float] | None = None,
+    run: LuRun, time_s: float, phases: Mapping[str, float], step_s: list[float], device_s: list[float]
 ) -> LuForecast:
     """Return the forecast of a run. The time that is not in `phases` becomes the phase "wait"."""
     return LuForecast(
         flops=hpl_flops(run.n),
         time_s=time_s,
         phases={**phases, "wait": max(0.0, time_s - sum(phases.values()))},
-        behind=behind or {},
         step_s=np.array(step_s),
         device_s=np.array(device_s),
     )
