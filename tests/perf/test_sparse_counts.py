@@ -255,7 +255,7 @@ def test_a_basis_in_16_bits_is_read_in_16_bits_and_its_new_vector_written_and_wi
 def test_vector_operations_move_their_vectors():
     assert dot_bytes(100) == 1600
     assert dot_bytes(100, vectors=1) == 800
-    assert waxpby_bytes(100, vector_bytes=4) == 1200
+    assert waxpby_bytes(100) == 2400
 
 
 def test_the_least_bytes_of_an_iteration_are_those_of_the_traffic_model():

@@ -10,7 +10,6 @@ from mxpeak.configs.grid import squarest
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import (
-    LEVELS,
     MIN_SIDE,
     STENCIL,
     Box,
@@ -41,12 +40,12 @@ POINTS = 2
 POINTS_GROUP = 8
 
 
-def box_of(config: SparseConfig, rank: int, ranks: int, levels: int = LEVELS) -> Box:
+def box_of(config: SparseConfig, rank: int, ranks: int) -> Box:
     """Return the box of `rank`; raise a UsageError on every rank if the box is not valid."""
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
     nx = quick if config.quick else default
     box = Box.of(rank, config.shape or (nx, nx, nx), completed_grid(config, ranks))
-    check_box(box, levels, rules=config.mode == "official")
+    check_box(box, rules=config.mode == "official")
     return box
 
 

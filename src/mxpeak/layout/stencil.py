@@ -295,9 +295,9 @@ def largest_cube(levels: int = LEVELS) -> int:
     return n
 
 
-def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
+def check_box(box: Box, *, rules: bool = True) -> None:
     """Raise UsageError for a box that mxpeak cannot use or, if `rules`, that breaks the rules of HPCG and HPG-MxP."""
-    _check_halving(box.shape, levels, MIN_SIDE if rules else 1)
+    _check_halving(box.shape, MIN_SIDE if rules else 1)
     if rules:
         _check_sides(box.shape)
         _check_local_aspect(box.shape)
@@ -306,18 +306,18 @@ def check_box(box: Box, levels: int = LEVELS, rules: bool = True) -> None:
         raise UsageError(
             f"a local box of {times(box.shape)} has {STENCIL}*{'*'.join(map(str, box.shape))} = "
             f"{STENCIL * box.rows} entries, but 32-bit indices support at most 2^31-1 = {INT32_MAX}; use "
-            f"--nx {largest_cube(levels)}, the largest cube, on more ranks"
+            f"--nx {largest_cube()}, the largest cube, on more ranks"
         )
 
 
-def _check_halving(shape: Triple, levels: int, least: int) -> None:
-    step = 2 ** (levels - 1)
+def _check_halving(shape: Triple, least: int) -> None:
+    step = 2 ** (LEVELS - 1)
     for name, n in zip("xyz", shape):
         if n % step:
-            sizes = dict.fromkeys(max(size, least) for size in good_sizes(n, levels))
+            sizes = dict.fromkeys(max(size, least) for size in good_sizes(n))
             good = " or ".join(f"--n{name} {size}" for size in sizes)
             raise UsageError(
-                f"--n{name} {n} is not a multiple of {step}, as {levels} levels of multigrid need ({n} / "
+                f"--n{name} {n} is not a multiple of {step}, as {LEVELS} levels of multigrid need ({n} / "
                 f"{step} leaves a remainder of {n % step}); use {good}"
             )
 

@@ -33,9 +33,9 @@ class Levels:
     coarse_nnz: tuple[int, ...]
 
 
-def stencil_levels(box: Box, count: int = LEVELS) -> Levels:
+def stencil_levels(box: Box) -> Levels:
     """Return the sizes of the levels of the 27-point problem over all ranks; `box` is the part of one rank."""
-    boxes = box.levels(count)
+    boxes = box.levels(LEVELS)
     return Levels(
         rows=tuple(level.global_rows for level in boxes),
         nnz=tuple(level.global_nnz for level in boxes),
@@ -245,11 +245,11 @@ def cgs2_bytes(rows: int, k: int, vector_bytes: int, basis_bytes: int | None = N
     return rows * ((3 * k + 2) * basis_bytes + 7 * vector_bytes)
 
 
-def dot_bytes(rows: int, vectors: int = 2, vector_bytes: int = FP64_BYTES) -> int:
-    """Return the bytes of the dot product xᵀy: 2·n·w, or n·w for `vectors` = 1 (the product of x with itself)."""
-    return rows * vectors * vector_bytes
+def dot_bytes(rows: int, vectors: int = 2) -> int:
+    """Return the bytes of the dot product xᵀy in fp64: 2·n·8, or n·8 for `vectors` = 1 (x with itself)."""
+    return rows * vectors * FP64_BYTES
 
 
-def waxpby_bytes(rows: int, vector_bytes: int = FP64_BYTES) -> int:
-    """Return the bytes of w = a·x + b·y: 3·n·`vector_bytes`."""
-    return rows * 3 * vector_bytes
+def waxpby_bytes(rows: int) -> int:
+    """Return the bytes of w = a·x + b·y in fp64: 3·n·8."""
+    return rows * 3 * FP64_BYTES

@@ -15,18 +15,18 @@ from mxpeak.report.summaries import lines_of
 GREEN, RED, BOLD, PLAIN = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[0m"
 
 
-def verdict(result: Result, *, verbose: bool = False, color: bool = False) -> str:
+def verdict(result: Result, *, verbose: bool = False) -> str:
     """Return the headline of a result, followed by lines about accuracy, size, repetitions, energy and broken rules.
 
     If `verbose`, the text also contains the phases and the placement. For an aborted run, the text contains the
     progress.
     """
     if "aborted" in result.telemetry:
-        return f"{headline(result, color=color)}\n{_progress_when_aborted(result)}"
+        return f"{headline(result)}\n{_progress_when_aborted(result)}"
     about = lines_of(result.benchmark).about(result, verbose=verbose)
     runs = [_repeats(result), _soak(result), energy_text(result.telemetry), *energy_ratios([result]), _tuned(result)]
     lines = [line for line in (_emulation(result), *about, *runs, *_broken_rules(result)) if line]
-    text = "".join(f"{line}\n" for line in (headline(result, color=color), *(f"  {line}" for line in lines)))
+    text = "".join(f"{line}\n" for line in (headline(result), *(f"  {line}" for line in lines)))
     if not verbose:
         return text
     motifs = lines_of(result.benchmark).motifs(result)
@@ -86,9 +86,9 @@ def _finished(solves: Mapping[str, Any]) -> str:
     return f"  {solves['computation']}: {so_far}; {validated}\n"
 
 
-def headline(result: Result, *, color: bool = False) -> str:
+def headline(result: Result) -> str:
     """Return a line with the status, the rate, the share of the limit, the list status and emulated arithmetic."""
-    words = [painted(result.mark, color), result.benchmark, figure_text(result.result)]
+    words = [result.mark, result.benchmark, figure_text(result.result)]
     if share := share_text(result):
         limit = result.result.get("limit") or {}
         words.append(f"({share} of {limit.get('name', 'the limit')} at {figure_text(limit)})")
