@@ -56,14 +56,6 @@ def digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """Return a line for each fact that differs between two machines."""
-    names = dict.fromkeys([*here, *there])
-    return [
-        f"{name}: {there.get(name)} there, {here.get(name)} here" for name in names if here.get(name) != there.get(name)
-    ]
-
-
 def gpu_models(root: str | Path = "/") -> list[str]:
     """Return the names of the GPUs that their drivers report in /proc and /sys, without opening a GPU."""
     proc, nodes = Path(root) / "proc/driver/nvidia/gpus", Path(root) / "sys/class/kfd/kfd/topology/nodes"
