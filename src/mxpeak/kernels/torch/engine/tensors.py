@@ -48,15 +48,6 @@ def strips(shape: Sequence[int], entries: int) -> Iterator[slice]:
         yield slice(begin, min(begin + height, rows))
 
 
-def plain(A: torch.Tensor) -> torch.Tensor:
-    """Return the tensor without gradient and pending negation, for callers that use only absolute values.
-
-    A conjugated view is conjugated again. This costs nothing and does not change absolute values.
-    """
-    A = A.detach().resolve_neg()
-    return A.conj() if A.is_conj() else A
-
-
 def on_device(values: Any, device: Device, dtype: np.dtype[Any]) -> torch.Tensor:
     """Convert an array or a tensor to a tensor of this NumPy type on a device, without a copy if possible."""
     A = values.detach() if isinstance(values, torch.Tensor) else tensor_of(np.require(values, dtype, "A"))
