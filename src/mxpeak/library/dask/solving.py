@@ -242,29 +242,7 @@ class DaskFactors:
         return warned(*self.solve_quietly(b, transposed=transposed))
 
     def solve_quietly(self, b: Any, *, transposed: bool | str = False) -> tuple[Any, SolveInfo]:
-        """Solve A x = b in the same way as `solve`, but without warnings.
-
-        Parameters
-        ----------
-        b : array_like or dask.array.Array
-            Right-hand side of shape (n,), or k right-hand sides as an array of shape (n, k).
-        transposed : bool or {"N", "T", "H"}, default False
-            Use True or "T" to solve A^T x = b, or "H" to solve A^H x = b.
-
-        Returns
-        -------
-        x : ndarray or dask.array.Array
-            Solution with the shape of b. If b is a Dask array, x is a Dask array with the same chunks.
-        info : SolveInfo
-            Diagnostics of the solve: outcome, backward errors, precision, iterations, condition number and times.
-
-        Raises
-        ------
-        UsageError
-            An argument is invalid, or the factors are closed.
-        MxpeakError
-            A Dask worker died, or its computation failed.
-        """
+        """Solve A x = b in the same way as `solve`, but without warnings."""
         if not self._close.alive:
             raise UsageError("these factors are closed; run mxpeak.dask.lu_factor(A) again")
         _check_b(b, self.n)
