@@ -169,7 +169,9 @@ class NormBench(Bench[NormsConfig]):
         """Measure one case, and return its result on rank 0 and None on the other ranks. Collective."""
         self.begin(case)
         before, runs, after = self._between_readings(case, A, S, spans)
-        special = self._special(case, A, S, reference) if case.extended else None
+        special = None
+        if case.extended:
+            special = check_special(case, A, S, lambda: norms_of(case, A, S, self._norms), reference)
         compared = None if self._comparison is None else self._comparison.run(case, A, partial(self._repeated, A.comm))
         phases = phase_table(A.comm, spans)
         trace = None if self.config.trace is None else timeline(A.comm, spans)
@@ -208,12 +210,6 @@ class NormBench(Bench[NormsConfig]):
     def _repeated(self, comm: Communicator, compute: Callable[[], None]) -> list[float]:
         """Run a function as often as a norm, and return the seconds of the slowest rank. Collective over comm."""
         return self._samples(partial(self.slowest, compute, comm))
-
-    def _special(
-        self, case: NormsCase, A: NormsMatrix, S: Structure, reference: Reference | None
-    ) -> list[dict[str, Any]]:
-        """Check NaN and infinite entries, and return the records on the first rank. Collective over the grid."""
-        return check_special(case, A, S, lambda: norms_of(case, A, S, self._norms), reference)
 
     def _between_readings(
         self, case: NormsCase, A: NormsMatrix, S: Structure, spans: Spans
