@@ -45,7 +45,8 @@ class DenseSolver:
         self._structure: SymmetricKind | str = structure_of(assume_a, lower=lower)
         self._precision, self._device = precision, device
         self._source: Any = None  # the matrix in the graph of torch or JAX, if it is differentiated
-        self._again = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower)
+        #: Solves a stack of systems, of which the solver keeps no factors.
+        self.solve_stack = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower)
         self._factors: LUFactors | None = None  # of the current matrix, or of an earlier one
         self._lagged: LUFactors | None = None  # factors of an earlier matrix, with the residuals of the current one
         self._steps = 0  # of all solves since the last update
@@ -138,11 +139,6 @@ class DenseSolver:
         """Free the factors; the next solve computes them again."""
         self._factors = self._lagged = None
 
-    def again(self, A: Any, b: Any, *, transposed: str) -> tuple[Any, SolveInfo]:
-        """Solve a stack of systems, of which the solver keeps no factors."""
-        x, info = self._again(A, b, transposed=transposed)
-        return x, info
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes for pickling, without the graph of a gradient."""
         return self.__dict__ | {"_source": None}
@@ -155,7 +151,7 @@ class SolverSystem(DenseSystem):
     """
 
     def __init__(self, solver: DenseSolver, dtype: Any, outer: str, lock: AbstractContextManager[Any]):
-        super().__init__(solver.again, None)
+        super().__init__(solver.solve_stack, None)
         self._solver, self._dtype, self._outer, self._lock = solver, np.dtype(dtype), outer, lock
 
     def solve(self, numbers: Any, b: Any, form: str) -> Any:
