@@ -14,14 +14,16 @@ the next panel, on the process column that owns it. RIGHT keeps its width while 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mxpeak.layout.block_cyclic import BlockCyclic
 
-PREPARE, FACTOR, AWAIT, AWAIT_PIVOTS, SWAP, UPDATE, END, KEEP = range(8)
+#: Operations, as the names of the methods that perform them.
+PREPARE, FACTOR, AWAIT, AWAIT_PIVOTS = "prepare", "factor", "await_panel", "await_pivots"
+SWAP, UPDATE, END, KEEP = "begin_swap", "update", "end_step", "keep"
 ALL, REST, NEXT, LEFT, FIRST, RIGHT = range(6)
 
 
@@ -79,13 +81,13 @@ class LuEvent(NamedTuple):
     KEEP           write a checkpoint after step k
     """
 
-    op: int
+    op: str
     k: int
     section: int = ALL
     overlaps: tuple[LuEvent, ...] = ()
 
     @property
-    def key(self) -> tuple[int, int, int]:
+    def key(self) -> tuple[str, int, int]:
         """Return the event without its overlaps, as a key that identifies a pending operation."""
         return self.op, self.k, self.section
 
@@ -104,6 +106,13 @@ class LuOverlap:
     split_steps: int = 0
     update_first: bool = False
     early: bool = True
+
+
+def execute(schedule: Iterable[LuEvent], factorization: Any) -> None:
+    """Call the method of a factorization for each event in order; skip the operations that it does not have."""
+    for event in schedule:
+        if operation := getattr(factorization, event.op, None):
+            operation(event)
 
 
 def lu_schedule(

@@ -29,6 +29,8 @@ from mxpeak.layout.lu_schedule import (
     LuOverlap,
     LuStep,
     Sections,
+    execute,
+    lu_schedule,
     split_columns,
 )
 from mxpeak.perf.simulation.clocks import Array, ProcessLine, arrivals
@@ -150,7 +152,7 @@ class HplClocks(LuClocks):
         In the solve, each rank reads N²/(PQ) entries, one block row after the other.
         """
         run, steps = self.run, self.steps
-        self.execute(self.overlap)
+        execute(lu_schedule(len(steps), self.overlap), self)
         local = float(owned(run.n, run.nb, run.P)[0]) * float(self.columns[0])
         # A measured rate is that of a solve with L and U; this solve uses only U.
         rate = 2.0 * (self.machine.solve_rate or 0.0) or self.machine.memory_rate / FP64_BYTES
@@ -185,7 +187,7 @@ class HplClocks(LuClocks):
             self.device = np.maximum(self.device, self.pivots)
             self.early = np.maximum(self.device, self.panel)
 
-    def swap(self, event: LuEvent) -> None:
+    def begin_swap(self, event: LuEvent) -> None:
         """Simulate gathering and sending the rows of a section; `update_panel` simulates the section NEXT."""
         step, section = self.steps[event.k], event.section
         if section == NEXT:

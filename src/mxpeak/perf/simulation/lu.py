@@ -10,19 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from mxpeak.layout.grid import ProcessGrid
-from mxpeak.layout.lu_schedule import (
-    AWAIT,
-    AWAIT_PIVOTS,
-    FACTOR,
-    PREPARE,
-    SWAP,
-    UPDATE,
-    LuEvent,
-    LuOverlap,
-    LuStep,
-    lu_schedule,
-    lu_steps,
-)
+from mxpeak.layout.lu_schedule import LuEvent, LuStep, lu_steps
 from mxpeak.perf.counts import hpl_flops
 from mxpeak.perf.simulation.clocks import Array, ProcessLine
 from mxpeak.perf.simulation.machines import Machine, Network
@@ -148,20 +136,6 @@ class LuClocks(ABC):
         self.step_s: list[float] = []
         self.device_s: list[float] = []
 
-    def execute(self, overlap: LuOverlap) -> None:
-        """Simulate all events of the schedule."""
-        handlers = {
-            PREPARE: self.prepare,
-            FACTOR: self.factor,
-            AWAIT: self.await_panel,
-            AWAIT_PIVOTS: self.await_pivots,
-            SWAP: self.swap,
-            UPDATE: self.update,
-        }
-        for event in lu_schedule(len(self.steps), overlap):
-            if event.op in handlers:
-                handlers[event.op](event)
-
     @abstractmethod
     def arrival(self) -> Array:
         """Return the time at which each rank has received the current panel."""
@@ -179,12 +153,6 @@ class LuClocks(ABC):
     @abstractmethod
     def factor(self, event: LuEvent) -> None:
         """Simulate the factorization and the broadcast of a panel."""
-
-    def await_pivots(self, event: LuEvent) -> None:  # noqa: B027  # without pivoting there is nothing to wait for
-        """Simulate the wait for a panel's pivots; do nothing without pivoting."""
-
-    def swap(self, event: LuEvent) -> None:  # noqa: B027
-        """Simulate the start of the row swaps in a section; do nothing without pivoting."""
 
     @abstractmethod
     def update(self, event: LuEvent) -> None:

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from mxpeak.layout.lu_schedule import REST, LuEvent, LuOverlap, LuStep, looks_ahead
+from mxpeak.layout.lu_schedule import REST, LuEvent, LuOverlap, LuStep, execute, looks_ahead, lu_schedule
 from mxpeak.perf.simulation.clocks import Array, ProcessLine, arrivals
 from mxpeak.perf.simulation.lu import LuClocks, LuForecast, LuRun, RankGrid, forecast, hops, message_in_solve_s, owned
 from mxpeak.perf.simulation.machines import Machine
@@ -43,7 +43,7 @@ class MxpClocks(LuClocks):
 
     def result(self) -> LuForecast:
         """Simulate all steps and the refinement, and return the forecast."""
-        self.execute(self.overlap)
+        execute(lu_schedule(len(self.steps), self.overlap), self)
         lu_s = float(np.maximum(self.device, np.maximum(self.L, self.U)).max())
         refine_s = refinement_s(self.run, self.machine, self.ranks)
         phases = {**self.busy, "refine": refine_s}

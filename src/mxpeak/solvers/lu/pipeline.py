@@ -14,20 +14,7 @@ from mxpeak.comm.base import Steps, Task
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import StoppedError
 from mxpeak.kernels.contract import Kernels, Matrix
-from mxpeak.layout.lu_schedule import (
-    AWAIT,
-    END,
-    FACTOR,
-    KEEP,
-    PREPARE,
-    UPDATE,
-    LuEvent,
-    LuOverlap,
-    LuStep,
-    Sections,
-    lu_schedule,
-    lu_steps,
-)
+from mxpeak.layout.lu_schedule import LuEvent, LuOverlap, LuStep, Sections, execute, lu_schedule, lu_steps
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.solvers.checkpointing import Checkpointer
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
@@ -92,7 +79,6 @@ class StepPanels:
 class Pipeline(ABC):
     """A factorization in progress, which executes the schedule with the operations of a subclass.
 
-    handlers    the operation for each kind of event; events without a handler are skipped
     in_flight   the pending operations, by the key of their event
     """
 
@@ -103,22 +89,12 @@ class Pipeline(ABC):
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         end = A.local.shape[1]  # the additional columns, such as checksums, are to the right of A
         self.sections = Sections(self.steps, A.cols.local_start, end, end)
-        self.in_flight: dict[tuple[int, int, int], InFlight] = {}
-        self.handlers: dict[int, Callable[[LuEvent], None]] = {
-            PREPARE: self.prepare,
-            FACTOR: self.factor,
-            AWAIT: self.await_panel,
-            UPDATE: self.update,
-            END: self.end_step,
-            KEEP: self.keep,
-        }
+        self.in_flight: dict[tuple[str, int, int], InFlight] = {}
 
     def run(self, overlap: LuOverlap) -> None:
         """Execute all steps. Collective over the grid."""
         count = len(self.steps)
-        for event in lu_schedule(count, overlap, self.keeper.first, lambda k: self.keeper.due(k, count)):
-            if event.op in self.handlers:
-                self.handlers[event.op](event)
+        execute(lu_schedule(count, overlap, self.keeper.first, lambda k: self.keeper.due(k, count)), self)
 
     @abstractmethod
     def prepare(self, event: LuEvent) -> None:

@@ -21,7 +21,6 @@ from mxpeak.distributed.dense import DistMatrix
 from mxpeak.kernels.contract import Kernels, Matrix
 from mxpeak.layout.lu_schedule import (
     ALL,
-    AWAIT_PIVOTS,
     FACTOR,
     FIRST,
     LEFT,
@@ -94,7 +93,6 @@ class _PivotedLu(Pipeline):
     def __init__(self, options: PivotedLuOptions, order: RowOrder | None, solves: PanelSolves, *pipeline: Any):
         super().__init__(*pipeline)
         A, kernels, keeper = self.A, self.kernels, self.keeper
-        self.handlers |= {AWAIT_PIVOTS: self.await_pivots, SWAP: self.begin_swap}
         self.options, self.order, self.solves = options, order, solves
         self.singular = int(*keeper.notes.get("singular", [0]))
         if order is not None and "order" in keeper.notes:
