@@ -252,16 +252,12 @@ class LUFactors(DenseFactors):
             kernels, twin = self._backend.kernels, copy(self)
             twin._backend = backend_of(kernels, self._backend.fp64)
             twin._spans, twin._transposed = Spans(stopwatch=kernels.stopwatch), None
-            twin._set_matrix(kernels.xp.astype(self.A, getattr(kernels.xp, self._backend.fp64.name)))
+            twin.A = kernels.xp.astype(self.A, getattr(kernels.xp, self._backend.fp64.name))
             twin._factors = factors_of_wider(self._factors, twin._matrix_of(twin.A))
             if twin._factors.may_hide_singularity and not twin._factors.lagged:
                 twin._fall_back(twin._spans, note_of_doubt(twin._factors.probe))
             self._in_fp64 = twin
         return self._in_fp64
-
-    def _set_matrix(self, A: Matrix) -> None:
-        """Replace A by a copy in another type."""
-        self.A = A
 
     def _of_transpose(self) -> LUFactors:
         """Return factors of A^T that share the arrays of these factors. They are created on first use."""

@@ -88,20 +88,12 @@ def text_of(structure: SymmetricKind | str) -> str:
 class TriangleFactors(LUFactors):
     """The Cholesky or L D L^T factors of a matrix on a single process, of which one triangle is read."""
 
-    def __init__(
-        self,
-        backend: DenseBackend,
-        A: Triangle,
-        factors: SymmetricFactors,
-        spans: Spans,
-        requested: str,
-        *,
-        notes: tuple[str, ...] = (),
-        exponent: int = 0,
-        why: str = "",
-    ):
-        super().__init__(backend, A.array, factors, spans, requested, notes=notes, exponent=exponent, why=why)
-        self._triangle, self._definite = A, factors.name == CHOLESKY
+    @property
+    def _triangle(self) -> Triangle:
+        """Return the triangle of A that is read."""
+        triangle = self._factors.matrix.A
+        assert isinstance(triangle, Triangle)
+        return triangle
 
     def __repr__(self) -> str:
         n = len(self._triangle)
@@ -111,19 +103,14 @@ class TriangleFactors(LUFactors):
         """Return factors of A^T: these factors, or their conjugate for a complex Hermitian matrix."""
         if not (self._triangle.hermitian and self._backend.own.kind == "c"):
             return self
-        twin = super()._of_transpose()
-        assert isinstance(twin, TriangleFactors)
-        twin._triangle = self._triangle.T
-        return twin
-
-    def _set_matrix(self, A: Array) -> None:
-        self.A, self._triangle = A, self._matrix_of(A)
+        return super()._of_transpose()
 
     def _matrix_of(self, A: Array) -> Triangle:
         return Triangle(A, self._triangle.lower, self._triangle.hermitian)
 
     def _factor_in_fp64(self, spans: Spans) -> None:
-        self._factors = _fp64_factors(self._backend, self._triangle, spans, definite=self._definite)
+        definite = self._factors.name == CHOLESKY
+        self._factors = _fp64_factors(self._backend, self._triangle, spans, definite=definite)
         self._transposed = None
 
 
@@ -265,7 +252,7 @@ def factors_of_triangle(
     if reason:
         notes, factors = (reason,), _fp64_factors(backend, triangle, spans, definite=definite)
     kind = CholeskyFactors if definite else TriangleFactors
-    return kind(backend, triangle, factors, spans, precision, notes=notes, exponent=exponent, why=why)
+    return kind(backend, triangle.array, factors, spans, precision, notes=notes, exponent=exponent, why=why)
 
 
 def _check_support(kernels: DenseKernels, precision: str, dtype: np.dtype[Any], structure: SymmetricKind) -> None:
