@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from mxpeak.perf.simulation import hpl, mxp
 from mxpeak.perf.simulation.lu import LuForecast, LuRun
 from mxpeak.perf.simulation.machines import Machine
+from mxpeak.perf.simulation.sparse import SparseForecast
 
-
-class Forecast(Protocol):
-    """A simulated run with a time and a rate."""
-
-    @property
-    def time_s(self) -> float:
-        """Return the time of the run in seconds."""
-
-    @property
-    def rate_flops(self) -> float:
-        """Return the rate in flop/s, based on the credited flops."""
-
-
-AnyForecast = TypeVar("AnyForecast", bound=Forecast)
+AnyForecast = TypeVar("AnyForecast", LuForecast, SparseForecast)
 
 
 @dataclass(frozen=True, slots=True)
