@@ -322,7 +322,7 @@ class _Reader:
     def machine(self) -> Machine:
         self.refuse_unknown()
         self.refuse_missing()
-        numbers = {key: self.number(key) for key in NUMBERS}
+        numbers = {key: number for key in NUMBERS if (number := self.number(key)) is not None}
         if numbers["cores"] < numbers["ranks_per_node"]:
             self.fail(
                 "cores",
@@ -330,52 +330,24 @@ class _Reader:
                 "least one core per rank",
             )
         curves = {kind: self.curves(kind) for kind in CURVES}
-
-        def given(key: str, default: Any) -> Any:
-            return default if numbers[key] is None else numbers[key]
-
+        # The last part of a key is the name of a field.
+        links = {key.removeprefix("network."): x for key, x in numbers.items() if key.startswith("network.")}
+        own = {key.rpartition(".")[2]: x for key, x in numbers.items() if not key.startswith(("network.", "spread_"))}
+        lib_passes = links.get("lib_passes", 2.0)
+        defaults = {
+            "local_latency_s": links["latency_s"],
+            "host_rate": links["local_rate"],
+            "lib_passes": lib_passes,
+            "ilib_passes": lib_passes,
+        }
+        network = Network(**{**defaults, **links, "lib_overlaps": bool(links.get("lib_overlaps"))})
+        own["devices"] = bool(own.get("devices", not curves["fact"]))
+        spread = numbers.get("spread_compute", 0.05), numbers.get("spread_network", 0.2)
+        title, nodes = str(self.table.get("title", self.name)), own.pop("nodes", None)
         return Machine(
-            name=self.name,
-            title=str(self.table.get("title", self.name)),
-            nodes=numbers["nodes"],
-            ranks_per_node=numbers["ranks_per_node"],
-            cores=numbers["cores"],
-            memory_bytes=numbers["memory_bytes"],
-            memory_rate=numbers["memory_rate"],
-            network=Network(
-                nics=numbers["network.nics"],
-                nic_rate=numbers["network.nic_rate"],
-                latency_s=numbers["network.latency_s"],
-                local_rate=numbers["network.local_rate"],
-                local_latency_s=given("network.local_latency_s", numbers["network.latency_s"]),
-                host_rate=given("network.host_rate", numbers["network.local_rate"]),
-                lib_passes=given("network.lib_passes", 2.0),
-                lib_overlaps=bool(given("network.lib_overlaps", 0)),
-                ilib_passes=given("network.ilib_passes", given("network.lib_passes", 2.0)),
-            ),
-            gemm=curves["gemm"],
-            gemm_share=curves["gemm_share"],
-            trsm=curves["trsm"],
-            factor=curves["factor"],
-            fact=curves["fact"],
-            edge=given("gemm.edge", 0.0),
-            memory_share=given("memory_share", 1.0),
-            launch_s=given("launch_s", 0.0),
-            jitter=given("jitter", 0.0),
-            generate_rate=numbers["generate_rate"],
-            refine_steps=given("refine_steps", 3),
-            core_rate=numbers["panel.core_rate"],
-            sync_s=numbers["panel.sync_s"],
-            exchange_s=given("panel.exchange_s", 0.0),
-            row_passes=given("panel.row_passes", 4.0),
-            cast_rate=numbers["cast_rate"],
-            solve_rate=numbers["solve_rate"],
-            turn_s=numbers["turn_s"],
-            extra_passes=given("extra_passes", 0),
-            spread=(given("spread_compute", 0.05), given("spread_network", 0.2)),
-            devices=bool(given("devices", not curves["fact"])),
-            sources=self.sources,
-        )
+            name=self.name, title=title, nodes=nodes, network=network, spread=spread, sources=self.sources,
+            **own | curves,
+        )  # fmt: skip
 
     def refuse_unknown(self) -> None:
         keys = [(key, value) for key, value in self.table.items() if key not in TABLES]
