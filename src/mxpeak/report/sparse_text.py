@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Result, rate_text, size_text, three_digits
@@ -19,7 +19,7 @@ Section = Mapping[str, Any]
 class SparseLines(Lines, ABC):
     """The text lines that HPG-MxP and HPCG share."""
 
-    undrawn = ("halo",)
+    undrawn: ClassVar[tuple[str, ...]] = ("halo",)
     waits = ("ortho", "ddot")
 
     def case(self, problem: Section) -> str:
