@@ -94,8 +94,8 @@ def compared_fleets(names: Sequence[str], before: Body, after: Body, tolerance: 
     """Return the changes between two scans; raise a UsageError if the scans are not comparable."""
     if different := differing_problem(before, after):
         raise UsageError(
-            f"not comparable: {different} in {names[0]} and {names[1]}; use scans of the same --unit, -N, --nb and "
-            "--precision"
+            f"not comparable: {different} in {names[0]} and {names[1]}; use scans of the same --unit, --benchmark, -N, "
+            "--nb and --precision"
         )
     for name, scan in zip(names, (before, after)):
         check_hosts(scan, name)
