@@ -11,6 +11,7 @@ from mxpeak.records import three_digits
 from mxpeak.report import style
 from mxpeak.report.columns import table
 from mxpeak.report.plots import Series, loglog
+from mxpeak.verbs.study import on_ranks
 from mxpeak.verbs.study.hpg_mxp_report import sweep_figures, sweep_table
 
 Row = Sequence[str]
@@ -130,13 +131,17 @@ def _pivoting_table(part: Mapping[str, Any]) -> tuple[list[Row], str]:
             condition = _middle(by_kind[-1], "condition")
             counts = [_solved_steps(chosen) for chosen in by_kind]
             rows.append((name, str(n), *cells, *counts, "none" if condition is None else f"{condition:.1e}"))
+    low, NB = cases[0]["precision"], on_ranks.NB
+    one_block = any(case["n"] <= NB for case in cases)
     return rows, (
-        f"growth of the LU of HPL-MxP in {cases[0]['precision']}, and steps of GMRES with its factors; "
+        f"growth of the LU of HPL-MxP in {low}, NB {NB}, and steps of GMRES with its factors; "
         "medians over the seeds\n"
         "  growth: max |u_ij| over the largest entry of the factored matrix; overflow: not finite\n"
         "  failed: the check of x fails after 50 steps, or the factors are not finite\n"
-        "  *: the check of x passes, but the product of the factors differs from A by more than its error bound\n"
+        "  *: the check of x passes, but the proof of the LU fails\n"
         "  cond: estimated condition number in the infinity norm, from the factors with partial pivoting"
+        + f"\n  N up to {NB}: the matrix is one block, so no product is computed in {low}"
+        * one_block
     )
 
 
