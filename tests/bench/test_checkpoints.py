@@ -1,4 +1,4 @@
-"""All ranks continue from the same checkpoint: the newest one whose parts all are intact and belong together."""
+"""Test that all ranks continue from the newest checkpoint whose parts are intact and belong together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flops of phases, summed over ranks and calls, are those of the algorithm: by its formulas, whatever the grid."""
+"""Compare the flops of phases, summed over ranks and calls, with the formulas of the algorithms on every grid."""
 
 from __future__ import annotations
 

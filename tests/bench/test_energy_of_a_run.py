@@ -1,4 +1,4 @@
-"""The energy of a run's timed work, on an invented counter of 100 W."""
+"""Test the energy of a run's timed work with an invented counter of 100 W."""
 
 from __future__ import annotations
 

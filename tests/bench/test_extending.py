@@ -1,4 +1,4 @@
-"""The code in docs/project/extending.md runs: its benchmark, its generator and its broadcast."""
+"""Run the benchmark, the generator and the broadcast in docs/project/extending.md."""
 
 from __future__ import annotations
 

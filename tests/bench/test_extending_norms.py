@@ -1,4 +1,4 @@
-"""The norm kind of docs/project/extending.md works in a copy of the package."""
+"""Test the norm kind of docs/project/extending.md in a copy of the package."""
 
 from __future__ import annotations
 

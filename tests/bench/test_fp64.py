@@ -1,4 +1,4 @@
-"""Runs whose library emulates fp64: detected, labeled in every report, and checked for native products."""
+"""Test that runs whose library emulates fp64 are detected, labeled in every report, and checked for native products."""
 
 from __future__ import annotations
 

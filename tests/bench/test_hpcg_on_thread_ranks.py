@@ -1,4 +1,4 @@
-"""HPCG on virtual ranks: HPCG's own numbers, its tests, what they find, and the rules."""
+"""Test the numbers, the checks and the rules of HPCG on virtual ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mxpeak run hpg-mxp` and `run hpcg` can be told, which box each rank then has, and how much memory it takes."""
+"""Test the options of `mxpeak run hpg-mxp` and `run hpcg`, the box of each rank, and its memory."""
 
 from __future__ import annotations
 

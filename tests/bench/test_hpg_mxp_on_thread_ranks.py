@@ -1,4 +1,4 @@
-"""HPG-MxP on virtual ranks: every grid takes the steps that the matrices say, and whole runs tell what was done."""
+"""Test the iterations of HPG-MxP on every grid of virtual ranks, and the results of whole runs."""
 
 from __future__ import annotations
 

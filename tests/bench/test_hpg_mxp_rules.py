@@ -1,4 +1,4 @@
-"""HPG-MxP's rules: what is refused, what is only labelled, and in which formats and storages a run is made."""
+"""Test which options HPG-MxP's rules refuse or label, and which formats and storages a run uses."""
 
 from __future__ import annotations
 

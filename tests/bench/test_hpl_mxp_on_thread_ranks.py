@@ -1,4 +1,4 @@
-"""The whole of HPL-MxP on virtual ranks: the same matrix, factors and solution on every grid, in every precision."""
+"""Test that HPL-MxP has the same matrix, factors and solution on every grid of virtual ranks, in every precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPL-MxP with random butterflies and with partial pivoting: solved, proven, the same on every grid, and reported."""
+"""Test HPL-MxP with random butterflies and with partial pivoting: solution, check, reports, and every grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole of HPL on virtual ranks: every grid, variant and order of phases solves the same system."""
+"""Test that every grid, variant and order of phases of HPL solves the same system on virtual ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits: what a reading measures, when a series takes one, and that no share exceeds its limit."""
+"""Test how limits are measured, when a series measures one, and that no rate exceeds its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix Market files: what is read, and what each mistake in one is told as."""
+"""Test which Matrix Market files are read, and the error for each mistake in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP on a matrix from a file: every refusal, and the memory that is planned for."""
+"""Test the refusals of HPG-MxP on a matrix from a file, and the planned memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A matrix's rows over virtual ranks: cuts, halos of any pattern, products and sweeps."""
+"""Test cuts, halos, products and sweeps of a matrix whose rows are distributed over virtual ranks."""
 
 from __future__ import annotations
 

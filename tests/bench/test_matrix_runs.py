@@ -1,4 +1,4 @@
-"""HPG-MxP on a matrix from a file: whole runs on virtual ranks, and what does not converge."""
+"""Test whole runs of HPG-MxP on a matrix from a file, and runs that do not converge, on virtual ranks."""
 
 from __future__ import annotations
 

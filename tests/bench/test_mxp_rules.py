@@ -1,4 +1,4 @@
-"""HPL-MxP's rules: each broken one is named with its arithmetic, and what GMRES would need is predicted, not fitted."""
+"""Test that broken rules of HPL-MxP are named with their arithmetic, and that predicted GMRES steps are not fitted."""
 
 from __future__ import annotations
 

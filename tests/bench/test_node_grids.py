@@ -1,4 +1,4 @@
-"""--node-grid against the hosts of the ranks, which are simulated here."""
+"""Compare --node-grid with the hosts of the ranks, which are simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms: every structure, type and layout is measured and checked, and a wrong norm is caught."""
+"""Test that every structure, type and layout of norms is measured and checked, and that a wrong norm is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `mxpeak run norms` can be told, which cases that makes, and how much memory they take."""
+"""Test the options of `mxpeak run norms`, the cases that they select, and the memory of these cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms on virtual ranks: every grid, distribution and structure has the norms of the whole matrix, on every rank."""
+"""Compare norms over virtual ranks with those of the whole matrix, for every grid, distribution and structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms of columns and rows, of transposed matrices, of tiles of several sizes, and with NaN and infinity."""
+"""Test norms of columns and rows, of transposed matrices, of tiles of several sizes, and with NaN and infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison with ScaLAPACK: the cases that it applies to, libraries that are refused, and results."""
+"""Test the comparison with ScaLAPACK: its cases, the libraries that are refused, and its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a page: each step's time by component, the rate before its forecast; every value is in the drawing."""
+"""Test the figures of a page: the time of each step by component, and the rate before its forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""--quick: an order that depends on the class of the machine alone, so that quick runs of a machine are comparable."""
+"""Test that the order of a --quick run depends only on the class of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configurations and results: values by precedence with their origin, grids by arithmetic, JSON without NaN."""
+"""Test configurations and results: values by precedence with their origin, grids by arithmetic, JSON without NaN."""
 
 from __future__ import annotations
 

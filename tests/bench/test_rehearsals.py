@@ -1,4 +1,4 @@
-"""What a rehearsal asks a compiler for is what the first use launches, whatever numbers come out of either."""
+"""Test that a rehearsal requests exactly the kernels that the first use launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series over counts of ranks: sizes, efficiency, what is expected, and the groups that run one after the other."""
+"""Test series over numbers of ranks: sizes, efficiency, expected rates, and groups that run one after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is slow and who is wrong, decided on invented figures: every position, subset and pattern of small scans."""
+"""Test the decisions of scans about slow and faulty ranks, for every position and pattern of small invented scans."""
 
 from __future__ import annotations
 

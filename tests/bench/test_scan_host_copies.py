@@ -1,4 +1,4 @@
-"""Copies between a device and its host in a scan: their rates, and a copy that changes a bit."""
+"""Test the rates of copies between a device and its host in a scan, and a copy that changes a bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans with HPL: the residual finds wrong results, also without peers, and the bits find results that differ."""
+"""Test that scans with HPL find wrong results by the residual, and different results by comparing bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links between ranks: who meets whom, what is measured and checked, and which links and hosts are named."""
+"""Test scans of links: the pairs of ranks, the measurements, the checks, and the links and hosts that are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans on virtual ranks: one whose kernels are off by the last bit is named, no other is.  No rate decides here."""
+"""Test that a scan on virtual ranks names exactly the rank whose kernels differ in the last bit."""
 
 from __future__ import annotations
 

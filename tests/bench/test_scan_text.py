@@ -1,4 +1,4 @@
-"""A scan as people read it: at most 80 columns, whom it names and why, and the hosts to leave out."""
+"""Test the text of a scan: at most 80 columns, with names, reasons, and the hosts to exclude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Units of a scan: nodes and groups of nodes, their schedule, and the decision about groups."""
+"""Test nodes and groups of nodes as units of a scan, their schedule, and the decision about groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result file: its schema is in the package, takes what a run gives, and refuses what lacks a promised key."""
+"""Test that the schema in the package accepts the results of runs, and refuses results without a required key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's own check of the schema: it agrees with jsonschema, and names what does not match."""
+"""Compare the package's own check of the schema with jsonschema, and test the errors that it names."""
 
 from __future__ import annotations
 

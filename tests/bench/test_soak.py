@@ -1,4 +1,4 @@
-"""A soak: runs of one case give the same bits, and a run that does not is named with its rank."""
+"""Test that the runs of a soak give bitwise identical results, and that a different run is named with its rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mxpeak study`: what it measures is what it says, what the rules conclude from it holds, and files come out whole."""
+"""Test the measurements, the conclusions and the files of `mxpeak study`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The studies on thread ranks: the figures of one process, and those of all generators and kinds of pivoting."""
+"""Compare studies on thread ranks with those of one process, for all generators and kinds of pivoting."""
 
 from __future__ import annotations
 

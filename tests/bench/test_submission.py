@@ -1,4 +1,4 @@
-"""The form of the HPL-MxP list: what the machine knows is filled in, what only people know is listed as missing."""
+"""Test that the form of the HPL-MxP list contains the facts of the machine, and lists the missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run did what: the times of its steps, in bounded size and from all ranks, and its timeline."""
+"""Test the timeline of a run: the times of its steps from all ranks, in bounded size."""
 
 from __future__ import annotations
 

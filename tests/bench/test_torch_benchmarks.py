@@ -1,4 +1,4 @@
-"""Every benchmark whole on torch's kernels, on one rank and on ranks that torch.distributed connects."""
+"""Run every benchmark with torch's kernels, on one rank and on ranks of torch.distributed."""
 
 from __future__ import annotations
 

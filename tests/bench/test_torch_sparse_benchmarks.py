@@ -1,4 +1,4 @@
-"""HPG-MxP's and HPCG's solvers on tensors: the steps, residuals and tests that they have on the host, on any grid."""
+"""Compare the solvers of HPG-MxP and HPCG on tensors with those on the host, on any grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning with ranks that invent what they measure, and once with real ones: stages, resuming, what is stored."""
+"""Test the stages, the resuming and the stored settings of tuning, with invented and once with real measurements."""
 
 from __future__ import annotations
 

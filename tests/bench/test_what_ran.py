@@ -1,4 +1,4 @@
-"""What a report says of options that were not followed: a deeper look-ahead, and panels that a library factors."""
+"""Test how a report describes options that were not followed, such as a deeper look-ahead."""
 
 from __future__ import annotations
 

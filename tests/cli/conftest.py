@@ -1,4 +1,4 @@
-"""A command line whose benchmarks and launcher are fakes."""
+"""Provide a command line whose benchmarks and launcher are fakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what is typed is run as asked, mistakes are named, and the exit code says how it went."""
+"""Test that commands run as typed, that errors name mistakes, and the exit codes."""
 
 from __future__ import annotations
 

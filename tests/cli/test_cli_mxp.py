@@ -1,4 +1,4 @@
-"""`mxpeak run hpl-mxp` and `run all`: input file, formats, files and submission, with a benchmark that is a fake."""
+"""Test the input file, formats, files and submission of `mxpeak run hpl-mxp` and `run all`, with a fake benchmark."""
 
 from __future__ import annotations
 

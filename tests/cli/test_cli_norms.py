@@ -1,4 +1,4 @@
-"""`mxpeak run norms`: what the command says, what it refuses, its files and reports."""
+"""Test the output, the refusals, the files and the reports of `mxpeak run norms`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mxpeak scan as it is typed: settings, files, exit codes, and what is said of mistakes."""
+"""Test the settings, the files, the exit codes and the errors of `mxpeak scan`."""
 
 from __future__ import annotations
 

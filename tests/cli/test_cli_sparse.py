@@ -1,4 +1,4 @@
-"""`mxpeak run hpg-mxp`: what is typed is what is run, its file says so, and its exit code says how it went."""
+"""Test the settings, the files and the exit codes of `mxpeak run hpg-mxp`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mxpeak compare, history and baseline: what changed beyond noise, what differs, and why it may be so."""
+"""Test that `mxpeak compare`, `history` and `baseline` report changes beyond noise, differences and reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mxpeak compare --rounds: two commands in turns, their medians, and how sure the change is."""
+"""Test `mxpeak compare --rounds`: two commands alternately, their medians, and the confidence in the change."""
 
 from __future__ import annotations
 

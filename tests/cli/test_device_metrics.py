@@ -1,4 +1,4 @@
-"""The values of devices in the metrics file during a run, on invented sensors."""
+"""Test the values of devices in the metrics file during a run, with invented sensors."""
 
 from __future__ import annotations
 

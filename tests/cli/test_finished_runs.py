@@ -1,4 +1,4 @@
-"""A run that has finished is never lost: its result is written first, whatever its paths and figures are."""
+"""Test that the result of a finished run is written first, and is never lost."""
 
 from __future__ import annotations
 

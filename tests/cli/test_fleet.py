@@ -1,4 +1,4 @@
-"""Scans as past runs: history, report, baseline and compare accept them, node by node."""
+"""Test that history, report, baseline and compare accept scans as past runs, node by node."""
 
 from __future__ import annotations
 

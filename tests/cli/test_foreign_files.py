@@ -1,4 +1,4 @@
-"""Files that the command line is given: of any kind and content, they are read or refused at once, with a reason."""
+"""Test that the command line reads files of any kind and content, or refuses them with a reason."""
 
 from __future__ import annotations
 

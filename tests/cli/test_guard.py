@@ -1,4 +1,4 @@
-"""A run is compared with a recorded one, and ended by all ranks together once its target is out of reach."""
+"""Test that a run is compared with a recorded one, and that all ranks end together if a target is out of reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help: -h fits on one screen, --help lists every flag once, and `mxpeak help` explains topics."""
+"""Test that -h fits on one screen, that --help lists every flag once, and that `mxpeak help` explains topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mxpeak job: scripts of three schedulers and a manifest of Kubernetes, with the errors of the command they run."""
+"""Test the scripts and the manifest of `mxpeak job`, and the errors of the command that they run."""
 
 from __future__ import annotations
 

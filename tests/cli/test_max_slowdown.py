@@ -1,4 +1,4 @@
-"""Runs that are slower than --target or --baseline allows are stopped; others are not."""
+"""Test that only runs that are slower than --target or --baseline allows are stopped."""
 
 from __future__ import annotations
 

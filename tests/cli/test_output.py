@@ -1,4 +1,4 @@
-"""What the command line shows and writes: results on stdout, notes on stderr, files that are never overwritten."""
+"""Test that results are on stdout and notes on stderr, and that files are never overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mxpeak peak, doctor and completion: what answers in seconds, as text and as JSON."""
+"""Test the answers of `mxpeak peak`, `doctor` and `completion`, as text and as JSON."""
 
 from __future__ import annotations
 

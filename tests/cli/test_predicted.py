@@ -1,4 +1,4 @@
-"""mxpeak plan and mxpeak simulate: what is typed is predicted, shown and written; every mistake is told."""
+"""Test the output, the files and the errors of `mxpeak plan` and `mxpeak simulate`."""
 
 from __future__ import annotations
 

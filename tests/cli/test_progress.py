@@ -1,4 +1,4 @@
-"""Progress: plain lines where a terminal cannot redraw, silence for short runs and in files, at most 200 samples."""
+"""Test progress: plain lines without a terminal, no output for short runs and in files, and at most 200 samples."""
 
 from __future__ import annotations
 

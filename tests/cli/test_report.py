@@ -1,4 +1,4 @@
-"""mxpeak report FILE…, and run --config result.json: what becomes of results that are there."""
+"""Test `mxpeak report FILE…` and `run --config result.json` with existing results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run with checkpoints that is resumed: what is typed, what comes out, what is refused."""
+"""Test the commands, the results and the refusals of runs that are resumed from checkpoints."""
 
 from __future__ import annotations
 

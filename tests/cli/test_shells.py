@@ -1,4 +1,4 @@
-"""What mxpeak prints for shells, in the shells themselves: completion in zsh and fish, jobs before shellcheck."""
+"""Test the completion in zsh and fish, and check job scripts with shellcheck."""
 
 from __future__ import annotations
 

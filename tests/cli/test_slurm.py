@@ -1,4 +1,4 @@
-"""mxpeak slurm: job scripts that a shell reads, with what was asked for, and no misprint in a queue."""
+"""Test that a shell reads the job scripts of `mxpeak slurm`, and that they contain the requested options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees on a terminal: results stand alone, and the progress line leaves nothing behind."""
+"""Test that a terminal shows only results, and that the progress line leaves no characters."""
 
 from __future__ import annotations
 

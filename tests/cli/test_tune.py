@@ -1,4 +1,4 @@
-"""mxpeak tune as it is typed: mistakes, what is shown and stored, and that run names what it took."""
+"""Test the errors, the output and the stored settings of `mxpeak tune`, and that `run` names the settings it uses."""
 
 from __future__ import annotations
 

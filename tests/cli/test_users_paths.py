@@ -1,4 +1,4 @@
-"""Files that other people may have written set no path of the user: recorded results, tuned settings."""
+"""Test that files of other people, such as results and tuned settings, set no path of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that no longer gets on is noticed, says where it stands, and ends all; one that is only slow is left alone."""
+"""Test that a rank that hangs is reported and ends all ranks, and that a slow rank does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a run: events as JSON lines that a killed run leaves, metrics that are whole whenever they are read."""
+"""Test the events and metrics that other programs read during a run, also after the run was killed."""
 
 from __future__ import annotations
 

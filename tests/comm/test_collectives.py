@@ -1,4 +1,4 @@
-"""Collectives of scalars, labels and outcomes give the same result on every rank."""
+"""Test that collectives of scalars, labels and outcomes give the same result on every rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors as messages between thread ranks; device buffers that fail their test; copies over streams of their own."""
+"""Test tensors as messages between thread ranks, device buffers that fail their test, and copies in other streams."""
 
 from __future__ import annotations
 

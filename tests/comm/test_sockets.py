@@ -1,4 +1,4 @@
-"""Ranks that are connected by sockets: what every communicator does, strangers at the door, a rank that goes."""
+"""Test ranks that are connected by sockets: the checks of every communicator, strangers, and lost ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Communication algorithms as tasks: several at once, what is inside a wait, and what a rank that waits does."""
+"""Test communication algorithms as tasks: several at a time, nested waits, and the work of a waiting rank."""
 
 from __future__ import annotations
 

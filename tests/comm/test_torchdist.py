@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed: every operation over Gloo, the order that NCCL needs, the ends, and whole benchmarks."""
+"""Test ranks of torch.distributed: every operation over Gloo, the order that NCCL needs, endings and benchmarks."""
 
 from __future__ import annotations
 

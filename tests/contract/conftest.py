@@ -1,4 +1,4 @@
-"""Every kernel is tested on every backend."""
+"""Run the test of every kernel on every backend."""
 
 from __future__ import annotations
 

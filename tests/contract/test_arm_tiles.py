@@ -1,4 +1,4 @@
-"""Tiles by BFMMLA and SME: the instructions compared with models of their roundings, and the code around them."""
+"""Compare tiles by BFMMLA and SME, and the code around them, with models of their roundings."""
 
 from __future__ import annotations
 

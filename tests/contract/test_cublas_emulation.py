@@ -1,4 +1,4 @@
-"""Emulated products through the C interface of cuBLAS, with a fake library in host memory."""
+"""Test emulated products through the C interface of cuBLAS, with a fake library in host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of dense solves: copies, sums, the LU, solves and residuals, by every backend."""
+"""Test the kernels of dense solves on every backend: copies, sums, LU, solves and residuals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels of symmetric and Hermitian matrices: copies, Cholesky, L D L^T, solves and residuals, by every backend.
+"""Test the kernels of symmetric matrices on every backend: copies, Cholesky, L D L^T, solves and residuals.
 
 The triangle that is not read contains NaN.
 """

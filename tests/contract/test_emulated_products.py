@@ -1,4 +1,4 @@
-"""Products of fp64 matrices by INT8 residues: componentwise errors for any spans of exponents, and the counts."""
+"""Test products of fp64 matrices by INT8 residues: componentwise errors for any spans of exponents, and the counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated matrices on every backend against their definition, entry by entry."""
+"""Compare generated matrices on every backend with their definition, entry by entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Numba makes of the host's functions: machine code of entry points, into which all that they call is put."""
+"""Test how Numba compiles the host's functions: entry points contain the code of all functions that they call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Factors of a block and solves with them that HPL and HPL-MxP ask of a backend, on ragged and prime sizes.
+"""Test factors of a block, and solves with them, on every backend, with ragged and prime sizes.
 
 Bounds are componentwise; `blocks.WIDE` says what the factor of 2 over the contract's is for.
 """

@@ -1,4 +1,4 @@
-"""Arrays, casts and rounding that HPL and HPL-MxP ask of a backend, the reference included."""
+"""Test the arrays, casts and roundings for HPL and HPL-MxP on every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with matrices and triangles that HPL and HPL-MxP ask of a backend, on ragged and prime sizes.
+"""Test the products with matrices and triangles for HPL and HPL-MxP on every backend, with ragged and prime sizes.
 
 Bounds are componentwise; `blocks.WIDE` says what the factor of 2 over the contract's is for.
 """

@@ -1,4 +1,4 @@
-"""Sums of norms in folds and in doubled precision, and operations on them, as defined, on every backend."""
+"""Test sums of norms in folds and in doubled precision, and operations on them, on every backend."""
 
 from __future__ import annotations
 

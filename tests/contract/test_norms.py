@@ -1,4 +1,4 @@
-"""Every kernel of norms gives what its definition gives: all types, strides, bands, tiles, threads and devices.
+"""Compare every kernel of norms with its definition, for all types, strides, bands, tiles, threads and devices.
 
 What lies outside the band, and between the entries of a strided tile, is NaN: whoever reads it shows.  All threads
 work, and blocks, strips and launches are so small that small matrices take several of each.

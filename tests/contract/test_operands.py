@@ -1,4 +1,4 @@
-"""The processor's own products of 16-bit operands: every engine that this machine has, on every shape of its tiles.
+"""Test products of 16-bit operands by every engine of this processor, with every shape of its tiles.
 
 Where it has none, what rounds and lays out operands is tested all the same.
 """

@@ -1,4 +1,4 @@
-"""HPL's panels and row swaps on every backend."""
+"""Test HPL's panels and row swaps on every backend."""
 
 from __future__ import annotations
 

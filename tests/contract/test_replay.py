@@ -1,4 +1,4 @@
-"""Work is run, then recorded, then replayed: what a graph depends on tells it apart from others."""
+"""Test that work is run, recorded and replayed, and that graphs are distinguished by all values that they depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse kernels give what their definitions give: all orders, storages, formats, and backends.
+"""Compare sparse kernels with their definitions, for all orders, storages, formats and backends.
 
 Each is held against the reference, and that against its definitions.  Memory that nobody may read or write holds NaN,
 and what x must not be read yet holds a number that is far off: whoever reads it shows.

@@ -1,4 +1,4 @@
-"""Stored formats of sparse matrices: every number as it is, columns however far apart, rows one by one or in slices."""
+"""Test that stored formats of sparse matrices keep every number, with columns far apart, in rows or slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices whose vectors have 16 bits: sums are those of fp32, and every number is rounded once when it is stored.
+"""Test that matrices with 16-bit vectors are summed in fp32, and that every number is rounded once.
 
 A sum in fp32 and one in fp64 nearly always round to the same 16 bits.  So almost all numbers of a result are those of
 the reference, and the others, and what sweeps make of them, differ by a few units of the last place.

@@ -1,4 +1,4 @@
-"""Rows of sparse matrices, their orders, and what a stored matrix says of itself: from any backend, by definition."""
+"""Compare rows of sparse matrices, their orders, and the facts about a stored matrix with their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors and bases of the sparse solvers: every backend computes what the definitions say."""
+"""Compare vectors and bases of the sparse solvers with their definitions, on every backend."""
 
 from __future__ import annotations
 

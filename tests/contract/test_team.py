@@ -1,4 +1,4 @@
-"""A rank's threads: each does its part of every piece of work, once."""
+"""Test that each thread of a rank does its part of every piece of work once."""
 
 from __future__ import annotations
 

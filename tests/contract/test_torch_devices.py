@@ -1,4 +1,4 @@
-"""What a device of torch says of its chip."""
+"""Test the facts about the chip of a torch device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Beneath torch's dense kernels: swaps as one move, a factorization that waits for nothing, memory."""
+"""Test torch's dense kernels: swaps as one move, a factorization without waits, and memory."""
 
 from __future__ import annotations
 

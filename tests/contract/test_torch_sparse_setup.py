@@ -1,4 +1,4 @@
-"""A device makes the rows, the orders and the chunks that the host makes, entry by entry; and where the host waits."""
+"""Compare the rows, orders and chunks of a device with those of the host, and test where the host waits."""
 
 from __future__ import annotations
 

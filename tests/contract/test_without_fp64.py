@@ -1,4 +1,4 @@
-"""The kernels for an accelerator without fp64, on an invented one that refuses fp64, compared with the reference."""
+"""Compare the kernels for an accelerator without fp64, an invented one that refuses fp64, with the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accidents: whatever is killed, stopped or taken away, the run ends, says so, and leaves nothing behind.
+"""Test that a run with a killed, stopped or missing part ends with a message and without remains.
 
 A few of them by default; `-m exhaustive` selects all others, which take most of an hour. -rP prints how each ended.
 """

@@ -1,4 +1,4 @@
-"""Bad input that is led by coverage: what a text makes run decides which texts are tried next.
+"""Create bad input that is guided by coverage: the code that a text executes determines the next texts.
 
     pip install atheris
     python -m tests.fuzz.guided "HPL.dat" -runs=20000

@@ -1,4 +1,4 @@
-"""Many mutated files through every reader: python -m tests.fuzz.many 100000 [READER …]
+"""Read many mutated files with every reader: python -m tests.fuzz.many 100000 [READER …]
 
 Prints for each reader how many files it accepted and refused, its slowest case, and the peak memory so far.  Ends with
 1 if anything but a refusal came out, a case took more than SLOW_S, or the process grew beyond MAX_BYTES.

@@ -1,4 +1,4 @@
-"""Whatever is in a file or on a command line, it is taken or refused in words: no traceback, no hang, nothing endless.
+"""Test that any file or command line is accepted or refused with a message, without a traceback or a hang.
 
 Some hundred texts a door always; TEST_FUZZ=10000 tries so many a door, and says how many were taken.
 """

@@ -1,4 +1,4 @@
-"""hpcg.dat and hpgmp.dat: four lines, and a fifth line with the process grid; errors name the line."""
+"""Test that hpcg.dat and hpgmp.dat with four or five lines are read, and that errors name the line."""
 
 from __future__ import annotations
 

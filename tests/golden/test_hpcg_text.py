@@ -1,4 +1,4 @@
-"""HPCG's report by the reference's key names, and the same result for people, on the page and by its schema."""
+"""Compare the keys of HPCG's report with the reference's, and test the page and the schema of the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP's results for people, on the page, and by their schema."""
+"""Test HPG-MxP's results as text, on the page, and by their schema."""
 
 from __future__ import annotations
 

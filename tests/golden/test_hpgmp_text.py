@@ -1,4 +1,4 @@
-"""HPG-MxP's report by the reference's key names."""
+"""Compare the keys of HPG-MxP's report with the reference's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPL.dat: what HPL reads is read, what is wrong is said with its line, and what is written reads back the same."""
+"""Test that HPL.dat is read as HPL reads it, that errors name the line, and that written files are read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of HPL: byte for byte as Netlib 2.3 writes it, so whatever reads that one reads ours."""
+"""Compare the report of HPL with that of Netlib 2.3, byte by byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPL-MxP.dat: the 14 lines of rocHPL-MxP are read, and what is wrong is said with its line."""
+"""Test that the 14 lines of rocHPL-MxP's HPL-MxP.dat are read, and that errors name the line."""
 
 from __future__ import annotations
 

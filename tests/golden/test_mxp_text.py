@@ -1,4 +1,4 @@
-"""HPL-MxP's result block: the lines that existing scripts look for, and nothing that would mislead them."""
+"""Test that HPL-MxP's result block contains the lines that existing scripts search for, and no misleading ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The factors that both LUs make, alone, of a generated matrix: nothing is brought to the host on the way."""
+"""Compute the factors of both LUs of a generated matrix, without copies to the host."""
 
 from __future__ import annotations
 

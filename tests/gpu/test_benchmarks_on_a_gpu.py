@@ -1,4 +1,4 @@
-"""The benchmarks as commands on a GPU: all that they check passes, after the CPU's iterations."""
+"""Run the benchmarks as commands on a GPU: all checks pass, with the iterations of the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a GPU shows and is no matter of speed: graphs, streams, its clock, its memory, and rows far apart in it."""
+"""Test graphs, streams, clock and memory of a GPU, and rows that are far apart in its memory."""
 
 from __future__ import annotations
 

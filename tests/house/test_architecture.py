@@ -1,4 +1,4 @@
-"""The drawing of the architecture has the layers that are checked, and every module has a docstring."""
+"""Test that the drawing of the architecture has the checked layers, and that every module has a docstring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drivers in benchmarks/ are run now and then: each still finds what it imports."""
+"""Test that every driver in benchmarks/ can be imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples hold for mxpeak as it is: commands, keys of results, metrics, dependencies; and shells read them."""
+"""Test the commands, keys, metrics and dependencies of the examples, and parse their scripts with a shell."""
 
 from __future__ import annotations
 

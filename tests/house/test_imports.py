@@ -1,4 +1,4 @@
-"""What import-linter does not see: imports among tests."""
+"""Test imports among tests, which import-linter does not check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proofs for several GPUs: each passes with the expected values, fails with others, and is started by gpu.sh."""
+"""Test that each check for several GPUs passes with the expected values only, and is started by gpu.sh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes name the version, the dependencies and the URLs of pyproject.toml, and linters accept them."""
+"""Compare the version, dependencies and URLs of recipes with pyproject.toml, and check the recipes with linters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edits of a release on a copy of its files, and the version, which has one source."""
+"""Test the edits of a release on a copy of its files, and that the version has one source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation as a site: every page has its place, and every link leads somewhere; `.ci/lint` builds it."""
+"""Test that every page of the documentation has its place in the site, and that every link has a target."""
 
 from __future__ import annotations
 

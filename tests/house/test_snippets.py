@@ -1,4 +1,4 @@
-"""Examples of README, docs and docstrings are executed, with small matrices; commands are parsed.
+"""Run the examples of README, docs and docstrings with small matrices, and parse their commands.
 
 Other tests execute docs/project/extending.md (tests/bench/test_extending.py), the distributed pages (tests/mpi) and
 docs/howto/dask.md (tests/library/test_dask.py).

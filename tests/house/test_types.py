@@ -1,4 +1,4 @@
-"""What editors complete and type checkers read is today's: the settings of the configs, and the public names."""
+"""Compare the types for editors and type checkers with the settings of the configs and the public names."""
 
 from __future__ import annotations
 

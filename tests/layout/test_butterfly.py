@@ -1,4 +1,4 @@
-"""The pairs of a butterfly: every index at most once in a layer, and the same pairs on all ranks."""
+"""Test that every index is at most once in a layer of a butterfly, with the same pairs on all ranks."""
 
 from __future__ import annotations
 

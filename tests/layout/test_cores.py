@@ -1,4 +1,4 @@
-"""Cores of one node: which rank computes on which."""
+"""Test which rank of a node computes on which cores."""
 
 from __future__ import annotations
 

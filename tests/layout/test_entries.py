@@ -1,4 +1,4 @@
-"""Generated entries: Netlib's own, normal numbers by their moments, and the matrix whose factors are known."""
+"""Compare generated entries with Netlib's, with the moments of normal numbers, and with a matrix of known factors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPL-MxP's generators: each matrix is what its name says, and fasi-higham has the condition number asked for."""
+"""Test that each generator of HPL-MxP creates the matrix of its name, and the condition number of fasi-higham."""
 
 from __future__ import annotations
 

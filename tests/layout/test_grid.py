@@ -1,4 +1,4 @@
-"""Process grids: a bijection of ranks and coordinates, whatever the order and the node grid."""
+"""Test that process grids are bijections of ranks and coordinates, for every order and node grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host names in Slurm's syntax, and back."""
+"""Test host names in Slurm's syntax in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IndexMap against counting, and against the block-cyclic distribution."""
+"""Compare IndexMap with counting, and with the block-cyclic distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Block-cyclic indices, LU steps, row moves, panel plans and jumps: exhaustive on small cases."""
+"""Test block-cyclic indices, LU steps, row moves, panel plans and jumps exhaustively in small cases."""
 
 from __future__ import annotations
 

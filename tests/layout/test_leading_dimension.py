@@ -1,4 +1,4 @@
-"""Leading dimensions, for every length of three pages: the least that starts rows on lines, and never a page apart."""
+"""Test leading dimensions for every length of three pages: the least one that aligns rows, and never a page apart."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""The schedule updates every column once per step, and no operation begins twice or remains in flight."""
+"""Test that the schedule updates every column once per step, and that each operation begins once and ends."""
 
 from __future__ import annotations
 

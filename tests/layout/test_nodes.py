@@ -1,4 +1,4 @@
-"""Node grids against nodes: what fits, and what is said of what does not."""
+"""Test which node grids fit the nodes, and the errors for those that do not."""
 
 from __future__ import annotations
 

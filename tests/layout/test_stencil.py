@@ -1,4 +1,4 @@
-"""The boxes of the 27-point problem against its definition, point by point, on every grid of up to 12 ranks."""
+"""Compare the boxes of the 27-point problem with its definition, on every grid of up to 12 ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structures against their definitions, entry by entry, for all small shapes; every bad input names the choices."""
+"""Compare structures with their definitions for all small shapes, and test that errors name the choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each pair of units meets exactly once, and no unit meets two others in the same round."""
+"""Test that each pair of units meets exactly once, and that no unit is in two pairs of a round."""
 
 from __future__ import annotations
 

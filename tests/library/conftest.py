@@ -1,4 +1,4 @@
-"""What tests of the library share."""
+"""Define the fixtures of the tests of the library."""
 
 from __future__ import annotations
 

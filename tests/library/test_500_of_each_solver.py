@@ -1,4 +1,4 @@
-"""500 random and structured systems for each solver that other files do not cover, checked in extended precision.
+"""Test 500 random and structured systems for each solver that other files do not cover, in extended precision.
 
 Reported errors and residuals are true, and an x that may have no correct digit is never returned without a warning. A
 few systems of each kind run by default. `-m exhaustive -rP` solves 500 per solver and prints the counts.

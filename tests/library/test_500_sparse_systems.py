@@ -1,4 +1,4 @@
-"""Five hundred small sparse systems of ten kinds, each checked row by row in extended precision.
+"""Test 500 small sparse systems of ten kinds row by row in extended precision.
 
 What `info` says of the residual is so, a tolerance that is reported as reached is reached in every row, and an x that
 may have no correct digit is never returned without a warning.

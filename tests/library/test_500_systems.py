@@ -1,4 +1,4 @@
-"""Wrong answers are louder than errors: five hundred systems, each held against extended precision.
+"""Test that no answer for 500 systems is wrong without a warning, in comparison with extended precision.
 
 What `info` says of the backward error is so, and an x that may have no correct digit is never called solved without a
 warning: random and graded matrices, nearly singular ones, Toeplitz, Vandermonde, and ranks that are short by an ulp.

@@ -1,4 +1,4 @@
-"""The test cases of jax.numpy.linalg, jax.scipy.linalg and jax.scipy.sparse.linalg that mxpeak shares.
+"""Run the test cases of jax.numpy.linalg, jax.scipy.linalg and jax.scipy.sparse.linalg that mxpeak shares.
 
 The shapes, types and options are those of JAX's tests. As in these tests, each function is called twice: with arrays,
 and in `jax.jit` if mxpeak's function works there.

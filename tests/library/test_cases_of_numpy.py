@@ -1,4 +1,4 @@
-"""The test cases of numpy.linalg.solve and lstsq: inputs of NumPy 2.4, checked more strictly."""
+"""Run the test cases of numpy.linalg.solve and lstsq of NumPy 2.4, with stricter checks."""
 
 from __future__ import annotations
 

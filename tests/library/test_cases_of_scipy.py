@@ -1,4 +1,4 @@
-"""The test cases of scipy.linalg for functions that mxpeak shares: inputs of SciPy 1.17, checked more strictly."""
+"""Run the test cases of scipy.linalg of SciPy 1.17 for functions that mxpeak shares, with stricter checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test cases of SciPy's iterative solvers that mxpeak shares: gmres, cg, minres and bicgstab of SciPy 1.17.
+"""Run the test cases of SciPy 1.17 for gmres, cg, minres and bicgstab that mxpeak shares.
 
 SciPy's solvers accept dense arrays; here, the same matrices are sparse.
 """

@@ -1,4 +1,4 @@
-"""What users of NumPy and SciPy expect: forms of A, empty systems, infos and factors that travel between processes."""
+"""Test conventions of NumPy and SciPy: forms of A, empty systems, and pickled infos and factors."""
 
 from __future__ import annotations
 

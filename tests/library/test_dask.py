@@ -1,4 +1,4 @@
-"""Dense systems on a Dask cluster of four worker processes, started once; and the page that shows them."""
+"""Test dense systems on a Dask cluster of four worker processes, and the page that shows them."""
 
 from __future__ import annotations
 

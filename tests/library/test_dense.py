@@ -1,4 +1,4 @@
-"""`mxpeak.solve` and `lu_factor`, by the host's kernels and by torch's: what they take, leave alone, return and say."""
+"""Test the inputs, results and messages of `mxpeak.solve` and `lu_factor` with the host's and torch's kernels."""
 
 from __future__ import annotations
 

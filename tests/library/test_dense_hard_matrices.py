@@ -1,4 +1,4 @@
-"""`mxpeak.solve` on matrices that are hard: ill-conditioned, growing, badly scaled, almost singular.
+"""Test `mxpeak.solve` with ill-conditioned, growing, badly scaled and nearly singular matrices.
 
 The backward error eta is in units of n·u·(||A||·||x|| + ||b||); what counts as solved is at most max(4/n, 2^-7), about
 what plain LU reaches.  Tests allow three times that, since they compute the residual by another summation.

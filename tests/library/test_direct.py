@@ -1,4 +1,4 @@
-"""LAPACK's own solver and its check: every memory order, both ways to call LAPACK, and what the check lets through."""
+"""Test LAPACK's solver and its check: every memory order, both ways to call LAPACK, and the limits of the check."""
 
 from __future__ import annotations
 

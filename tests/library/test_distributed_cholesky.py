@@ -1,4 +1,4 @@
-"""`solve` with `assume_a` and `cho_factor` for matrices over virtual ranks, by the residual in plain arrays.
+"""Test `solve` with `assume_a` and `cho_factor` over virtual ranks by residuals in plain arrays.
 
 The triangle that is not read contains NaN.
 """

@@ -1,4 +1,4 @@
-"""Dense systems over ranks: virtual ones, against NumPy's solutions and by the residual in plain arrays."""
+"""Compare dense systems over virtual ranks with NumPy's solutions, and by residuals in plain arrays."""
 
 from __future__ import annotations
 

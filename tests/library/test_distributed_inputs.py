@@ -1,4 +1,4 @@
-"""Where a DistributedMatrix comes from: functions, rows, blocks, files; a mistake is the same error on all ranks."""
+"""Test the sources of a DistributedMatrix, and that a mistake raises the same error on all ranks."""
 
 from __future__ import annotations
 

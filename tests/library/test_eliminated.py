@@ -1,4 +1,4 @@
-"""Systems by compiled elimination: any memory order and remainder of eight, and what its check passes."""
+"""Test systems by compiled elimination: any memory order and remainder of eight, and the limits of its check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`solve` and `lu_factor` with emulated products of fp64 factors, on the host and with torch on the CPU."""
+"""Test `solve` and `lu_factor` with emulated products of fp64 factors, on the host and with torch on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mx.emulation_error`: errors of products against exact ones, and requests that cannot be met."""
+"""Compare the errors of `mx.emulation_error` with exact ones, and test its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward error bounds and condition numbers: compared with extended precision, and the same on every path."""
+"""Compare forward error bounds and condition numbers with extended precision, on every path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of CuPy and JAX: results in kind, no copies, and no import of a library that the user has not imported."""
+"""Test arrays of CuPy and JAX: results of the same kind, no copies, and no import of other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `mxpeak.gmres` ends and what it says, also to several callers at once."""
+"""Test the outcomes and messages of `mxpeak.gmres`, also with several callers at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `auto` makes of a matrix in `mxpeak.gmres`, and its two choices beside sweeps: factors and levels."""
+"""Test the choices of `auto` in `mxpeak.gmres`: sweeps, factors and levels."""
 
 from __future__ import annotations
 

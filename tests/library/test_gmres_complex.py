@@ -1,4 +1,4 @@
-"""Complex sparse systems: kernels, every preconditioner, precisions, ranks, and real matrices with a complex b."""
+"""Test complex sparse systems: kernels, preconditioners, precisions, ranks, and real matrices with a complex b."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numerically singular matrices in `mxpeak.gmres`: how factors reveal them, and how the user is warned."""
+"""Test that factors reveal numerically singular matrices in `mxpeak.gmres`, and that the user is warned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conventions of NumPy and SciPy: empty systems, tolerances, and an info that describes the x that is returned."""
+"""Test conventions of NumPy and SciPy: empty systems, tolerances, and an info that describes the returned x."""
 
 from __future__ import annotations
 

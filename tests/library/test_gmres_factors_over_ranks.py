@@ -1,4 +1,4 @@
-"""Factors of a matrix that ranks share, in mxpeak.gmres: chosen, made and told of as in one process."""
+"""Compare factors of a matrix that ranks share with those of one process in `mxpeak.gmres`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mxpeak.gmres` on matrices from applications and on hard ones: what is solved, how accurately, and what is not.
+"""Test the accuracy of `mxpeak.gmres` with matrices from applications and hard ones, and the unsolved systems.
 
 The error of x is at most ||A^-1||·tol·||b||; errors here are held against condition·tol, both relative, with the
 condition computed from all of A.

@@ -1,4 +1,4 @@
-"""What `mxpeak.gmres` takes, what it leaves alone, and what it refuses."""
+"""Test the inputs that `mxpeak.gmres` accepts, does not modify, and refuses."""
 
 from __future__ import annotations
 

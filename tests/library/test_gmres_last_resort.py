@@ -1,4 +1,4 @@
-"""Systems that `mxpeak.gmres` solves by permuting rows to a full diagonal, or with factors as the last resort."""
+"""Test systems that `mxpeak.gmres` solves with permuted rows, or with factors as the last resort."""
 
 from __future__ import annotations
 

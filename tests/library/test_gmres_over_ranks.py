@@ -1,4 +1,4 @@
-"""mxpeak.gmres on rows of several ranks: the solution of one process, true residuals, the same word from all ranks."""
+"""Compare `mxpeak.gmres` on rows of several ranks with one process, and test true residuals and equal results."""
 
 from __future__ import annotations
 

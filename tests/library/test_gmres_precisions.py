@@ -1,4 +1,4 @@
-"""Precisions, storage and scaling of `mxpeak.gmres`."""
+"""Test the precisions, storage and scaling of `mxpeak.gmres`."""
 
 from __future__ import annotations
 

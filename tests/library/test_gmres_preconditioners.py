@@ -1,4 +1,4 @@
-"""Preconditioners of `mxpeak.gmres`: the benchmark's, algebraic multigrid, one's own."""
+"""Test the preconditioners of `mxpeak.gmres`: the benchmark's, algebraic multigrid, and the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of solutions: torch.autograd.gradcheck and jax.test_util.check_grads compare them with differences."""
+"""Compare gradients of solutions with differences by torch.autograd.gradcheck and jax.test_util.check_grads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of `lstsq` and of `Solver.solve`, compared with differences."""
+"""Compare gradients of `lstsq` and of `Solver.solve` with differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door of the library: what becomes an input, what is refused, and where it is computed with."""
+"""Test which values become inputs of the library, which are refused, and the device of the computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lstsq`: least squares and minimum norms, compared with extended precision and NumPy."""
+"""Compare least-squares and minimum-norm solutions of `lstsq` with extended precision and NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library beside SciPy: the same arguments, errors that its handlers catch, warnings where it warns."""
+"""Compare arguments, errors and warnings of the library with SciPy's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of many small systems: the compiled LU, its checks, and its errors."""
+"""Test stacks of many small systems: the compiled LU, its checks, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The systems of docs/explanation/mixed-precision.md: an x without digits has a message or a large error bound."""
+"""Test that an x without digits has a message or a large error bound in docs/explanation/mixed-precision.md."""
 
 from __future__ import annotations
 

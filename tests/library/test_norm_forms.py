@@ -1,4 +1,4 @@
-"""Matrices as users have them: arrays, tiles, band storage, ScaLAPACK's layout; whatever does not fit is refused."""
+"""Test norms of arrays, tiles, band storage and ScaLAPACK's layout, and the refusals of other forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms in the middle of real programs: interrupts, threads, arrays that may not be written to."""
+"""Test norms with interrupts, threads, and read-only arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A as a LinearOperator, a function or a distributed matrix, and preconditioners that change from step to step."""
+"""Test A as a LinearOperator, a function or a distributed matrix, and preconditioners that change between steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page docs/reference/peer-tests.md has the counts of the adapted test cases.
+"""Compare docs/reference/peer-tests.md with the counts of the adapted test cases.
 
 `python -m tests.library.test_peer_page` writes them.
 """

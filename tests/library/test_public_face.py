@@ -1,4 +1,4 @@
-"""The public face: what `import mxpeak` offers, and what it does not load."""
+"""Test the names that `import mxpeak` defines, and the modules that it does not load."""
 
 from __future__ import annotations
 

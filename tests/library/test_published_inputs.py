@@ -1,4 +1,4 @@
-"""The inputs on which SciPy and NumPy test `gmres` and `norm`, given to `mxpeak.gmres` and `mxpeak.norm`.
+"""Test `mxpeak.gmres` and `mxpeak.norm` with the inputs of SciPy's and NumPy's tests.
 
 Matrices that SciPy passes dense are passed sparse here.  Not applicable to mxpeak: complex matrices and LinearOperators
 as A of gmres, x0="Mb", callbacks of x or of each step, norms of sparse matrices and of higher dimensions, and the

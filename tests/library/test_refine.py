@@ -1,4 +1,4 @@
-"""`refine`: any solution, with any factors, becomes as accurate as that of `solve`."""
+"""Test that `refine` makes any solution, with any factors, as accurate as that of `solve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row-wise backward error: refined to the level of plain LU, recorded in info, free where it is small anyway."""
+"""Test that row-wise backward errors are refined to the level of plain LU, and recorded in info."""
 
 from __future__ import annotations
 

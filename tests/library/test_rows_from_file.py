@@ -1,4 +1,4 @@
-"""mxpeak.rows_from_file: what every rank reads of a Matrix Market file, against the file as a whole."""
+"""Compare the rows of `mxpeak.rows_from_file` on every rank with the whole Matrix Market file."""
 
 from __future__ import annotations
 

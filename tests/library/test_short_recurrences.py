@@ -1,4 +1,4 @@
-"""`cg`, `minres` and `bicgstab`: preconditioners, precisions, checks of the recurrence, ranks and SciPy's cases.
+"""Test preconditioners, precisions, checks, ranks and SciPy's cases of `cg`, `minres` and `bicgstab`.
 
 The cases of SciPy's `test_iterative.py` and `test_minres.py` are given to the functions of the same names. Dense
 matrices are passed as LinearOperators. Of SciPy's 84 cases of these three functions, 81 apply. Not applicable: `shift`

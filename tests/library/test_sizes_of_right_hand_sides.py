@@ -1,4 +1,4 @@
-"""Right-hand sides, matrices and solutions near the ends of the range, and what info says of them."""
+"""Test right-hand sides, matrices and solutions near the limits of the range, and the facts in info."""
 
 from __future__ import annotations
 

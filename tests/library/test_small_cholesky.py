@@ -1,4 +1,4 @@
-"""Positive definite systems of moderate order by the compiled Cholesky factorization: results, checks and limits.
+"""Test positive definite systems of moderate order by the compiled Cholesky factorization.
 
 The triangle that is not read contains NaN.
 """

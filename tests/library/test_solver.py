@@ -1,4 +1,4 @@
-"""`mx.Solver`: factors of an earlier matrix precondition the solves with a later one."""
+"""Test that factors of an earlier matrix precondition the solves of `mx.Solver` with a later one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of systems, and small ones: NumPy's shapes, the check that finds what NumPy does not, and what it says."""
+"""Test stacks of systems and small ones: NumPy's shapes, checks that NumPy lacks, and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`solve` with `assume_a`, and `cho_factor`: results, errors and diagnostics of Cholesky and L D L^T factors.
+"""Test results, errors and diagnostics of Cholesky and L D L^T factors in `solve` and `cho_factor`.
 
 The triangle that is not read contains NaN.
 """

@@ -1,4 +1,4 @@
-"""`mxpeak.gmres` on a device and for tensors: what the host does is done there, and what came as a tensor goes back so.
+"""Test `mxpeak.gmres` on a device and with tensors in comparison with the host.
 
 The device is torch's CPU, whose kernels are a device's in all but speed.
 """

@@ -1,4 +1,4 @@
-"""Norms of torch tensors: the same numbers as of arrays of the same memory, and clear refusals."""
+"""Compare norms of torch tensors with those of arrays of the same memory, and test refusals."""
 
 from __future__ import annotations
 

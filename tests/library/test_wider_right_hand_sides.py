@@ -1,4 +1,4 @@
-"""Factors of a matrix in fp32 solve for a b in fp64 to the accuracy of fp64, as `solve` does."""
+"""Test that factors of an fp32 matrix solve for a b in fp64 to the accuracy of fp64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`solve`, `lu_factor` and `Solver` with an accelerator without fp64, on an invented one: answers in fp64."""
+"""Test that `solve`, `lu_factor` and `Solver` give fp64 answers on an invented accelerator without fp64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers make of the public functions: this file is not run, mypy checks it.
+"""Check the types of the public functions with mypy, which reads this file but does not run it.
 
 Where an error is expected an ignored one stands: mypy complains of those that it does not need.
 """

@@ -1,4 +1,4 @@
-"""Ranks of MPI that the tests of this folder share."""
+"""Provide the MPI ranks that the tests of this folder share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The communicator over MPI does what the one over threads does; the same checks run on both."""
+"""Run the checks of the communicator over threads with the one over MPI."""
 
 from __future__ import annotations
 

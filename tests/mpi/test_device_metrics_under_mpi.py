@@ -1,4 +1,4 @@
-"""The metrics of devices of invented nodes under mpiexec: one file per node, and no leftover values."""
+"""Test the metrics of devices of invented nodes under mpiexec: one file per node, and no leftover values."""
 
 from __future__ import annotations
 

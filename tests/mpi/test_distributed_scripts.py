@@ -1,4 +1,4 @@
-"""The scripts in examples/distributed/, each run on two real ranks; and the end of all ranks if one is killed."""
+"""Run each script in examples/distributed/ on two MPI ranks, and test that all ranks end if one is killed."""
 
 from __future__ import annotations
 

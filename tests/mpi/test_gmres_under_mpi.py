@@ -1,4 +1,4 @@
-"""mxpeak.gmres on rows of real MPI ranks: the solution of one process, and one error for a mistake on one rank."""
+"""Compare `mxpeak.gmres` on rows of MPI ranks with one process, and test that one mistake is one error."""
 
 from __future__ import annotations
 

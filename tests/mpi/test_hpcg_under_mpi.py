@@ -1,4 +1,4 @@
-"""HPCG under real mpiexec: HPCG's own numbers, the documented ends.  On four ranks it is run with fewer iterations."""
+"""Test the numbers and exit codes of HPCG under mpiexec, with fewer iterations on four ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP under real mpiexec: the steps of the virtual ranks, and one exit code."""
+"""Compare the steps of HPG-MxP under mpiexec with those of virtual ranks, and test that there is one exit code."""
 
 from __future__ import annotations
 

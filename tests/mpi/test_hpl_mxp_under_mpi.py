@@ -1,4 +1,4 @@
-"""HPL-MxP under real mpiexec: the same system, factors and steps as on one process, and its documented ends."""
+"""Compare the system, factors and steps of HPL-MxP under mpiexec with one process, and test its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPL under real mpiexec: same numbers as on one process, the documented ends, and no hang when a rank dies."""
+"""Compare the numbers of HPL under mpiexec with one process, and test that it does not hang if a rank ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP on a matrix from a file under real mpiexec: distributed rows, the documented ends, one voice and no hang."""
+"""Test HPG-MxP on a matrix from a file under mpiexec: distributed rows, exit codes, one message and no hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms of matrices over real MPI ranks: the checks of the virtual ones, with a user's mpi4py communicator."""
+"""Run the checks of norms over virtual ranks on MPI ranks, with a user's mpi4py communicator."""
 
 from __future__ import annotations
 

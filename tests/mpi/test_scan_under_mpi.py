@@ -1,4 +1,4 @@
-"""Scans of invented nodes under mpiexec: nodes, groups of nodes and links are compared."""
+"""Test that scans of invented nodes under mpiexec compare nodes, groups of nodes and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributed systems on real MPI ranks: the script of the documentation, rows and mistakes."""
+"""Test distributed systems on MPI ranks: the script of the documentation, rows and mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mxpeak study` under real mpiexec: the cases of one process, and files that only rank 0 writes."""
+"""Compare `mxpeak study` under mpiexec with one process, and test that only rank 0 writes files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors as messages of MPI, and what MPI says about devices."""
+"""Test tensors as messages of MPI, and the facts of MPI about devices."""
 
 from __future__ import annotations
 

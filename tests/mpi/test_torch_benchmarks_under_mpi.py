@@ -1,4 +1,4 @@
-"""Benchmarks whole on torch's kernels, on ranks that MPI connects."""
+"""Run whole benchmarks with torch's kernels on MPI ranks."""
 
 from __future__ import annotations
 

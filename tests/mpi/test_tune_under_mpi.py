@@ -1,4 +1,4 @@
-"""A job of mxpeak tune on real ranks: kernels and messages measured, a trial run, all of it in the journal once."""
+"""Test a job of `mxpeak tune` on MPI ranks: measured kernels and messages, a trial run, and one journal."""
 
 from __future__ import annotations
 

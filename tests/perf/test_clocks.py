@@ -1,4 +1,4 @@
-"""Broadcasts on clocks against a simulation of single messages, and against those that comm.broadcast really sends."""
+"""Compare broadcasts on clocks with a simulation of single messages, and with those that comm.broadcast sends."""
 
 from __future__ import annotations
 

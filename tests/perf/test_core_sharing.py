@@ -1,4 +1,4 @@
-"""Ranks that factor panels for their GPUs in turn share the cores of their process row (rocHPL, §III-B)."""
+"""Test that ranks that factor panels for their GPUs share the cores of their process row (rocHPL, §III-B)."""
 
 from __future__ import annotations
 

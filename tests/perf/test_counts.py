@@ -1,4 +1,4 @@
-"""Counts against loops that count, and memory against its budget."""
+"""Compare counts with loops that count, and memory with its budget."""
 
 from __future__ import annotations
 

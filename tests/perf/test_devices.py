@@ -1,4 +1,4 @@
-"""Where GPUs, cores and adapters lie, from invented /sys trees."""
+"""Test the locations of GPUs, cores and adapters in invented /sys trees."""
 
 from __future__ import annotations
 

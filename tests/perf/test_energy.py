@@ -1,4 +1,4 @@
-"""Energy of timed regions and of their phases, on invented counters and clocks."""
+"""Test the energy of timed regions and of their phases with invented counters and clocks."""
 
 from __future__ import annotations
 

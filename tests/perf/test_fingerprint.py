@@ -1,4 +1,4 @@
-"""The fingerprint of machine and software: what changes it, and what does not."""
+"""Test which changes of machine and software change the fingerprint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Successive halving on invented rates, and the check's verdict with noise."""
+"""Test successive halving with invented rates, and the verdict of the check with noise."""
 
 from __future__ import annotations
 

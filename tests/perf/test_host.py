@@ -1,4 +1,4 @@
-"""Host facts from invented /proc and /sys trees, and from the machine at hand."""
+"""Test host facts from invented /proc and /sys trees, and from this machine."""
 
 from __future__ import annotations
 

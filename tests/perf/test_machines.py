@@ -1,4 +1,4 @@
-"""Machines from tables: numbers with their sources, and every mistake by its place."""
+"""Test machines from tables: numbers with their sources, and the place of every mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From invented measurements to a machine: what was put in comes out, and the model runs on it."""
+"""Test that a machine from invented measurements has their values, and that the model runs on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed formula against the paper's equations, worked out by hand for round numbers."""
+"""Compare the closed formula with the paper's equations for round numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cores, the GPU and the network adapter of each rank on invented nodes, and the variables that select adapters."""
+"""Test the cores, the GPU and the adapter of each rank on invented nodes, and the variables that select adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The predictions in docs/reference/published-results.md are those that `mxpeak simulate --table` prints."""
+"""Compare docs/reference/published-results.md with the output of `mxpeak simulate --table`."""
 
 from __future__ import annotations
 

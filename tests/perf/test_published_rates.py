@@ -1,4 +1,4 @@
-"""Published rates of device models: known names, unknown names, and where they are shown."""
+"""Test the published rates of device models: known names, unknown names, and their display."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensors of each source on invented system trees, and on recorded answers of NVML and amdsmi."""
+"""Test the sensors of each source with invented system trees and recorded answers of NVML and amdsmi."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPL and HPL-MxP on clocks: against a simulation rank by rank, by hand where that is possible, and never odd."""
+"""Compare HPL and HPL-MxP on clocks with a simulation of every rank, and with results by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP and HPCG on a machine: bytes by hand, and never faster with less."""
+"""Compare the bytes of simulated HPG-MxP and HPCG with results by hand, and test that less is never faster."""
 
 from __future__ import annotations
 

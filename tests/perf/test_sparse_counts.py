@@ -1,4 +1,4 @@
-"""Counts of HPG-MxP and HPCG against loops that count, and against numbers worked out by hand."""
+"""Compare counts of HPG-MxP and HPCG with loops that count, and with results by hand."""
 
 from __future__ import annotations
 

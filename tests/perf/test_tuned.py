@@ -1,4 +1,4 @@
-"""Winners: which fits which request, and what is no book of them."""
+"""Test which tuned settings fit a request, and which files are no store of settings."""
 
 from __future__ import annotations
 

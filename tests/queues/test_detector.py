@@ -1,4 +1,4 @@
-"""The detector of races by itself: what it has to report, and what it must not."""
+"""Test which operations the detector of races reports, and which it does not report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms of a matrix on several virtual GPUs: all of them work before the host waits for one."""
+"""Test that several virtual GPUs compute norms before the host waits for one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs beside what, and where the host waits: the order of work that hides panels and messages."""
+"""Test the order of work that hides panels and messages, and where the host waits."""
 
 from __future__ import annotations
 

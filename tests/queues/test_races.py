@@ -1,4 +1,4 @@
-"""No race on virtual GPUs in any benchmark or solver, and every wait of the package is needed, or has its reason."""
+"""Test that no benchmark or solver has a race on virtual GPUs, and that every wait is necessary or has a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs played with a machine's rates: when what ends, and what hides what; a few steps of runs of the real sizes."""
+"""Test logs played with the rates of a machine, and a few steps of runs of real sizes."""
 
 from __future__ import annotations
 

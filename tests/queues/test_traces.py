@@ -1,4 +1,4 @@
-"""A profiler's trace becomes the modelled timeline's table; an invented one, since no GPU has made one yet."""
+"""Test the conversion of a profiler's trace, an invented one, to the table of the modeled timeline."""
 
 from __future__ import annotations
 

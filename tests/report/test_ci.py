@@ -1,4 +1,4 @@
-"""JUnit XML and the Bencher Metric Format of results, scans and comparisons."""
+"""Test JUnit XML and the Bencher Metric Format of results, scans and comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that repeats the best case of a sweep: as it was started, on the same grid, without its files."""
+"""Test the command that repeats the best case of a sweep on the same grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from other machines, files and people: no output lets it act on a terminal, a page, a table or a spreadsheet."""
+"""Test that text from other machines, files and people cannot control a terminal, a page, a table or a spreadsheet."""
 
 from __future__ import annotations
 

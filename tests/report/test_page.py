@@ -1,4 +1,4 @@
-"""The page of results: one card, one row a result, figures with their values, and what is not the default in sight."""
+"""Test the page of results: one card, one row per result, figures with values, and changed settings in sight."""
 
 from __future__ import annotations
 

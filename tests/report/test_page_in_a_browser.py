@@ -1,4 +1,4 @@
-"""Pages laid out by a real browser: on a telephone, on a screen, on paper nothing is too wide, broken or unlabelled."""
+"""Test in a browser that pages are complete on phones, screens and paper."""
 
 from __future__ import annotations
 

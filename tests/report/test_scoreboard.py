@@ -1,4 +1,4 @@
-"""The scoreboard: one row per benchmark in 80 columns, what its limits are, and what to do next."""
+"""Test the scoreboard: one row per benchmark in 80 columns, its limits, and the next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other BLAS libraries than SciPy's: results, facts, and the libraries that are refused."""
+"""Test other BLAS libraries than SciPy's: results, facts, and the libraries that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints come back on any grid bit by bit, and any damage to a part is recognized."""
+"""Test that checkpoints are restored bitwise on any grid, and that damage to a part is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernels compute on which device, what is another default there, and what is said where there is none."""
+"""Test which kernels compute on which device, the defaults for it, and the error if there is none."""
 
 from __future__ import annotations
 

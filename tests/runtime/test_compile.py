@@ -1,4 +1,4 @@
-"""Compilation at first use, in several processes at once: nothing depends on how these fare."""
+"""Test compilation at first use in several processes that may fail."""
 
 from __future__ import annotations
 

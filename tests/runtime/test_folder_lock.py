@@ -1,4 +1,4 @@
-"""A folder is locked by one run at a time, and no run leaves a lock behind, however it ends."""
+"""Test that one run at a time locks a folder, and that no lock remains."""
 
 from __future__ import annotations
 

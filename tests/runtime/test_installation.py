@@ -1,4 +1,4 @@
-"""The command that adds an extra names the source that mxpeak was installed from."""
+"""Test that the command that adds an extra names the source of the installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who started us, and what was asked for against what was started."""
+"""Test the detection of the launcher, and compare the requested ranks with the started ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who shares a node, or a folder, is found by groups and reductions; the nodes are simulated here."""
+"""Test that groups and reductions find the ranks of a node or folder, on simulated nodes."""
 
 from __future__ import annotations
 

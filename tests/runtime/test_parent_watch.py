@@ -1,4 +1,4 @@
-"""What is started ends with whoever started it, and with nobody else."""
+"""Test that started processes end with their parent, and only with it."""
 
 from __future__ import annotations
 

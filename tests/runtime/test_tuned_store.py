@@ -1,4 +1,4 @@
-"""The store of tuned settings: files that are whole or not at all, bad ones ignored and told of, and what runs take."""
+"""Test the store of tuned settings: complete files, ignored bad files with a note, and the settings of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracy against the theory: backward error, growth, and independence of the grid."""
+"""Compare backward error and growth with the theory, and test that they do not depend on the grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The normwise backward error of numbers near the ends of the range, compared with exact fractions."""
+"""Compare the normwise backward error near the limits of the range with exact fractions."""
 
 from __future__ import annotations
 

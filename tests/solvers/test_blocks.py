@@ -1,4 +1,4 @@
-"""The diagonal blocks of an LU tell how large entries became, and name the block that ceased to be finite."""
+"""Test that the diagonal blocks of an LU show the growth of entries, and the first block that is not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random butterflies on thread ranks: U^T A V as defined, bitwise identical on every grid, and nearly orthogonal."""
+"""Compare random butterflies U^T A V with their definition, bitwise on every grid, and test orthogonality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conjugate gradients on small dense systems: steps, ends, and what the residual of the recurrence is worth."""
+"""Test conjugate gradients on small dense systems: steps, endings, and the residual of the recurrence."""
 
 from __future__ import annotations
 

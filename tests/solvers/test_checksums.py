@@ -1,4 +1,4 @@
-"""Checksums of both LUs: flipped bits are found, single ones mended, and clean runs raise no alarm.
+"""Test that checksums of both LUs find flipped bits, correct single ones, and accept clean runs.
 
 A few dozen runs of each kind; `-m exhaustive -rP` makes a thousand of them, and prints what was found.
 """

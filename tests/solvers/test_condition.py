@@ -1,4 +1,4 @@
-"""The estimate of ||A^-1||_1."""
+"""Test the estimate of ||A^-1||_1."""
 
 from __future__ import annotations
 

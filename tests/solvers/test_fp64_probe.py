@@ -1,4 +1,4 @@
-"""The products that show whether a library emulates fp64: on every backend, and with fake libraries that emulate."""
+"""Test on every backend the products that detect emulated fp64, with fake libraries that emulate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP's solver against the theory: the same steps as the matrices say, x = 1 as near as it has to be, any format.
+"""Compare HPG-MxP's solver with the theory: steps, the distance from x = 1, and any format.
 
 The oracle is the same multigrid on sparse matrices of the whole domain: ranks are sets of rows between which a sweep
 sees the x of before it (block Jacobi), and in a rank groups of rows follow each other.  It has no kernel, no halo and

@@ -1,4 +1,4 @@
-"""An LU that was kept between two steps goes on from there, on any grid, as if nothing had been."""
+"""Test that an LU that was stored between two steps continues on any grid with the same result."""
 
 from __future__ import annotations
 

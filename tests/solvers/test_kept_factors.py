@@ -1,4 +1,4 @@
-"""L kept below U, and P noted: P A = L U, entry by entry, however the factorization goes about it."""
+"""Test P A = L U entry by entry for every variant of a factorization that keeps L."""
 
 from __future__ import annotations
 

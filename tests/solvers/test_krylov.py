@@ -1,4 +1,4 @@
-"""GMRES on small dense systems: what a cycle minimizes, when a solve stops, and what it never does."""
+"""Test GMRES on small dense systems: the minimized residual, and when a solve ends."""
 
 from __future__ import annotations
 

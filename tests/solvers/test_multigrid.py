@@ -1,4 +1,4 @@
-"""A multigrid cycle: which steps it takes in which order, and that they are the matrix that the paper writes."""
+"""Compare the steps of a multigrid cycle with the matrix of the paper."""
 
 from __future__ import annotations
 

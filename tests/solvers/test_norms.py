@@ -1,4 +1,4 @@
-"""Norms against exact arithmetic: all structures, kinds and types, the ends of the range, and what is no number."""
+"""Compare norms with exact arithmetic: all structures, kinds and types, the limits of the range, and NaN."""
 
 from __future__ import annotations
 

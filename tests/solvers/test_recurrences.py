@@ -1,4 +1,4 @@
-"""MINRES and BiCGStab on small dense systems: steps, breakdown, and the residual of the recurrence."""
+"""Test MINRES and BiCGStab on small dense systems: steps, breakdown, and the residual of the recurrence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refinement of a dense system by an inexact inverse: the accuracy that it reaches, what it predicts, when it ends."""
+"""Test the accuracy, the predictions and the endings of refinement by an inexact inverse."""
 
 from __future__ import annotations
 

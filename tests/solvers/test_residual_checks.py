@@ -1,4 +1,4 @@
-"""Checks of CG and GMRES-IR: flipped bits that change a solve are found, and clean solves raise no alarm.
+"""Test that checks of CG and GMRES-IR find flipped bits that change a solve, and accept clean solves.
 
 A few dozen solves of each kind; `-m exhaustive -rP` makes a thousand of them, and prints what was found.
 """

@@ -1,4 +1,4 @@
-"""Powers of two for rows and columns."""
+"""Test powers of two that scale rows and columns."""
 
 from __future__ import annotations
 

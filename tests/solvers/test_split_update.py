@@ -1,4 +1,4 @@
-"""What the split update has under way while it computes: no row swap of a step that it serves is waited for at once."""
+"""Test that the split update waits for no row swap of the same step."""
 
 from __future__ import annotations
 

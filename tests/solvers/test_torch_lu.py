@@ -1,4 +1,4 @@
-"""Whole solves by the torch backend, against the same by the host's kernels."""
+"""Compare whole solves by the torch backend with those by the host's kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Solves with a distributed L and U, on thread ranks."""
+"""Test solves with a distributed L and U on thread ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The update in pieces: all columns once, one piece where nothing is under way, and a look shortly before the end."""
+"""Test the update in pieces: every column once, one piece if no message is in flight, and a poll before the end."""
 
 from __future__ import annotations
 

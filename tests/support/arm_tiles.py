@@ -1,4 +1,4 @@
-"""Models of Arm's matrix instructions in NumPy, one in LLVM's fp32 operations for tiles, and operands of tiles."""
+"""Model Arm's matrix instructions in NumPy, and one in LLVM's fp32 operations, and create operands of tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backends that every kernel is tested on, and how arrays get there and back."""
+"""Provide the backends on which every kernel is tested, and convert arrays for them."""
 
 from __future__ import annotations
 

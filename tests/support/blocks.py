@@ -1,4 +1,4 @@
-"""Matrices, panels and vectors of a backend under test, and bounds on what is computed of them."""
+"""Create matrices, panels and vectors of a tested backend, and bounds of the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages laid out by a real browser without a window: what is too wide, broken, unlabelled, or asks for something.
+"""Lay out pages in a browser without a window, and find parts that are too wide, broken or unlabeled.
 
 All pages of a check go into frames of one page, so that the browser starts once.
 """

@@ -1,4 +1,4 @@
-"""A command line whose benchmarks and launcher are fakes: what is typed, shown and written, without a computation."""
+"""Provide a command line whose benchmarks and launcher are fakes, without a computation."""
 
 from __future__ import annotations
 

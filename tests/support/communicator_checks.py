@@ -1,4 +1,4 @@
-"""What every communicator must do with arrays; run by thread ranks, under mpiexec and under torchrun."""
+"""Check arrays with any communicator, on thread ranks, under mpiexec and under torchrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host's kernels compiled before the tests begin:  python -m tests.support.compiled
+"""Compile the host's kernels before the tests begin:  python -m tests.support.compiled
 
 Workers that meet a kernel at the same time would compile it each, and ranks spin while one of them compiles.
 """

@@ -1,4 +1,4 @@
-"""Dense systems on virtual ranks: matrices, what all ranks get of them, and what is raised on each."""
+"""Solve dense systems on virtual ranks, and return the results or errors of all ranks."""
 
 from __future__ import annotations
 

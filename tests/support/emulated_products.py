@@ -1,4 +1,4 @@
-"""Libraries that emulate products of fp64 matrices with integers, after the reference kernels' operands.
+"""Emulate libraries that multiply fp64 matrices with integers, with the reference kernels' operands.
 
 Each row of A and each column of B becomes integers with one exponent. `sliced` adds the products of slices of 7 bits,
 and drops those below the last slice, as Ozaki I does; `by_residues` multiplies modulo pairwise coprime numbers and

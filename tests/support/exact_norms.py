@@ -1,4 +1,4 @@
-"""Norms in exact arithmetic, from a structure's definition; and matrices with NaN wherever it must not be read."""
+"""Compute norms in exact arithmetic, and create matrices with NaN in places that must not be read."""
 
 from __future__ import annotations
 

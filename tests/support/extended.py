@@ -1,4 +1,4 @@
-"""Solutions in extended precision, with which those in fp64 are compared."""
+"""Solve systems in extended precision for comparisons with fp64."""
 
 from __future__ import annotations
 

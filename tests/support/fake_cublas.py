@@ -1,4 +1,4 @@
-"""An object with the functions of libcublas that emulated products need, for matrices in host memory."""
+"""Imitate the functions of libcublas that emulated products need, for matrices in host memory."""
 
 from __future__ import annotations
 

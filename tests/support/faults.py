@@ -1,4 +1,4 @@
-"""Runs that meet with an accident: when it happens, what it is, and what is left of them."""
+"""Run benchmarks with an accident, and return the remains of the runs."""
 
 from __future__ import annotations
 

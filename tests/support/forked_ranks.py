@@ -1,4 +1,4 @@
-"""Ranks of torch.distributed forked from one process, which has loaded what all of them need.
+"""Fork ranks of torch.distributed from one process that has loaded all modules.
 
 To load PyTorch and the kernels takes a rank seconds, and what tests ask of it mostly less.  Checks run one after the
 other, each on ranks of its own.  What is to be shown about torchrun itself needs torchrun.

@@ -1,4 +1,4 @@
-"""Mutated input: texts that were whole once, and a reader for each kind that must accept or refuse them."""
+"""Create mutated input from valid texts, with a reader for each kind that must accept or refuse it."""
 
 from __future__ import annotations
 

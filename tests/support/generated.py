@@ -1,4 +1,4 @@
-"""Generated matrices by their definition, and how far a backend's may be from it."""
+"""Generate matrices by their definition, with bounds of the differences of a backend."""
 
 from __future__ import annotations
 

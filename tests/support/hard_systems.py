@@ -1,4 +1,4 @@
-"""Hard systems for solvers, and their solutions and errors in extended precision."""
+"""Generate hard systems for solvers, with solutions and errors in extended precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPCG that counts ten iterations where it should count fifty: the same parts one after the other, sooner over."""
+"""Run HPCG with ten iterations instead of fifty, to end sooner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs of HPG-MxP on thread ranks, and what must be true of a result."""
+"""Run HPG-MxP on thread ranks, and check the facts of every result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HPG-MxP's solver on thread ranks, and the oracle that it is held against."""
+"""Solve with HPG-MxP on thread ranks, and with an oracle for comparison."""
 
 from __future__ import annotations
 

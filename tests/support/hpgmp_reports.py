@@ -1,4 +1,4 @@
-"""Invented results of HPG-MxP: one that passed, one that failed, and one whose numbers are all lost."""
+"""Invent results of HPG-MxP: one that passed, one that failed, and one without numbers."""
 
 from __future__ import annotations
 

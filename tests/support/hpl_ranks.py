@@ -1,4 +1,4 @@
-"""HPL's system solved on thread ranks, and the system itself."""
+"""Create HPL's system, and solve it on thread ranks."""
 
 from __future__ import annotations
 

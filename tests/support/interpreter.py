@@ -1,4 +1,4 @@
-"""Triton's interpreter made faster.
+"""Make Triton's interpreter faster.
 
 Much of its time would go into what it replaces in Triton's language, at the beginning of a launch and again at each
 call of a function by another; much into types and shapes, of which there are few and which it makes for every number;

@@ -1,4 +1,4 @@
-"""A module that behaves like CuPy, with its numbers in host memory: DLPack, and no implicit conversion to NumPy."""
+"""Imitate CuPy with numbers in host memory: DLPack, and no implicit conversion to NumPy."""
 
 from __future__ import annotations
 

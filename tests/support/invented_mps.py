@@ -1,4 +1,4 @@
-"""An invented device `mps` without fp64: tensors in host memory that no other tensor can be mixed with.
+"""Imitate a device `mps` without fp64, with tensors in host memory that do not mix with others.
 
 Real tensors of MPS cannot be made on other machines. Inside `InventedMps()`, every operation on a tensor of the device
 runs on the CPU, and raises an error if an operand or a result has 64-bit floating-point numbers, or if a tensor of the

@@ -1,4 +1,4 @@
-"""An invented machine: its /proc and /sys."""
+"""Invent a machine with its /proc and /sys."""
 
 from __future__ import annotations
 

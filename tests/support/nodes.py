@@ -1,4 +1,4 @@
-"""Invented /sys trees of known nodes: their cores, NUMA nodes, GPUs and network adapters."""
+"""Invent /sys trees of known nodes with cores, NUMA nodes, GPUs and network adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The norm kernels of every backend, applied to arrays, and what they are held against."""
+"""Apply the norm kernels of every backend to arrays, and compute the expected values."""
 
 from __future__ import annotations
 

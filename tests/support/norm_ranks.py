@@ -1,4 +1,4 @@
-"""Norms of matrices that are distributed among ranks, as all tests of ranks check them."""
+"""Check norms of matrices that are distributed over ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the norms benchmark on virtual ranks, for tests of the benchmark and of its command."""
+"""Run the norms benchmark on virtual ranks for tests of the benchmark and of its command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices for the kernels of norms: types, bands, memory layouts, tiles; NaN stands wherever nothing may be read."""
+"""Create matrices for the kernels of norms, with NaN in places that must not be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures inside loops that say for which case."""
+"""Add the case to failures inside loops."""
 
 from __future__ import annotations
 

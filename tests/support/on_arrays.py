@@ -1,4 +1,4 @@
-"""Sparse kernels of any backend, called with NumPy's arrays."""
+"""Call sparse kernels of any backend with NumPy's arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse matrices that are no stencils of the benchmarks, and files of them."""
+"""Create sparse matrices that are not stencils of the benchmarks, and files of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as files have them, with all that a page draws: long names, many ranks, steps, repeats, precisions."""
+"""Create results with all parts that a page draws: long names, many ranks, steps, repeats and precisions."""
 
 from __future__ import annotations
 

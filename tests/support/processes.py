@@ -1,4 +1,4 @@
-"""Processes of tests, which have ended when the test has, however that ended."""
+"""Start processes that end with their test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices and right-hand sides of SciPy's tests of iterative methods."""
+"""Define matrices and right-hand sides of SciPy's tests of iterative methods."""
 
 from __future__ import annotations
 

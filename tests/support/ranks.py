@@ -1,4 +1,4 @@
-"""Real ranks under mpiexec, or of torch.distributed: one command on them, or many in one start.
+"""Start real ranks under mpiexec or of torch.distributed, for one command or for many.
 
 A start costs more than most of what tests ask of it: every rank loads Python, NumPy and Numba, on few cores.
 What is to be shown about the ends of a run (signals, crashes, mpiexec's exit code) needs a start of its own; all else

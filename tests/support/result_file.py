@@ -1,4 +1,4 @@
-"""The schema of the result file, as a validator."""
+"""Load the schema of the result file as a validator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of scans that never were: so many ranks, of which some are slow or wrong."""
+"""Invent results of scans with any number of ranks, of which some are slow or wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small sparse systems of ten kinds, from dominant to structurally singular."""
+"""Generate small sparse systems of ten kinds, from dominant to structurally singular."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented sensors: system trees of RAPL, pm_counters and amdgpu, and stand-ins for NVML and amdsmi."""
+"""Invent sensors: system trees of RAPL, pm_counters and amdgpu, and substitutes for NVML and amdsmi."""
 
 from __future__ import annotations
 

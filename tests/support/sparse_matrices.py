@@ -1,4 +1,4 @@
-"""Sparse matrices on which kernels are compared, and by how much their results may differ.
+"""Create sparse matrices for comparisons of kernels, with bounds of the differences.
 
 The reference rounds a row's sum once, the others every product and every sum.  Where both are compared, a row of m
 entries may differ by 2(m + 4)·u·(|b| + Σ|a||x|): m products, m sums, the values read, the difference from b, the

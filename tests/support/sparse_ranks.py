@@ -1,4 +1,4 @@
-"""Systems cut into rows of ranks, for `mxpeak.gmres` over virtual ranks and over MPI."""
+"""Cut systems into rows of ranks, for `mxpeak.gmres` over virtual ranks and over MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse systems that `mxpeak.gmres` is tested on."""
+"""Create the sparse systems on which `mxpeak.gmres` is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What structures of matrices are, entry by entry."""
+"""Define structures of matrices entry by entry."""
 
 from __future__ import annotations
 

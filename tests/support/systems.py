@@ -1,4 +1,4 @@
-"""Dense systems, how well they are solved, and the kernels by which they are: the host's, and torch's."""
+"""Create dense systems, measure their solutions, and provide the host's and torch's kernels."""
 
 from __future__ import annotations
 

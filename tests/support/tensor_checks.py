@@ -1,4 +1,4 @@
-"""What every communicator must do with tensors; run by thread ranks, under mpiexec and under torchrun.
+"""Check tensors with any communicator, on thread ranks, under mpiexec and under torchrun.
 
 The tensors lie in the host's memory, or wherever the communicator's transport reads them.
 """

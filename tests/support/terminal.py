@@ -1,4 +1,4 @@
-"""A terminal for tests: runs a command on a pseudo-terminal and keeps the lines that a person would see in the end."""
+"""Run a command on a pseudo-terminal, and return the lines that remain on the screen."""
 
 from __future__ import annotations
 

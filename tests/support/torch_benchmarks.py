@@ -1,4 +1,4 @@
-"""Benchmarks on torch's kernels: small problems, and what the host's kernels make of them.
+"""Run small problems of benchmarks with torch's kernels and with the host's.
 
 On the CPU: what a GPU adds is other forms of the same kernels (held against the reference by themselves) and its speed.
 """

@@ -1,4 +1,4 @@
-"""Where the torch backend is tested, on the CPU or with TEST_DEVICE=cuda on a GPU, and how arrays get there and back.
+"""Select the device of the torch backend, the CPU or a GPU by TEST_DEVICE=cuda, and convert arrays for it.
 
 On the CPU a tensor shares an array's memory; a GPU gets a copy that lies as the array does, its distance from a line of
 memory included, amid NaN.

@@ -1,4 +1,4 @@
-"""What ranks of torch.distributed do in tests; each function here is called on all of them."""
+"""Define functions that tests call on all ranks of torch.distributed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cheap cases of a claim, in one test that says which of them fails."""
+"""Run cheap cases of a claim in one test that names the failing case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands over MPI in which rank 1 multiplies wrongly, each function one rank's part of them."""
+"""Run commands over MPI in which rank 1 multiplies wrongly."""
 
 from __future__ import annotations
 

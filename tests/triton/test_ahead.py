@@ -1,4 +1,4 @@
-"""Kernels compiled ahead: for a GPU that need not be there, in a process without Triton's interpreter."""
+"""Test kernels that are compiled ahead for a GPU that need not exist, without Triton's interpreter."""
 
 from __future__ import annotations
 

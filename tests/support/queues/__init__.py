@@ -1,1 +1,1 @@
-"""Virtual queues: a GPU without one, on which everything is computed at once and the order of its work is kept."""
+"""Simulate queues of a GPU: compute every operation immediately, and record the order of the work."""

@@ -1,4 +1,4 @@
-"""Every wait of the package left out, one at a time: whether the detector of races notices."""
+"""Remove each wait of the package from recorded logs, and test whether the detector of races reports it."""
 
 from __future__ import annotations
 

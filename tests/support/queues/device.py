@@ -1,4 +1,4 @@
-"""A virtual GPU in place of torch.cuda, and ranks as threads that have one each."""
+"""Replace torch.cuda by a virtual GPU, and run ranks as threads with one GPU each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a played timeline hides: steps as rocHPL's figure 7 has them, and a trace for Perfetto."""
+"""Describe the hidden work of a played timeline: steps as in rocHPL's figure 7, and a trace for Perfetto."""
 
 from __future__ import annotations
 

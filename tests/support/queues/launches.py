@@ -1,4 +1,4 @@
-"""Functions of the plain sparse kernels as one launch each, as Triton's kernels are.
+"""Run functions of the plain sparse kernels as one launch each, like Triton's kernels.
 
 They run on the tensors inside; each says which entries it touches, so that a sweep of some rows is not taken for one of
 all.

@@ -1,4 +1,4 @@
-"""What a GPU's libraries do that a CPU's do not, and how much work an operation is."""
+"""Describe the differences between a GPU's libraries and a CPU's, and the work of an operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a rank's work, as it is written down: operations, the events between queues, and what memory they touch.
+"""Record the order of a rank's work: operations, events between queues, and their memory.
 
 Actors are the host, the streams of a device, and messages under way.  An actor's operations come one after the other;
 those of two actors are ordered only by an event: marked by the one, waited for by the other.  Whatever the host begins

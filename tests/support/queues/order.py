@@ -1,4 +1,4 @@
-"""What is under way while the host is busy, and where the host waits for a device."""
+"""Find the work in flight while the host is busy, and the places where the host waits for a device."""
 
 from __future__ import annotations
 

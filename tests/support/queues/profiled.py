@@ -1,4 +1,4 @@
-"""Small runs of HPL and HPL-MxP on a real device under torch's profiler, and the same ones on virtual queues."""
+"""Run HPL and HPL-MxP on a real device under torch's profiler, and the same runs on virtual queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Races: two operations that touch the same entries, one of them writing, and that no event orders.
+"""Find two operations that use the same entries, one of which writes, without an event that orders them.
 
 Each actor has a clock that counts its operations and says how far it knows the others': a vector clock.  An operation
 is ordered after another when its actor's clock has counted it.

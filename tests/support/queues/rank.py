@@ -1,4 +1,4 @@
-"""A virtual rank: a thread with a device of its own, its streams, and the log of what it begins there."""
+"""Define a virtual rank: a thread with its own device, streams and log."""
 
 from __future__ import annotations
 

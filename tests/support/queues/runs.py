@@ -1,4 +1,4 @@
-"""Small problems on virtual GPUs: benchmarks and solvers, each grid, each transport."""
+"""Run small problems of benchmarks and solvers on virtual GPUs, with each grid and transport."""
 
 from __future__ import annotations
 

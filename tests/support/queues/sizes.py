@@ -1,4 +1,4 @@
-"""What a small run's operations stand for: the same step of a large one.
+"""Find the step of a large run that an operation of a small run represents.
 
 A small run has blocks of a few columns where the large one has blocks of hundreds, and as many of them.
 """

@@ -1,4 +1,4 @@
-"""Tensors that play a device's and pinned ones: a CPU tensor inside, and each operation on them is written down."""
+"""Imitate device and pinned tensors with CPU tensors, and record each operation."""
 
 from __future__ import annotations
 

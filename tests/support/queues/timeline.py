@@ -1,4 +1,4 @@
-"""A log played with the rates of a machine: when each operation would run on its device, its host or its link.
+"""Play a log with the rates of a machine, to find the time of each operation.
 
 The order is the log's; how long each takes is a roofline with the numbers of `perf/machines.toml`.  What the model
 leaves out: kernels of two streams run as if each had the device for itself, the host's time is its launches and FACT,

@@ -1,4 +1,4 @@
-"""A trace of torch's profiler as if it had been played: what a real device did, in the table of the modelled one."""
+"""Convert a trace of torch's profiler to the table of the modeled timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries messages between virtual GPUs: MPI that reads device memory, MPI through host memory, and NCCL.
+"""Send messages between virtual GPUs: MPI with device memory, MPI through host memory, and NCCL.
 
 The numbers travel at once; when they might have been read and written is written down.
 """

@@ -1,4 +1,4 @@
-"""Some steps out of the middle of an LU with hundreds of them, whose small blocks stand for large ones.
+"""Run some middle steps of an LU with hundreds of steps, with small blocks instead of large ones.
 
 Before the first of them there is no look-ahead: the steps behind it are as they are in the whole.
 """
