@@ -61,6 +61,8 @@ def test_json_has_what_programs_rely_on(ended: dict[str, Ended]) -> None:
         (["--unit", "node", "--precision", "bf16"], "use --benchmark hpl-mxp, or remove --precision"),
         (["--benchmark", "hpl", "--precision", "fp32"], "HPL, which computes in fp64"),
         (["--group", "2"], "--group has no effect with --unit rank; use --unit group"),
+        (["--min-link", "20GB/s"], "--min-link has no effect without --links; add --links"),
+        (["--link-tolerance", "10%"], "--link-tolerance has no effect without --links; add --links"),
     ],
 )
 def test_flags_that_contradict_each_other(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

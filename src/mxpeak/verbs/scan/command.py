@@ -80,10 +80,18 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
     run, shown_as = run_of(ScanConfig, settings), run_of(ScanOutput, output).config
     if run.config.against is None:
         run.config.check_precision()
-    if run.config.unit != "group" and run.origins["group"] == "flag":
-        raise UsageError(f"--group has no effect with --unit {run.config.unit}; use --unit group, or remove --group")
+    _check_flags(run)
     shown_as.check_progress()
     return ScanRun(config=run.config, origins=run.origins, output=shown_as)
+
+
+def _check_flags(run: Run[ScanConfig]) -> None:
+    """Raise a UsageError for a flag that has no effect with the other settings."""
+    if run.config.unit != "group" and run.origins["group"] == "flag":
+        raise UsageError(f"--group has no effect with --unit {run.config.unit}; use --unit group, or remove --group")
+    for name in ("min_link", "link_tolerance"):
+        if not run.config.links and run.origins[name] == "flag":
+            raise UsageError(f"--{name.replace('_', '-')} has no effect without --links; add --links")
 
 
 def scan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
