@@ -52,8 +52,10 @@ LAST_BIT = 1
 EXPONENT = 1 << 52
 
 
-def scan(nodes: int, make: Callable[[int], Kernels], of_node: int = 2, n: int = 61) -> dict[str, Any]:
-    """Return a scan of nodes with HPL; all ranks of node k have the kernels make(k)."""
+def scan(
+    nodes: int, make: Callable[[int], Kernels], of_node: int = 2, n: int = 61, *, by_rank: bool = False
+) -> dict[str, Any]:
+    """Return a scan of nodes with HPL; all ranks of node k have the kernels make(k), or rank k if `by_rank`."""
     size = Size(n, 8, "fp64", of_node, "hpl")
 
     def body(comm: Communicator) -> Any:
@@ -65,7 +67,8 @@ def scan(nodes: int, make: Callable[[int], Kernels], of_node: int = 2, n: int = 
         where |= {"model": "Invented 9000", "threads": 1, "uuid": None, "shares_cores": False}
         where |= {"unit_ranks": f"{first}-{first + of_node - 1}", "leads_unit": own.rank == 0}
         record, unit = Record(where, "k"), Unit(own, where["unit_ranks"], of_node)
-        measure(record, size, CONFIG, make(node), comm, Spans(), CoreSensors([0], "/nowhere"), unit)
+        kernels = make(comm.rank if by_rank else node)
+        measure(record, size, CONFIG, kernels, comm, Spans(), CoreSensors([0], "/nowhere"), unit)
         return comm.gather_objects(record)
 
     return {**result(run_ranks(nodes * of_node, body)[0], size, CONFIG), "warnings": []}
@@ -109,6 +112,28 @@ def test_a_wrong_last_bit_passes_the_check_and_differs() -> None:
     assert wrong(body) == [("node1", "hpl", "differ"), ("node1", "gemm", "differ")]
     assert all(residual < 1.0 for rank in body["ranks"] for residual in rank["residuals"]["hpl"])
     assert body["exclude"]["hosts"] == ["node1"]
+
+
+def test_the_wrong_rank_of_a_node_is_named() -> None:
+    """Its wrong products spread to all factors of its node, but not to the products of the other rank."""
+    body = scan(3, lambda rank: Spoiled(lambda bits: LAST_BIT) if rank == 3 else sound(), by_rank=True)
+    assert wrong(body) == [("node1", "hpl", "differ"), ("node1", "gemm", "differ")]
+    assert [found.get("ranks") for found in body["wrong"]] == [None, [3]]
+    assert "results of GEMM differ from those of the majority (rank 3)" in " ".join(scan_text(body).split())
+    assert scan_mismatch(json.loads(json.dumps(body))) == ""
+
+
+def test_an_intermittent_fault_of_a_rank_is_named() -> None:
+    calls = iter(range(10**6))
+    spoiled = Spoiled(lambda bits: LAST_BIT * (next(calls) == 20))
+    body = scan(3, lambda rank: spoiled if rank == 2 else sound(), by_rank=True)
+    assert {(host, reason) for host, _, reason in wrong(body)} == {("node1", "change")}
+    assert all(found.get("ranks", [2]) == [2] for found in body["wrong"])
+
+
+def test_without_a_majority_no_rank_of_a_node_is_named() -> None:
+    body = scan(1, lambda rank: Spoiled(lambda bits: EXPONENT) if rank == 1 else sound(), by_rank=True)
+    assert [(found["reason"], found.get("ranks")) for found in body["wrong"]] == [("residual", None)]
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])

@@ -334,12 +334,13 @@ def _finding(body: Body, rank: int) -> str:
 
 def _wrong_result(body: Body, finding: Body) -> str:
     """Return a text about a wrong result: its residual, or the bits with which its bits disagree."""
-    title = measure_title(finding["result"])
+    title, ranks = measure_title(finding["result"]), finding.get("ranks")
+    of_ranks = f" (rank{'s' * (len(ranks) > 1)} {short_list(ranks)})" if ranks else ""
     if finding["reason"] == "residual":
         residuals = body["ranks"][finding["rank"]]["residuals"][finding["result"]]
         values = f"scaled residual {_residual_text(residuals)}, limit {body['problem']['threshold']:g}"
-        return f"{title} fails its check: {values}"
-    return f"its results of {title} {_WRONG[finding['reason']]}"
+        return f"{title} fails its check{of_ranks}: {values}"
+    return f"its results of {title} {_WRONG[finding['reason']]}{of_ranks}"
 
 
 _WRONG = {

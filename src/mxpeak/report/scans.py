@@ -52,6 +52,7 @@ def scan_mismatch(body: Body) -> str:
         return "a rate in ranks is 0"
     count = len(body["ranks"])
     named = [finding["rank"] for finding in (*body["slow"], *body["wrong"])]
+    named += [rank for finding in body["wrong"] for rank in finding.get("ranks", ())]
     named += [link[end] for name in LINKS for link in body.get(name, ()) for end in ("source", "dest")]
     named += [rank for finding in (*body["groups"], *body["undecided"]) for rank in finding["ranks"]]
     outside = [rank for rank in named if rank >= count]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -48,7 +49,7 @@ from mxpeak.spans import Spans
 from mxpeak.verbs.scan.actions import actions
 from mxpeak.verbs.scan.baseline import expected_of, models_text
 from mxpeak.verbs.scan.config import ScanConfig
-from mxpeak.verbs.scan.decide import Expected, RankRates, decide
+from mxpeak.verbs.scan.decide import Expected, RankRates, WrongBits, decide
 from mxpeak.verbs.scan.host_copies import HostCopies
 from mxpeak.verbs.scan.links import (
     BANDWIDTH,
@@ -81,6 +82,8 @@ MAX_LINKS = 4096
 class Record:
     """The measurements of a rank, which it sends to rank 0: location, values by round, health and links.
 
+    bits        digests of the results of the unit
+    own_bits    different digests of this rank's part of the results of its unit, if the unit has several ranks
     adapters    changes of the counters of the node's network adapters, on one rank per node
     """
 
@@ -88,6 +91,7 @@ class Record:
     kind: str
     rates: dict[str, list[float]] = field(default_factory=dict)
     bits: dict[str, list[str]] = field(default_factory=dict)
+    own_bits: dict[str, set[str]] = field(default_factory=dict)
     residuals: dict[str, list[float]] = field(default_factory=dict)
     health: dict[str, Any] = field(default_factory=dict)
     links: dict[int, LinkRates] = field(default_factory=dict)
@@ -286,7 +290,10 @@ def measure(
         rate = timed(probe, kernels, comm, unit, lambda: looks.append(watch.read()))
         record.rates.setdefault(probe.name, []).append(rate)
         if probe.bits is not None:
-            record.bits.setdefault(probe.name, []).append(unit.combined(probe.bits()))
+            own = probe.bits()
+            if unit.comm.size > 1:
+                record.own_bits.setdefault(probe.name, set()).add(own)
+            record.bits.setdefault(probe.name, []).append(unit.combined(own))
         _store_residual(record, probe.name, probe)
         spans.step(done + 1, count, done + 1.0)
     spans.finish()
@@ -392,7 +399,7 @@ def result(
     place = {rank: {key: r.where[key] for key in ("host", "cores", "device", "uuid")} for rank, r in enumerate(records)}
     ranks = [_of_rank(record) for record in records]
     slow = [{**asdict(finding), **place[finding.rank]} for finding in verdict.slow]
-    wrong = [{**asdict(finding), **place[finding.rank]} for finding in verdict.wrong]
+    wrong = [{**asdict(finding), **_wrong_parts(records, finding), **place[finding.rank]} for finding in verdict.wrong]
     undecided = [asdict(finding) for finding in verdict.undecided]
     recommended = actions(ranks, slow, wrong, undecided, links.get("link_hosts", ()))
     if any(action["severity"] != "monitor" for action in recommended):
@@ -421,6 +428,27 @@ def result(
         },
         "ranks": ranks,
     }
+
+
+def _wrong_parts(records: Sequence[Record], finding: WrongBits) -> dict[str, list[int]]:
+    """Return the ranks of a wrong unit whose own part of the result is wrong, unless this is unknown or all are.
+
+    The part of a rank is wrong if its bits differ from those of most units at the same position, or change.
+    """
+    units: dict[str, list[int]] = {}
+    for rank, record in enumerate(records):
+        if record.kind == records[finding.rank].kind:
+            units.setdefault(record.where["unit_ranks"], []).append(rank)
+    unit = units[records[finding.rank].where["unit_ranks"]]
+    peers = [ranks for ranks in units.values() if len(ranks) == len(unit)]
+    wrong = []
+    for position, rank in enumerate(unit):
+        own = frozenset(records[rank].own_bits.get(finding.result, ()))
+        each = Counter(frozenset(records[ranks[position]].own_bits.get(finding.result, ())) for ranks in peers)
+        usual, count = each.most_common(1)[0]
+        if len(own) > 1 or (2 * count > len(peers) and own != usual):
+            wrong.append(rank)
+    return {"ranks": wrong} if 0 < len(wrong) < len(unit) else {}
 
 
 def _reduce_groups(records: list[Record], config: ScanConfig) -> None:
