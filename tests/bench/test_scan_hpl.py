@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.report.scan_text import scan_text
 from mxpeak.report.scans import result_of_scan, scan_mismatch
 from mxpeak.spans import Spans
+from mxpeak.verbs.scan import probes
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.decide import RankRates, decide
 from mxpeak.verbs.scan.probes import Size, footprint
@@ -115,12 +117,30 @@ def test_a_wrong_last_bit_passes_the_check_and_differs() -> None:
 
 
 def test_the_wrong_rank_of_a_node_is_named() -> None:
-    """Its wrong products spread to all factors of its node, but not to the products of the other rank."""
+    """The wrong entry is in the last column of its rank, so it spreads to the solution, but not to other columns."""
     body = scan(3, lambda rank: Spoiled(lambda bits: LAST_BIT) if rank == 3 else sound(), by_rank=True)
     assert wrong(body) == [("node1", "hpl", "differ"), ("node1", "gemm", "differ")]
-    assert [found.get("ranks") for found in body["wrong"]] == [None, [3]]
+    assert [found.get("ranks") for found in body["wrong"]] == [[3], [3]]
     assert "results of GEMM differ from those of the majority (rank 3)" in " ".join(scan_text(body).split())
     assert scan_mismatch(json.loads(json.dumps(body))) == ""
+
+
+def test_a_wrong_factor_names_its_rank_although_the_solution_spreads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    factorize = probes.factorize_with_pivoting
+
+    def flipped(A: Any, *arguments: Any) -> int:
+        singular = factorize(A, *arguments)
+        if threading.current_thread().name.endswith("wrong"):
+            A.local.view("i8")[-1, -1] ^= LAST_BIT
+        return singular
+
+    def make(rank: int) -> Kernels:
+        threading.current_thread().name += "wrong" * (rank == 5)
+        return sound()
+
+    monkeypatch.setattr(probes, "factorize_with_pivoting", flipped)
+    body = scan(3, make, by_rank=True)
+    assert [(found["host"], found["result"], found["ranks"]) for found in body["wrong"]] == [("node2", "hpl", [5])]
 
 
 def test_an_intermittent_fault_of_a_rank_is_named() -> None:
