@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mxpeak.cli.main import main
+from mxpeak.layout.stencil import Box
+from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
 from mxpeak.report.compare import alone, compared, differences, not_comparable, pairs
 from mxpeak.report.importers import results_of_log
 
@@ -516,6 +519,51 @@ def test_reports_of_hpcg_and_hpg_mxp_are_read(name: str, benchmark: str, rate: f
     (result,) = results_of_log((GOLDEN / f"{name}.txt").read_text())
     assert (result["benchmark"], result["status"], result["result"]["rate_flops"]) == (benchmark, status, rate)
     assert result["problem"]["nx"] == 104
+
+
+def report_of_hpg_mxp(counting: str, *, rating: float, nx: int = 16) -> str:
+    """A report of HPG-MxP on two ranks, of 10 cycles of 30 steps, with the flops of a count."""
+    flops = hpg_mxp_flops(stencil_levels(Box(nx, nx, nx, 1, 1, 2)), [30] * 10, counting)
+    multigrid = sum(flops[name] for name in ("gs", "restriction", "prolongation"))
+    amounts = {"Raw SpMV": flops["spmv"], "Raw MG": multigrid, "Total": flops["total"]}
+    sides = [f"Local Domain Dimensions::n{axis}={nx}" for axis in "xyz"]
+    grid = [f"Processor Dimensions::np{axis}={ranks}" for axis, ranks in zip("xyz", (1, 1, 2))]
+    counted = [f"Floating Point Operations Summary::{name}={amount:g}" for name, amount in amounts.items()]
+    rated = f"Final Summary::HPGMP result is VALID with a GFLOP/s rating of={rating}"
+    return "\n".join(["Machine Summary::Distributed Processes=2", *sides, *grid, *counted, rated, ""])
+
+
+def test_a_rate_by_the_count_of_ornl_is_converted_to_that_of_the_reference_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (result,) = results_of_log(report_of_hpg_mxp("reference", rating=2.0))
+    assert result["result"] == {"rate_flops": 2e9, "time_s": None}
+    (result,) = results_of_log(report_of_hpg_mxp("ornl", rating=2.0))
+    levels = stencil_levels(Box(16, 16, 16, 1, 1, 2))
+    factor = hpg_mxp_flops(levels, [30] * 10)["total"] / hpg_mxp_flops(levels, [30] * 10, "ornl")["total"]
+    assert factor > 1.2
+    assert result["result"]["rate_flops"] == pytest.approx(2e9 * factor, rel=1e-5)  # a report has six digits
+    assert result["result"]["rate_flops_ornl"] == 2e9
+    (tmp_path / "ornl.txt").write_text(report_of_hpg_mxp("ornl", rating=2.0))
+    (tmp_path / "reference.txt").write_text(report_of_hpg_mxp("reference", rating=2.0 * factor))
+    assert main(["compare", str(tmp_path / "reference.txt"), str(tmp_path / "ornl.txt")]) == 0
+    out, err = capsys.readouterr()
+    assert "-0.0 %" in out or "+0.0 %" in out
+    text = "ornl.txt: the report uses ORNL's flop count, so its rate was converted to the count of the reference code"
+    assert text in " ".join(err.split())
+    assert "reference.txt" not in err
+
+
+def test_the_rate_of_a_report_with_other_flops_or_an_odd_box_is_not_converted() -> None:
+    text = report_of_hpg_mxp("ornl", rating=2.0)
+    for changed in (
+        re.sub("Raw MG=.*", "Raw MG=1e8", text),
+        re.sub("Raw SpMV=.*", "Raw SpMV=nan", text),
+        re.sub("nx=16", "nx=17", text),
+        re.sub(".*Dimensions.*", "", text),
+    ):
+        (result,) = results_of_log(changed)
+        assert result["result"] == {"rate_flops": 2e9, "time_s": None}
 
 
 def test_a_full_disk_is_no_mistake_of_the_user_and_keeps_the_old_baseline(

@@ -1,16 +1,20 @@
 """Convert reports of HPL (Netlib, rocHPL, NVIDIA), HPCG and HPG-MxP to results.
 
 A result contains the values of the report: problem, rate, time, residual and whether the check passed. A rate without
-a check, as in a truncated log, counts as not passed.
+a check, as in a truncated log, counts as not passed. Rates of HPG-MxP by ORNL's flop count are converted to the count
+of the reference code, so that they can be compared.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from mxpeak.errors import UsageError
+from mxpeak.layout.stencil import Box
+from mxpeak.perf.sparse_counts import ornl_mg_flops, reference_mg_flops, stencil_levels
 from mxpeak.records import MAX_INTEGER, SCHEMA_RESULT
 
 #: T/V  N  NB  P  Q  Time  Gflops
@@ -21,6 +25,12 @@ HPL_CHECK = re.compile(
 )
 #: Section::key=value
 YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
+#: Largest relative difference of a report's multigrid flops from ORNL's count, whose entries of coarse rows are
+#: approximate. The two counts differ by a factor of about 1.9.
+TOLERANCE = 0.1
+#: Code and text of the warning about a converted rate.
+CONVERTED = "converted-rate"
+CONVERTED_TEXT = "the report uses ORNL's flop count, so its rate was converted to the count of the reference code"
 
 
 def results_of_log(text: str) -> list[dict[str, Any]]:
@@ -29,6 +39,11 @@ def results_of_log(text: str) -> list[dict[str, Any]]:
         return [*_hpl(text), *_hpcg(text)]
     except ValueError:
         return []
+
+
+def warned_of(result: Mapping[str, Any], code: str) -> bool:
+    """Return whether a result has a warning with this code."""
+    return any(isinstance(each, Mapping) and each.get("code") == code for each in result.get("warnings") or ())
 
 
 def _hpl(text: str) -> Iterator[dict[str, Any]]:
@@ -55,7 +70,32 @@ def _hpcg(text: str) -> Iterator[dict[str, Any]]:
             if (key := f"{section}{axis}") in values and (side := f"{prefix}{axis}")
         }
         ranks = int(values.get("Machine Summary::Distributed Processes", 1))
-        yield _result(benchmark, rating is not None, sizes, 1e9 * float(rating or "nan"), None, None, ranks)
+        rate = 1e9 * float(rating or "nan")
+        result = _result(benchmark, rating is not None, sizes, rate, None, None, ranks)
+        if benchmark == "hpg-mxp" and (factor := _reference_over_ornl(values, sizes)) is not None:
+            result["result"] |= {"rate_flops": _finite(factor * rate), "rate_flops_ornl": _finite(rate)}
+            result["warnings"] = [{"code": CONVERTED, "text": CONVERTED_TEXT, "hint": ""}]
+        yield result
+
+
+def _reference_over_ornl(values: Mapping[str, str], sizes: dict[str, int]) -> float | None:
+    """Return the flops of a report of HPG-MxP by the count of the reference code, divided by those by ORNL's count.
+
+    The result is None unless the multigrid flops of the report, for the same number of products, are those of ORNL's
+    count.
+    """
+    keys = (f"Floating Point Operations Summary::{name}" for name in ("Raw SpMV", "Raw MG", "Total"))
+    spmv, mg, total = (float(values.get(key) or "nan") for key in keys)
+    if len(sizes) < 6 or not (spmv > 0.0 and mg > 0.0 and total > mg):
+        return None
+    try:
+        levels = stencil_levels(Box(**sizes))
+    except UsageError:  # a box that multigrid cannot coarsen
+        return None
+    calls = spmv / (2 * levels.nnz[0])  # multigrid is called as often as the product
+    if abs(mg / (calls * sum(ornl_mg_flops(levels).values())) - 1.0) > TOLERANCE:
+        return None
+    return (total - mg + calls * sum(reference_mg_flops(levels).values())) / total
 
 
 def _result(

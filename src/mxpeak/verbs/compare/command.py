@@ -89,6 +89,7 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         pairs,
         text_of,
     )
+    from mxpeak.report.importers import CONVERTED, CONVERTED_TEXT, warned_of
 
     tolerance = TOLERANCE if args.tolerance is None else args.tolerance
     paths = [run_file(name) for name in (args.before, args.after)]
@@ -103,6 +104,9 @@ def compare(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         raise UsageError(nothing_in_common([str(path) for path in paths], before, after))
     changes, different = compared(before, after, tolerance), _merged([differences(*pair) for pair in same])
     only, skipped = alone(before, after), not_comparable(before, after)
+    for path, results in zip(paths, (before, after)):
+        if any(warned_of(result, CONVERTED) for result in results):
+            session.log(f"note: {path}: {CONVERTED_TEXT}")
     if session.rank == 0:
         body = body_of(changes, different, [str(path) for path in paths], tolerance, only, skipped)
         _show(body, text_of(changes, different, only, skipped), args)
