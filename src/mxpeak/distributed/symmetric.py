@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from mxpeak.comm.base import Task, all_of
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.grid import Grid
 from mxpeak.distributed.dense import DistMatrix, gathered, part_of
 from mxpeak.distributed.sources import Strips, add_product, whole_blocks
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
+from mxpeak.layout.lu_schedule import lu_steps
 
+TAG = 7800  # a multiple of FAMILY
 #: Odd factors of a multiplicative hash of 64-bit words.
 FACTORS = 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85
 
@@ -95,6 +98,54 @@ class SymmetricMatrix:
     def _tile(self, down: slice, right: slice, S: Matrix, *, diagonal: bool) -> TriangleTile:
         """Return a tile of the lower triangle, which is the transpose of S if the upper triangle is read."""
         return TriangleTile(down, right, S, diagonal) if self._lower else TriangleTile(right, down, S.T, diagonal)
+
+
+def fill_upper(A: DistMatrix, kernels: Kernels) -> None:
+    """Store the transpose of the lower triangle of a square A in its upper triangle. Collective.
+
+    Each pair of ranks exchanges at most one message, one pair after the other.
+    """
+    grid, comm, steps = A.grid, A.grid.all, lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
+    places = comm.bcast_object(comm.gather_objects((grid.p, grid.q)))
+    here = grid.p, grid.q
+
+    def blocks(source: tuple[int, int], target: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
+        """Yield the rows and columns of the blocks below the diagonal that one rank sends to another."""
+        for row in steps:
+            for column in steps[: row.k]:
+                if source == (row.p, column.q) and target == (column.p, row.q):
+                    yield slice(row.j0, row.j1), slice(column.j0, column.j1)
+
+    for _, block in A.diagonal_blocks():
+        block[...] = block + kernels.xp.tril(block, k=-1).T
+    for shift in range(comm.size):
+        to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+        going, coming = list(blocks(here, places[to])), list(blocks(places[source], here))
+        if not shift:
+            for i, j in going:
+                kernels.copy(A[i, j].T, A[j, i])
+            continue
+        messages = [kernels.buffer(sum(_size(block) for block in pieces), A.precision) for pieces in (going, coming)]
+        for (i, j), piece in _pieces(messages[0], going):
+            kernels.copy(A[i, j], piece)
+        requests = [comm.irecv(messages[1], source, TAG)] if coming else []
+        requests += [comm.isend(messages[0], to, TAG)] if going else []
+        Task(all_of(requests)).wait()
+        for (i, j), piece in _pieces(messages[1], coming):
+            kernels.copy(piece.T, A[j, i])
+
+
+def _size(block: tuple[slice, slice]) -> int:
+    return int((block[0].stop - block[0].start) * (block[1].stop - block[1].start))
+
+
+def _pieces(message: Vector, blocks: list[tuple[slice, slice]]) -> Iterator[tuple[tuple[slice, slice], Matrix]]:
+    """Yield each block with its part of a message, as a matrix."""
+    begin = 0
+    for block in blocks:
+        shape, end = tuple(of.stop - of.start for of in block), begin + _size(block)
+        yield block, message[begin:end].reshape(shape)
+        begin = end
 
 
 def is_hermitian(grid: Grid, cut: tuple[BlockCyclic, BlockCyclic], strips: Strips, xp: Any) -> bool:

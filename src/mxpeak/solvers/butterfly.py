@@ -70,20 +70,22 @@ class Butterfly:
             self._layers.append(Layer(local_pairs(along, h), scales))
 
     def multiply(self, x: Vector) -> Vector:
-        """Return W x."""
+        """Return W x for one vector, or for several vectors as columns."""
         xp = self._kernels.xp
-        X = xp.asarray(x, copy=True)[:, None]
+        X = xp.asarray(x, copy=True)
+        X = X if X.ndim == 2 else X[:, None]
         ones = xp.ones(len(x))
         for pairs, scales in reversed(self._layers):
             X *= scales[:, None]
             self._combine(X, Layer(pairs, ones))
-        return X[:, 0]
+        return X if x.ndim == 2 else X[:, 0]
 
     def multiply_transposed(self, x: Vector) -> Vector:
-        """Return W^T x."""
-        X = self._kernels.xp.asarray(x, copy=True)[:, None]
+        """Return W^T x for one vector, or for several vectors as columns."""
+        X = self._kernels.xp.asarray(x, copy=True)
+        X = X if X.ndim == 2 else X[:, None]
         self.transform_rows(X)
-        return X[:, 0]
+        return X if x.ndim == 2 else X[:, 0]
 
     def transform_rows(self, X: Matrix) -> None:
         """Compute X = W^T X in place."""
@@ -149,16 +151,17 @@ class _Exchange:
 
 
 class ButterflyPair(Transformation):
-    """The transformation A → U^T A V: S = U^T and T = V."""
+    """The transformation A → U^T A V: S = U^T and T = V. If `symmetric`, V is U."""
 
-    def __init__(self, A: DistMatrix, depth: int, seed: int, kernels: Kernels):
+    def __init__(self, A: DistMatrix, depth: int, seed: int, kernels: Kernels, *, symmetric: bool = False):
         """Generate the random numbers of U and V, which follow A and b in the sequence of `seed`."""
         n, grid = A.rows.n, A.grid
         # An entry is rounded when it is generated and by 2·d layers. A row combines 2^d rows, which may be equal.
         self.rounding_variance = 2.0**depth * (2 * depth + 1) / 3.0
         first = 1 + n * n + n
         of_u, of_v = (
-            Entries("lcg", n, seed=seed, first=first + side * depth * n, scale=-2.0, shift=1.0) for side in range(2)
+            Entries("lcg", n, seed=seed, first=first + side * depth * n, scale=-2.0, shift=1.0)
+            for side in (0, 0 if symmetric else 1)
         )
         self._U = Butterfly(DistributedDimension(A.rows, grid.column), depth, of_u, kernels)
         self._V = Butterfly(DistributedDimension(A.cols, grid.row), depth, of_v, kernels)

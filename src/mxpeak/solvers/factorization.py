@@ -49,6 +49,7 @@ class Factorization(ABC):
     n, precision    order of A, precision of the factors
     name            LU, Cholesky or LDL^T
     lagged          whether these are the factors of an earlier matrix, which is close to A
+    stable          whether pivoting bounds the growth, so that fp64 factors need no corrections of single rows
     dtype           type of the factors
     A_inf, A_one    ||A_s||_inf and ||A_s||_1
     singular        the first zero pivot, counted from 1; 0 if there is none
@@ -61,6 +62,7 @@ class Factorization(ABC):
     precision: str
     name: str = "LU"
     lagged: bool = False
+    stable: bool = True
     dtype: Any
     A_inf: float
     A_one: float

@@ -51,7 +51,7 @@ class GridMatrix(NamedTuple):
 
 
 class GridFactors(Factorization):
-    """The factors of a matrix on a grid, either LU or Cholesky. All methods are collective over the grid.
+    """The factors of a matrix on a grid: LU, Cholesky or L S L^T. All methods are collective over the grid.
 
     LU          contains a copy of A, which is overwritten with its factors
     norms       ||A||_inf and ||A||_1 of the unscaled A
@@ -82,9 +82,14 @@ class GridFactors(Factorization):
     def _balanced(self) -> Balance:
         """Scale the copy of A by powers of two, and return them."""
 
-    @abstractmethod
     def _abs_sums(self) -> tuple[Vector, Vector]:
         """Return Σ_j |a_ij| over the rows and Σ_i |a_ij| over the columns of the copy of A."""
+        xp, A = self.xp, self.matrix.A
+        by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
+        self.kernels.abs_sums(self.LU.local, by_row, by_column)
+        A.grid.row.allreduce(by_row, "sum")
+        A.grid.column.allreduce(by_column, "sum")
+        return by_row, by_column
 
     def _max_abs(self) -> float:
         """Return the largest absolute entry of the copy of A."""
@@ -122,8 +127,13 @@ class GridFactors(Factorization):
     @property
     def usable(self) -> bool:
         """Return whether all columns have a pivot, and A is well within the range of the stored type."""
+        return not self.singular and self.in_range
+
+    @property
+    def in_range(self) -> bool:
+        """Return whether A is well within the range of the stored type."""
         A_inf = self.norms[0]
-        return not self.singular and isfinite(A_inf) and (self.LU.precision == "fp64" or A_inf > LEAST32)
+        return isfinite(A_inf) and (self.LU.precision == "fp64" or A_inf > LEAST32)
 
     @property
     def usable_for_gmres(self) -> bool:
@@ -206,14 +216,6 @@ class GridLU(GridFactors):
 
     def _balanced(self) -> Balance:
         return balance(self.LU, self.kernels)
-
-    def _abs_sums(self) -> tuple[Vector, Vector]:
-        xp, A = self.xp, self.matrix.A
-        by_row, by_column = xp.zeros(A.rows.local_size), xp.zeros(A.cols.local_size)
-        self.kernels.abs_sums(self.LU.local, by_row, by_column)
-        A.grid.row.allreduce(by_row, "sum")
-        A.grid.column.allreduce(by_column, "sum")
-        return by_row, by_column
 
     def least_size(self) -> float:
         """Return the smallest nonzero |lu_ij| over all ranks, but at most 1."""

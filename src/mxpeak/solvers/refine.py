@@ -258,6 +258,7 @@ class RefinedFactors(Protocol):
     precision: str
     scaled: bool
     lagged: bool
+    stable: bool
 
     @property
     def usable_for_gmres(self) -> bool:
@@ -357,7 +358,8 @@ def solve_equations(
         eta = worst(columns.etas) if corrections else max(eta, worst(columns.etas))
         history, steps = history + columns.worst_by_step()[1:], steps + corrections
     X, R, rows, even_rows = columns.X, columns.R, None, True
-    if eta <= enough and (start is not None or factors.lagged or PRECISIONS[factors.precision].u > u):
+    exact = factors.stable and not factors.lagged and PRECISIONS[factors.precision].u <= u
+    if eta <= enough and (start is not None or not exact):
         R = equations.residual(B, X) if R is None else R
         rows, even_rows, etas = refine_rows(equations, B, X, R, accuracy.rows)
         if etas:

@@ -121,7 +121,7 @@ class SymmetricElimination(Pipeline):
                 following.progress()
             self.subtract(panel, slice(c0, min(c0 + width, end)))
 
-    def subtract(self, panel: _Panel, columns: slice) -> None:
+    def subtract(self, panel: SymmetricPanel, columns: slice) -> None:
         """Subtract L21 S1 L21^T from these local columns of A22, in the rows from the first of these columns."""
         if columns.start >= columns.stop:
             return

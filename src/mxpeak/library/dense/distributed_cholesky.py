@@ -13,6 +13,7 @@ from mxpeak.distributed.symmetric import SymmetricMatrix, is_hermitian
 from mxpeak.kernels.arrays import xp
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.distributed import DistributedMatrix
+from mxpeak.library.dense.distributed_ldl import ldl_factored
 from mxpeak.library.dense.distributed_solving import (
     DistributedFactors,
     check_norms,
@@ -25,7 +26,6 @@ from mxpeak.library.dense.distributed_solving import (
 )
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import Source
-from mxpeak.library.dense.mirrored import MirroredFactors, mirrored
 from mxpeak.library.dense.symmetric import SymmetricKind, cholesky_or_lu, text_of
 from mxpeak.library.outcomes import NotPositiveDefiniteError
 from mxpeak.library.types import Array
@@ -78,10 +78,10 @@ def factored_by_structure(
 def _factored_as(
     A: DistributedMatrix, structure: SymmetricKind, precision: str, device: str, b: Any
 ) -> DistributedFactors:
-    """Factor one triangle of A by Cholesky, or the whole matrix by LU if it may be indefinite. Collective."""
+    """Factor one triangle of A by Cholesky, or by L S L^T if it may be indefinite. Collective."""
     if structure.definite:
         return _factored(A, precision, device, b, lower=structure.lower)
-    return factored_as(MirroredFactors, A, mirrored(A, structure), precision, device, b)
+    return ldl_factored(A, structure, precision, device, b)
 
 
 def _factored(A: DistributedMatrix, precision: str, device: str, b: Any, *, lower: bool) -> DistributedCholeskyFactors:

@@ -63,11 +63,20 @@ def factored(A: DistributedMatrix, precision: str = "auto", device: str = "auto"
 
 
 def factored_as(
-    kind: type[AnyFactors], A: DistributedMatrix, source: Source, precision: str, device: str, b: Any
+    kind: type[AnyFactors],
+    A: DistributedMatrix,
+    source: Source,
+    precision: str,
+    device: str,
+    b: Any,
+    spans: Spans | None = None,
 ) -> AnyFactors:
-    """Factor a matrix, whose entries are those of `source`, in the same way as `factored` by the method of `kind`."""
-    chosen = _chosen_precision(A, precision, device, b, kind._engine)
-    held, in_use, spans = source.holds, source.held, Spans()
+    """Factor a matrix, whose entries are those of `source`, in the same way as `factored` by the method of `kind`.
+
+    `spans` contains the time of an earlier attempt.
+    """
+    chosen, spans = chosen_precision(A, precision, device, b, kind._engine), spans or Spans()
+    held, in_use = source.holds, source.held
     size_bytes = check_memory(A.comm, A.n, A.nb, (A.grid.P, A.grid.Q), held=held, in_use=in_use, parts=A.parts)
     notes: tuple[str, ...] = ()
     factors = kind._factors_in(chosen, A, source, spans)
@@ -100,13 +109,18 @@ def _factor_once(precision: str, A: DistributedMatrix, source: Source, spans: Sp
 
 
 def grid_matrix(
-    A: DistributedMatrix, source: Source, distribute: Callable[..., UserMatrix | SymmetricMatrix]
+    A: DistributedMatrix,
+    source: Source,
+    distribute: Callable[..., UserMatrix | SymmetricMatrix],
+    *,
+    symmetric: bool = False,
 ) -> GridMatrix:
     """Return the real form and the absolute values of a matrix, whose entries are those of `source`, on the grid of A.
 
     `distribute` creates a distributed matrix from a grid, the order, the block size and a `Strips` function.
+    `symmetric` selects the real form that is symmetric if A is complex symmetric.
     """
-    strips = real_form(source) if A.parts == 2 else source
+    strips = real_form(source, symmetric=symmetric) if A.parts == 2 else source
     real = distribute(A.grid, A.parts * A.n, A.parts * A.nb, strips)
     sizes = distribute(A.grid, A.n, A.nb, lambda *part: np.abs(source(*part)))
     return GridMatrix(real, sizes, lambda V: moduli(V, A.dtype))
@@ -290,22 +304,29 @@ class DistributedFactors(DenseFactors):
             comm, lambda: form_of(transposed), lambda form: f'transposed="{form}", local={bool(local)}'
         )
         B = right_hand_sides(A, b, local=local)
-        real_B = real_rhs(np.reshape(B, (A.n, -1)), A.dtype, conjugated=form == "T")
         rows = slice(A.own_rows.start, A.own_rows.stop) if local else slice(None)
         if not B.size:
             return B[rows], self._info(Solution(B, B, None, Outcome.SOLVED, 0.0, 0, [], rows=0.0), 0, Spans())
-        check_rhs_memory(comm, A.n, B.size // A.n, real_B.size // B.size, A.parts)
+        check_rhs_memory(comm, A.n, B.size // A.n, 2 if "c" in A.dtype.kind + B.dtype.kind else 1, A.parts)
         spans, self._spans = self._spans, Spans()  # the time of the factorization belongs to the first solve
         with computing(comm):
             solution = self._refined(
-                lambda lower: self._solve(real_B, form != "N", spans, lower=lower), spans, parts=A.parts
+                lambda lower: self._solve(np.reshape(B, (A.n, -1)), form, spans, lower=lower), spans, parts=A.parts
             )
-        X = solutions(solution.X, A.dtype, B.dtype, conjugated=form == "T")
+        X = self._solutions(solution.X, B.dtype, form)
         return X.reshape(B.shape)[rows], self._info(solution, X.shape[1], spans)
 
-    def _solve(self, B: Array, transposed: bool, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
+    def _real_rhs(self, B: Array, form: str) -> Array:
+        """Return B (n, k) as right-hand sides of the real system."""
+        return real_rhs(B, self.A.dtype, conjugated=form == "T")
+
+    def _solutions(self, X: Array, of_b: np.dtype[Any], form: str) -> Array:
+        """Convert the solutions X of the real system to those of the user's system."""
+        return solutions(X, self.A.dtype, of_b, conjugated=form == "T")
+
+    def _solve(self, user_B: Array, form: str, spans: Spans, *, lower: bool) -> tuple[Solution, bool]:
         """Solve the real system of A or A^T with the current factors by `solve_in_range`. Collective."""
-        A, factors = self.A, self._factors
+        A, factors, B, transposed = self.A, self._factors, self._real_rhs(user_B, form), form != "N"
         equations, real = factors.equations(scaled=False, transposed=transposed), factors.matrix.A
         rows = owned(real.cols if transposed else real.rows)
         enough = max(4.0 / real.n, PLAIN_LU if self.precision == "fp64" else REFINED)
@@ -340,11 +361,15 @@ class DistributedFactors(DenseFactors):
         """Replace the factors with fp64 factors; if this fails, every later call raises the same error."""
         del self._factors  # free this memory before the next factorization
         try:
-            self._factors = self._factors_in("fp64", self.A, self._source, spans)
+            self._factors = self._factors_again(spans)
         except MxpeakError as error:
             self._error = error
             raise
         self.precision = "fp64"
+
+    def _factors_again(self, spans: Spans) -> GridFactors:
+        """Return factors of A in fp64, after the first ones were not accurate enough. Collective."""
+        return self._factors_in("fp64", self.A, self._source, spans)
 
     def _check_factors(self) -> None:
         """Raise the error of an earlier refactorization if that refactorization failed."""
@@ -373,7 +398,7 @@ class DistributedFactors(DenseFactors):
             )
 
 
-def _chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any, engine: str) -> str:
+def chosen_precision(A: DistributedMatrix, precision: str, device: str, b: Any, engine: str) -> str:
     """Return the precision of the factors. "auto" selects fp32 if it saves more time than refinement costs.
 
     Collective, because b may be real on one rank and complex on another.

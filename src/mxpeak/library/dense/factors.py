@@ -15,6 +15,7 @@ from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block, Triangle
 from mxpeak.library.dense.info import (
+    COARSER_FAILED,
     Estimates,
     SolveInfo,
     note_of_breakdown,
@@ -61,6 +62,7 @@ class DenseFactors(ABC):
     _notes: tuple[str, ...]
     _gmres_steps: int
     _why: str
+    _why_again: str = COARSER_FAILED
 
     @abstractmethod
     def _factor_in_fp64(self, spans: Spans) -> None:
@@ -72,13 +74,18 @@ class DenseFactors(ABC):
         If the factors are not accurate enough, factor A again in fp64 and solve again.
         """
         solution, lower = solve(False)
-        if self._factors.precision != "fp64":
+        if self._may_fall_back:
             with spans("refine"):
                 note = note_of_low_accuracy(self._factors, solution, self._gmres_steps, parts=parts)
             if note := note or self._note_of_hidden_singularity(solution):
                 self._fall_back(spans, note)
                 solution, _ = solve(lower)
         return solution
+
+    @property
+    def _may_fall_back(self) -> bool:
+        """Return whether another factorization may be more accurate than the current one."""
+        return bool(self._factors.precision != "fp64")
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
         """Return a note if only fp64 factors can show whether A is singular, otherwise an empty string."""
@@ -108,7 +115,7 @@ class DenseFactors(ABC):
             ill_conditioned=singular or lost or solution.underflows,
             u=u,
             message="\n".join(notes),
-            why="coarser ones failed" if self._notes else self._why,
+            why=self._why_again if self._notes else self._why,
             **facts,
         )
 

@@ -22,11 +22,15 @@ from mxpeak.solvers.refine import Solution
 
 #: The end of each note about a repeated factorization in fp64.
 AGAIN = "A was factored again in fp64"
+#: The end of a note about an LU after LDL^T factors over ranks failed.
+BY_LU = "LU factored the whole matrix"
+#: Reasons for the precision of factors after a fallback.
+COARSER_FAILED, LDL_FAILED = "coarser ones failed", "LDL^T factors failed"
 
 
-def note_of_breakdown(precision: str, reason: str, name: str = "LU") -> str:
+def note_of_breakdown(precision: str, reason: str, name: str = "LU", again: str = AGAIN) -> str:
     """Return the note that the factorization in this precision broke down for this reason."""
-    return f"the {name} in {precision} broke down: {reason}; {AGAIN}"
+    return f"the {name} in {precision} broke down: {reason}; {again}"
 
 
 def note_of_doubt(condition: float, precision: str = "fp32", name: str = "LU") -> str:
@@ -356,7 +360,8 @@ class SolveInfo(Info):
         rhs = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         emulated = " (emulated)" if self.emulated or self.fp64 == "emulated" else ""
-        again = ", after a coarser one failed" if self.fallback else ""
+        failed = "LDL^T factors" if self.why == LDL_FAILED else "a coarser one"
+        again = f", after {failed} failed" if self.fallback else ""
         if self.lagged and self.why != "given":  # `refine` cannot detect the matrix of the user's factors
             again = " of an earlier matrix"
         ranks = ""

@@ -1,8 +1,7 @@
-"""Solve symmetric and Hermitian distributed systems by LU of the whole matrix, of which only one triangle is read."""
+"""Compute all entries of a symmetric or Hermitian distributed matrix from one triangle, for an LU."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,24 +9,11 @@ import numpy as np
 
 from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.library.dense.distributed import DistributedMatrix
-from mxpeak.library.dense.distributed_solving import DistributedFactors
-from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.matrix_source import InMemory, Source
 from mxpeak.library.dense.memory import check_memory
 from mxpeak.library.dense.redistribution import pieces_of, redistributed
 from mxpeak.library.dense.symmetric import SymmetricKind
 from mxpeak.library.types import Array
-
-#: The line in `info.message`.
-NOTE = "ranks have no LDL^T factorization; LU factored the whole matrix, computed from one triangle of A"
-
-
-class MirroredFactors(DistributedFactors):
-    """LU factors of a matrix that was computed from one triangle, which `info` states."""
-
-    def _info(self, *arguments: Any) -> SolveInfo:
-        info = super()._info(*arguments)
-        return replace(info, message="\n".join(filter(None, (NOTE, info.message))))
 
 
 class MirroredSource(Source):

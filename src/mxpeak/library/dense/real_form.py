@@ -5,6 +5,11 @@
 
 Both rows of a block have the same sum of absolute values, and so do both columns. Therefore, scaling treats the real
 and imaginary parts equally. The transpose is the real form of A^H.
+
+If A is complex symmetric, another real form is symmetric:
+
+    [ Re a_ij   Im a_ij ] [  Re x_j ]   [ Re b_i ]
+    [ Im a_ij  -Re a_ij ] [ -Im x_j ] = [ Im b_i ]
 """
 
 from __future__ import annotations
@@ -20,10 +25,11 @@ from mxpeak.library.dense.matrix_source import Source
 from mxpeak.library.types import Array
 
 
-def real_form(source: Source) -> Strips:
+def real_form(source: Source, *, symmetric: bool = False) -> Strips:
     """Return a function that computes strips of the real form of a complex matrix, in blocks of order 2·NB.
 
-    The blocks are on the same ranks as those of the complex matrix.
+    The blocks are on the same ranks as those of the complex matrix. If `symmetric`, it is the form that is symmetric if
+    the complex matrix is symmetric.
     """
 
     def strips(rows: BlockCyclic, cols: BlockCyclic, local: slice) -> Array:
@@ -31,8 +37,9 @@ def real_form(source: Source) -> Strips:
         Z = source(_halved(rows), _halved(cols), slice(local.start // 2, local.stop // 2))
         A = np.empty((2 * Z.shape[0], 2 * Z.shape[1]))
         A[0::2, 0::2] = A[1::2, 1::2] = Z.real
-        A[1::2, 0::2] = Z.imag
-        np.negative(Z.imag, out=A[0::2, 1::2])
+        A[1::2, 0::2] = A[0::2, 1::2] = Z.imag
+        minus = A[1::2, 1::2] if symmetric else A[0::2, 1::2]
+        np.negative(minus, out=minus)
         return A
 
     return strips

@@ -12,6 +12,7 @@ along rows twice as fast as along blocks of columns.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any, Protocol
 
@@ -84,30 +85,56 @@ class Factored:
         return solve
 
 
-class FactoredCholesky:
-    """The factor L of `cholesky.factorize` on a grid; the first solve prepares the diagonal blocks for later solves."""
+class FactoredSymmetric(ABC):
+    """The factors L S L^T of a `SymmetricElimination` on a grid.
 
-    def __init__(self, A: DistMatrix, kernels: Kernels):
-        self._A, self._kernels = A, kernels
-        self._ready: dict[int, BlockSolver] = {}
+    signs   the diagonal of S for this rank's columns, or None if S is the identity
+    """
+
+    def __init__(self, A: DistMatrix, kernels: Kernels, signs: Vector | None = None):
+        self._A, self._kernels, self._signs = A, kernels, signs
 
     def solve(self, r: Vector) -> Any:
-        """Return L^-T L^-1 r over the rows, for r over the rows (the same along every process row).
+        """Return L^-T S L^-1 r over the rows, for r over the rows (the same along every process row).
 
         Each right-hand side takes 2·N² flops in fp64. Collective over the grid.
         """
         A, kernels = self._A, self._kernels
         s, y = _begun(A, r, kernels)
         _solve(A, s, y, kernels, self._solve_diagonal, lower=True)
+        if self._signs is not None:
+            y *= self._signs if y.ndim == 1 else self._signs[:, None]
         s, x = _begun(A, y, kernels, transposed=True)
         _solve(A, s, x, kernels, self._solve_diagonal, lower=True, transposed=True)
         return x
 
+    @abstractmethod
     def _solve_diagonal(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
-        """Overwrite x with L_kk^-1 x, or L_kk^-T x if `transposed`; the upper triangle of T is that of L_kk^T."""
+        """Overwrite x with L_kk^-1 x, or L_kk^-T x if `transposed`, for the stored diagonal block T."""
+
+
+class FactoredCholesky(FactoredSymmetric):
+    """The factor L of `cholesky.factorize`; the first solve prepares the diagonal blocks for later solves."""
+
+    def __init__(self, A: DistMatrix, kernels: Kernels):
+        super().__init__(A, kernels)
+        self._ready: dict[int, BlockSolver] = {}
+
+    def _solve_diagonal(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
+        """Solve with the upper triangle of T, which is L_kk^T."""
         if step.k not in self._ready:
             self._ready[step.k] = self._kernels.block_solver(T, "upper")
         self._ready[step.k](x, transposed=not transposed)
+
+
+class FactoredBlockLDL(FactoredSymmetric):
+    """The factors of `block_ldl.factorize`."""
+
+    def _solve_diagonal(self, step: LuStep, T: Matrix, x: Vector, *, transposed: bool) -> None:
+        """Multiply by T, which is L_kk^-1."""
+        y = self._kernels.xp.zeros_like(x)
+        self._kernels.add_matvec(y, T, x, transposed=transposed)
+        x[...] = y
 
 
 def _begun(A: DistMatrix, b: Vector, kernels: Kernels, *, transposed: bool = False) -> tuple[Vector, Vector]:

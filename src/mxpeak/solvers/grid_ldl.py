@@ -1,0 +1,103 @@
+"""The L S L^T factors of a symmetric indefinite matrix on a process grid, from one triangle.
+
+    U^T (D A D) U = L S L^T,    A^-1 = D U L^-T S L^-1 U^T D
+
+D is a diagonal matrix of powers of two, U a random butterfly, and S a diagonal matrix of signs (see `block_ldl`).
+"""
+
+from __future__ import annotations
+
+from math import inf, isfinite
+from typing import Any
+
+from mxpeak.distributed.dense import DistMatrix, gathered, part_of
+from mxpeak.distributed.symmetric import fill_upper
+from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.precision import PRECISIONS
+from mxpeak.solvers.block_ldl import factorize
+from mxpeak.solvers.butterfly import ButterflyPair
+from mxpeak.solvers.factorization import convergence
+from mxpeak.solvers.grid_factors import GridFactors, GridMatrix
+from mxpeak.solvers.lu.triangular import FactoredBlockLDL
+from mxpeak.solvers.refine import RefinedColumns
+from mxpeak.solvers.scaling import Balance, spread
+from mxpeak.solvers.symmetric_factors import BALANCED, LDL, SWEEPS
+from mxpeak.spans import Spans
+
+#: Depth of the random butterfly, and the seed of its random numbers.
+DEPTH, SEED = 2, 1
+#: The factorization ends if growth·u exceeds this value, because the error of L S L^T is then too large.
+LARGEST_ERROR = 2.0**-6
+
+
+class GridLDL(GridFactors):
+    """The L S L^T factors of a matrix on a grid. The constructor and all methods are collective over the grid."""
+
+    name = LDL
+    stable = False
+    _converges: bool | None = None
+
+    def __init__(self, matrix: GridMatrix, L: DistMatrix, precision: str, kernels: Kernels, spans: Spans):
+        """Factor the copy of A in L, scaled if necessary.
+
+        If a diagonal block is singular, or if entries grow too much, `singular` is the column, counted from 1.
+        """
+        super().__init__(matrix, L, precision, kernels)
+        with spans("equilibrate"):
+            fill_upper(L, kernels)
+        self._scale(spans, scale=True)
+        self.singular, self._growth = 1, inf
+        if not isfinite(self.A_inf) or not (A_max := self._max_abs()):
+            return
+        self._butterfly = ButterflyPair(L, DEPTH, SEED, kernels, symmetric=True)
+        with spans("factor"):
+            self._butterfly.transform(L)
+            result = factorize(L, A_max * LARGEST_ERROR / PRECISIONS[precision].u, kernels, spans)
+        self._solver = FactoredBlockLDL(L, kernels, part_of(result.signs, L.cols, self.xp))
+        self.singular, self._growth = result.breakdown, result.largest / A_max
+
+    @property
+    def usable(self) -> bool:
+        """Return whether A is well within the range of the stored type, and growth allows refinement."""
+        return super().usable and self.growth * PRECISIONS[self.precision].u <= LARGEST_ERROR
+
+    def _balanced(self) -> Balance:
+        """Scale the copy of A by powers of two in sweeps, each of which brings the largest entry of a row closer to 1.
+
+        See `symmetric_factors.symmetric_scales`.
+        """
+        xp, kernels, L = self.xp, self.kernels, self.LU
+        D = Balance(xp.ones(L.rows.local_size), xp.ones(L.cols.local_size))
+        for _ in range(SWEEPS):
+            largest = xp.zeros(L.rows.local_size)
+            kernels.row_max(L.local, largest)
+            L.grid.row.allreduce(largest, "max")
+            everywhere, scales = gathered(largest, L.rows, L.grid.column, xp), xp.zeros(self.n)
+            kernels.reciprocal_powers(scales, xp.sqrt(everywhere))
+            step = Balance(part_of(scales, L.rows, xp), part_of(scales, L.cols, xp))
+            kernels.scale_rows_columns(L.local, step.R, step.C)
+            D = Balance(D.R * step.R, D.C * step.C)
+            if spread(everywhere, xp) <= BALANCED:
+                break
+        return D
+
+    def is_doubtful(self, equations: Any, columns: RefinedColumns, enough: float) -> bool:
+        """Return whether A may be singular to working precision: whether refinement fails for random numbers.
+
+        Because of growth, the condition number of L S L^T does not show whether A is singular.
+        """
+        if self._converges is None:
+            self._converges = convergence(self, self.equations(scaled=True)).steps < inf
+        return not self._converges
+
+    def solve(self, B: Matrix) -> Matrix:
+        """Return A_s^-1 B; B is distributed like the rows of A, and the result like the columns."""
+        return part_of(self.gathered(self._solve(B), over_rows=True), self.LU.cols, self.xp)
+
+    def solve_transposed(self, B: Matrix) -> Matrix:
+        """Return A_s^-1 B; B is distributed like the columns of A, and the result like the rows."""
+        return self._solve(part_of(self.gathered(B), self.LU.rows, self.xp))
+
+    def _solve(self, B: Matrix) -> Matrix:
+        """Return A_s^-1 B over the rows, for B over the rows."""
+        return self._butterfly.left_transposed(self._solver.solve(self._butterfly.left(B)))
