@@ -1,8 +1,9 @@
 """The L S L^T factors of a symmetric indefinite matrix on a process grid, from one triangle.
 
-    U^T (D A D) U = L S L^T,    A^-1 = D U L^-T S L^-1 U^T D
+    U^T (D A D) U = L S L^T - V Δ V^T
 
-D is a diagonal matrix of powers of two, U a random butterfly, and S a diagonal matrix of signs (see `block_ldl`).
+D is a diagonal matrix of powers of two, U a random butterfly, S a diagonal matrix of signs, and Δ a small one (see
+`block_ldl`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from mxpeak.distributed.dense import DistMatrix, gathered, part_of
 from mxpeak.distributed.symmetric import fill_upper
-from mxpeak.kernels.contract import Kernels, Matrix
+from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.block_ldl import factorize
 from mxpeak.solvers.butterfly import ButterflyPair
@@ -36,6 +37,7 @@ class GridLDL(GridFactors):
     name = LDL
     stable = False
     _converges: bool | None = None
+    _replaced: tuple[Matrix, Matrix, Matrix] | None = None
 
     def __init__(self, matrix: GridMatrix, L: DistMatrix, precision: str, kernels: Kernels, spans: Spans):
         """Factor the copy of A in L, scaled if necessary.
@@ -52,9 +54,21 @@ class GridLDL(GridFactors):
         self._butterfly = ButterflyPair(L, DEPTH, SEED, kernels, symmetric=True)
         with spans("factor"):
             self._butterfly.transform(L)
-            result = factorize(L, A_max * LARGEST_ERROR / PRECISIONS[precision].u, kernels, spans)
-        self._solver = FactoredBlockLDL(L, kernels, part_of(result.signs, L.cols, self.xp))
-        self.singular, self._growth = result.breakdown, result.largest / A_max
+            result = factorize(L, A_max, LARGEST_ERROR / PRECISIONS[precision].u, kernels, spans)
+            self.singular, self._growth = result.breakdown, result.largest / A_max
+            self._solver = FactoredBlockLDL(L, kernels, part_of(result.signs, L.cols, self.xp))
+            if not self.singular and len(result.Δ):
+                self._replaced = self._without_replaced(result.V, result.Δ)
+
+    def _without_replaced(self, V: Matrix, Δ: Vector) -> tuple[Matrix, Matrix, Matrix]:
+        """Return V, Z = M^-1 V and C^-1, with M = L S L^T and C = Δ^-1 - V^T Z, so that A_s^-1 = M^-1 + Z C^-1 Z^T."""
+        xp, Z = self.xp, self._solver.solve(V)
+        C = self._sum_over_rows(V.T @ Z)
+        C = xp.eye(len(Δ)) / Δ - (C + C.T) / 2.0
+        if not bool(xp.all(xp.isfinite(C))):  # for which libraries raise errors
+            return V, Z, C
+        eigenvalues, Q = xp.linalg.eigh(C)
+        return V, Z, (Q / eigenvalues) @ Q.T
 
     @property
     def usable(self) -> bool:
@@ -100,4 +114,13 @@ class GridLDL(GridFactors):
 
     def _solve(self, B: Matrix) -> Matrix:
         """Return A_s^-1 B over the rows, for B over the rows."""
-        return self._butterfly.left_transposed(self._solver.solve(self._butterfly.left(B)))
+        Y = self._solver.solve(self._butterfly.left(B))
+        if self._replaced is not None:
+            V, Z, C_inverse = self._replaced
+            Y = Y + Z @ (C_inverse @ self._sum_over_rows(V.T @ Y))
+        return self._butterfly.left_transposed(Y)
+
+    def _sum_over_rows(self, W: Matrix) -> Matrix:
+        """Return the sum of the products over the rows of all ranks."""
+        self.LU.grid.column.allreduce(W, "sum")
+        return W
