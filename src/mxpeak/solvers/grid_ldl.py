@@ -20,7 +20,7 @@ from mxpeak.solvers.butterfly import ButterflyPair
 from mxpeak.solvers.factorization import convergence
 from mxpeak.solvers.grid_factors import GridFactors, GridMatrix
 from mxpeak.solvers.lu.triangular import FactoredBlockLDL
-from mxpeak.solvers.refine import RefinedColumns
+from mxpeak.solvers.refine import RefinedColumns, U
 from mxpeak.solvers.scaling import Balance, spread
 from mxpeak.solvers.symmetric_factors import BALANCED, LDL, SWEEPS
 from mxpeak.spans import Spans
@@ -75,6 +75,11 @@ class GridLDL(GridFactors):
         """Return whether A is well within the range of the stored type, and growth allows refinement."""
         return super().usable and self.growth * PRECISIONS[self.precision].u <= LARGEST_ERROR
 
+    @property
+    def usable_for_gmres(self) -> bool:
+        """Return whether refinement converges for random numbers; otherwise, LU factors take less time than GMRES."""
+        return self._converges is not False
+
     def _balanced(self) -> Balance:
         """Scale the copy of A by powers of two in sweeps, each of which brings the largest entry of a row closer to 1.
 
@@ -96,13 +101,13 @@ class GridLDL(GridFactors):
         return D
 
     def is_doubtful(self, equations: Any, columns: RefinedColumns, enough: float) -> bool:
-        """Return whether A may be singular to working precision: whether refinement fails for random numbers.
+        """Return whether refinement fails for random numbers, or the condition number of fp64 factors is 1/u or more.
 
-        Because of growth, the condition number of L S L^T does not show whether A is singular.
+        Because of growth, a small condition number of coarser factors does not show that A is regular.
         """
         if self._converges is None:
             self._converges = convergence(self, self.equations(scaled=True)).steps < inf
-        return not self._converges
+        return not self._converges or (self.precision == "fp64" and self.singular_to(U))
 
     def solve(self, B: Matrix) -> Matrix:
         """Return A_s^-1 B; B is distributed like the rows of A, and the result like the columns."""

@@ -121,6 +121,10 @@ class DistributedLDLFactors(DistributedFactors):
             raise _BreakdownError(precision, f"a diagonal block is singular, or growth is {factors.growth:.1e}")
         return factors
 
+    @staticmethod
+    def _why_singular(factors: GridFactors, A: DistributedMatrix) -> str:
+        return "a diagonal block is singular"
+
     def _real_rhs(self, B: Array, form: str) -> Array:
         if self._reflected:
             return real_rhs(B, self.A.dtype, conjugated=form == "H")
