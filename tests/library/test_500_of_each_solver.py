@@ -138,11 +138,16 @@ Solver = Callable[[int, Array, Array], tuple[Any, Any, Array]]
 def by_solve(assume_a: str, number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
     """Solve from one triangle, in several precisions; the other triangle contains other numbers."""
     lower = bool(number % 2)
-    half = np.tril(A) + 7 * np.triu(np.ones_like(A), 1) if lower else np.triu(A) + 7 * np.tril(np.ones_like(A), -1)
+    half = one_triangle(A, lower=lower)
     coarse = ("fp32", "auto", "bf16", "fp16") if assume_a == "pos" else ("fp32", "auto", "fp64")
     form = ("N", "N", "T", "H")[number % 4]
     x, info = mx.solve(half, b, assume_a=assume_a, lower=lower, precision=coarse[number % len(coarse)], transposed=form)
     return x, info, {"N": A, "T": A.T, "H": A.conj().T}[form]
+
+
+def one_triangle(A: Array, *, lower: bool) -> Array:
+    """One triangle of A, and other numbers in the other one."""
+    return np.tril(A) + 7 * np.triu(np.ones_like(A), 1) if lower else np.triu(A) + 7 * np.tril(np.ones_like(A), -1)
 
 
 def by_plain_solve(number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
@@ -160,12 +165,13 @@ def by_refine(number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
 
 
 def over_ranks(assume_a: str, number: int, A: Array, b: Array) -> tuple[Any, Any, Array]:
-    """Solve on two thread ranks."""
-    form = ("N", "T", "H")[number % 3]
-    how = {"assume_a": assume_a, "transposed": form, "precision": ("auto", "fp32")[number % 2]}
+    """Solve on two thread ranks, from one triangle if A is symmetric."""
+    form, lower = ("N", "T", "H")[number % 3], bool(number // 2 % 2)
+    how = {"assume_a": assume_a, "lower": lower, "transposed": form, "precision": ("auto", "fp32")[number % 2]}
+    M = A if assume_a == "gen" else one_triangle(A, lower=lower)
 
     def body(comm: Any) -> Any:
-        return mx.solve(mx.DistributedMatrix.from_function(lambda i, j: A[i, j], len(A), nb=5, comm=comm), b, **how)
+        return mx.solve(mx.DistributedMatrix.from_function(lambda i, j: M[i, j], len(M), nb=5, comm=comm), b, **how)
 
     return *run_ranks(2, body)[0], {"N": A, "T": A.T, "H": A.conj().T}[form]
 
@@ -219,6 +225,11 @@ DENSE: dict[str, tuple[Solver, Callable[[int], Iterator[tuple[str, Array, Array]
     "ranks gen complex": (partial(over_ranks, "gen"), partial(general_systems, is_complex=True)),
     "ranks pos": (partial(over_ranks, "pos"), partial(symmetric_systems, definite=True, is_complex=False)),
     "ranks her": (partial(over_ranks, "her"), partial(symmetric_systems, definite=False, is_complex=True)),
+    "ranks sym": (partial(over_ranks, "sym"), partial(symmetric_systems, definite=False, is_complex=False)),
+    "ranks sym complex": (
+        partial(over_ranks, "sym"),
+        partial(symmetric_systems, definite=False, is_complex=True, symmetric=True),
+    ),
     "Solver gen complex": (partial(by_solver, "gen"), partial(general_systems, is_complex=True)),
     "Solver pos complex": (partial(by_solver, "pos"), partial(symmetric_systems, definite=True, is_complex=True)),
     "Solver sym": (partial(by_solver, "sym"), partial(symmetric_systems, definite=False, is_complex=False)),

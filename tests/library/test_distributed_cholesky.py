@@ -9,7 +9,6 @@ import pickle
 import warnings
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -409,53 +408,6 @@ def test_one_changed_entry_is_found_by_the_test_for_symmetry() -> None:
         A = S.copy()
         A[3, 4], A[5, 6] = S[5, 6] + 1.0, S[3, 4] + 1.0
         assert hermitian(A, shape) == {False}
-
-
-@pytest.mark.parametrize("source", ["function", "memory", "file"])
-@pytest.mark.parametrize("name", ["sym", "her"])
-def test_indefinite_matrices_are_solved_by_lu_of_the_whole_matrix(name: str, source: str, tmp_path: Path) -> None:
-    n, rng = 37, np.random.default_rng(3)
-    for is_complex, lower in product((False, True), (False, True)):
-        X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0.0)
-        A = X + (X.conj().T if name == "her" else X.T)
-        stored = np.where(
-            np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T, A, 7.0 if source == "memory" else np.nan
-        )
-        if name == "her" and is_complex:
-            stored += np.diag(np.full(n, 5j))  # imaginary parts of the diagonal are not used
-        b = sides(n, is_complex=is_complex)
-        np.save(tmp_path / "A.npy", stored)
-
-        def body(comm: Any, stored: Array = stored, lower: bool = lower, b: Array = b) -> Any:
-            how = {"nb": 4, "comm": comm, "grid": (2, comm.size // 2)}
-            if source == "memory":
-                M = mx.DistributedMatrix.from_root(stored if comm.rank == 0 else None, **how)
-            elif source == "file":
-                M = mx.DistributedMatrix.from_file(tmp_path / "A.npy", **how)
-            else:
-                M = mx.DistributedMatrix.from_function(entries(stored), n, **how)
-            solved = [mx.solve(M, b, assume_a=name, lower=lower, transposed=form) for form in ("N", "T", "H")]
-            solver = mx.Solver(M, assume_a=name, lower=lower, precision="fp32")
-            return [*solved, solver.solve(b)]
-
-        for results in run_ranks(4, body):
-            for (x, info), M in zip(results, (A, A.T, A.conj().T, A)):
-                assert info.factorization == "LU"
-                assert info.solved
-                assert not info.fallback
-                assert "ranks have no LDL^T factorization; LU factored the whole matrix" in info.message
-                assert eta(M, x, b) <= 3
-
-
-def test_nan_in_a_mirrored_triangle_is_one_error() -> None:
-    A = definite(20)
-    A[13, 4] = np.nan
-    texts = raised(2, lambda comm: mx.solve(held(comm, A), np.ones(20), assume_a="sym", lower=True))
-    assert len(set(texts)) == 1
-    assert "A[13, 4] is nan" in texts[0]
-    assert all(info.solved for _, info in run_ranks(2, lambda c: mx.solve(held(c, A), np.ones(20), assume_a="sym")))
-    with pytest.raises(UsageError, match="unknown assume_a"):
-        mx.solve(mx.DistributedMatrix.from_rows(definite(12)), np.ones(12), assume_a="spd")
 
 
 def test_a_function_computes_each_entry_about_once() -> None:

@@ -95,12 +95,12 @@ class _BlockLDL(SymmetricElimination):
             A_max = 0.0 if step.j1 == self.A.rows.n else self._A_max  # the last block causes no growth
             block = factored(lower + xp.tril(lower, k=-1).T, A_max, xp)
             squares = xp.sum(block.L * block.L, axis=1)
-            stable = xp.all(xp.isfinite(block.inverse)) & (xp.max(squares) <= self._limit)
+            stable = _is_finite(block.inverse, xp) and bool(xp.max(squares) <= self._limit)
             self._squares[self.A.rows.local_range(step.j0, step.j1)] += squares
             A11[...] = block.inverse
             to.D[...] = -block.inverse.T * block.signs
             to.D_tail[:-1] = block.signs
-            to.D_tail[-1:] = 0.0 if bool(stable) else 1.0
+            to.D_tail[-1:] = 0.0 if stable else 1.0
             if len(block.Δ):
                 self._replaced[step.k] = block.V, block.Δ
 
@@ -155,13 +155,13 @@ class FactoredBlock(NamedTuple):
 def factored(A: Matrix, A_max: float, xp: Any) -> FactoredBlock:
     """Factor a symmetric block, and replace a few eigenvalues that are small compared with A_max.
 
-    The inverse contains inf or NaN if a part of the block is singular.
+    The inverse contains inf if a part of the block is singular or not finite.
     """
     n = A.shape[0]
     if n > EIGEN_ORDER:
         return _factored_in_halves(A, n // 2, A_max, xp)
-    if not bool(xp.all(xp.isfinite(A))):  # for which libraries raise errors
-        return FactoredBlock(A, A * inf, xp.ones(n), xp.zeros((n, 0)), xp.zeros(0))
+    if not _is_finite(A, xp):  # for which libraries raise errors
+        return _broken(n, xp)
     eigenvalues, Q = xp.linalg.eigh(A)
     ones = xp.ones_like(eigenvalues)
     signs = xp.where(eigenvalues < 0.0, -ones, ones)
@@ -170,14 +170,18 @@ def factored(A: Matrix, A_max: float, xp: Any) -> FactoredBlock:
         small = xp.zeros_like(small)
     used = xp.where(small, A_max * signs, eigenvalues)
     sizes = xp.sqrt(xp.abs(used))
-    return FactoredBlock(Q * sizes, (Q / sizes).T, signs, Q[:, small], (used - eigenvalues)[small])
+    return FactoredBlock(Q * sizes, xp.divide(Q, sizes).T, signs, Q[:, small], (used - eigenvalues)[small])
 
 
 def _factored_in_halves(A: Matrix, m: int, A_max: float, xp: Any) -> FactoredBlock:
     """Factor the first m rows and columns, and then the rest after their elimination."""
     first = factored(A[:m, :m], A_max, xp)
+    if not _is_finite(first.inverse, xp):
+        return _broken(A.shape[0], xp)
     L21 = (A[m:, :m] @ first.inverse.T) * first.signs
     second = factored(A[m:, m:] - (L21 * first.signs) @ L21.T, A_max, xp)
+    if not _is_finite(second.inverse, xp):
+        return _broken(A.shape[0], xp)
     return FactoredBlock(
         _blocks(first.L, L21, second.L, xp),
         _blocks(first.inverse, -(second.inverse @ L21) @ first.inverse, second.inverse, xp),
@@ -185,6 +189,15 @@ def _factored_in_halves(A: Matrix, m: int, A_max: float, xp: Any) -> FactoredBlo
         _blocks(first.V, xp.zeros((A.shape[0] - m, first.V.shape[1])), second.V, xp),
         xp.concat([first.Δ, second.Δ]),
     )
+
+
+def _is_finite(A: Matrix, xp: Any) -> bool:
+    return bool(xp.all(xp.isfinite(A)))
+
+
+def _broken(n: int, xp: Any) -> FactoredBlock:
+    """Return the result for a block of order n that is singular or not finite."""
+    return FactoredBlock(xp.eye(n), xp.full((n, n), inf), xp.ones(n), xp.zeros((n, 0)), xp.zeros(0))
 
 
 def _blocks(A11: Matrix, A21: Matrix, A22: Matrix, xp: Any) -> Matrix:
