@@ -96,6 +96,43 @@ def check_cholesky() -> None:
         assert (info.solved, info.factorization) == (True, "LU")
 
 
+def check_ldl() -> None:
+    """One triangle of indefinite matrices of all kinds; LU if that breaks down, and one error if A is singular."""
+    from mpi4py import MPI
+
+    comm, n = MPI.COMM_WORLD, 67
+    shapes = {(1, comm.size), (comm.size, 1), (2, comm.size // 2)}
+    for name, is_complex in (("sym", False), ("her", True), ("sym", True)):
+        rng = np.random.default_rng(9)
+        X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0.0)
+        A, B = X + (np.conj(X.T) if name == "her" else X.T), rng.standard_normal((n, 3))
+        for lower, precision in ((True, "fp64"), (False, "fp32")):
+            read = np.tri(n, dtype=bool) if lower else np.tri(n, dtype=bool).T
+            half = np.where(read, A, np.nan)
+            for shape in shapes:
+                M = mx.DistributedMatrix.from_function(lambda i, j, A=half: A[i, j], n, nb=5, comm=comm, grid=shape)
+                x, info = mx.solve(M, B, assume_a=name, lower=lower, precision=precision)
+                assert (info.solved, info.factorization, info.precision) == (True, "LDL^T", precision)
+                assert np.abs(B - A @ x).max() <= 4 * n * U * np.abs(A).sum(axis=1).max() * np.abs(x).max()
+                assert all(np.array_equal(x, other) for other in comm.allgather(x))
+    for shape in shapes:
+        reverse = mx.DistributedMatrix.from_function(lambda i, j: 1.0 * (i + j == 63), 64, nb=8, comm=comm, grid=shape)
+        x, info = mx.solve(reverse, np.arange(64.0), assume_a="sym", precision="fp32")
+        assert (info.solved, info.factorization, info.fallback) == (True, "LU", True)
+        assert np.abs(x - np.arange(64.0)[::-1]).max() <= 1e-13
+        ones = mx.DistributedMatrix.from_function(lambda i, j: 1.0 + 0 * i * j, 40, nb=8, comm=comm, grid=shape)
+        with pytest.raises(mx.SingularMatrixError) as error:
+            mx.solve(ones, np.ones(40), assume_a="sym")
+        assert len(set(comm.allgather(str(error.value)))) == 1
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_triangle_of_an_indefinite_matrix_is_factored_on_all_ranks(
+    standing: dict[int, StandingRanks], ranks: int
+) -> None:
+    standing[ranks].call(__name__, "check_ldl")
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_one_triangle_is_factored_on_all_ranks(standing: dict[int, StandingRanks], ranks: int) -> None:
     standing[ranks].call(__name__, "check_cholesky")

@@ -5,9 +5,9 @@ S is a diagonal matrix of signs. Each diagonal block is factored by eigenvalues,
     A11 = Q Λ Q^T,    L11 = Q |Λ|^(1/2),    S1 = sign(Λ),    L11^-1 = |Λ|^(-1/2) Q^T
 
 so that every order of pivots inside a block is possible. There are no pivots between blocks. A random butterfly
-transformation before the factorization makes a singular diagonal block improbable (Baboulin, Becker, Bosilca, Danalis,
-Dongarra, "An efficient distributed randomized algorithm for solving large dense symmetric indefinite linear systems",
-Parallel Computing 40, 2014). Small eigenvalues still cause growth. A few of them per block are therefore replaced:
+transformation before the factorization makes a singular diagonal block improbable (Baboulin et al., "An efficient
+distributed randomized algorithm for solving large dense symmetric indefinite linear systems", Parallel Computing 40,
+2014). Small eigenvalues still cause growth. Each block may therefore have a few replaced eigenvalues:
 
     L S L^T = A + V Δ V^T
 
@@ -34,7 +34,7 @@ from mxpeak.spans import Spans
 EIGEN_ORDER = 192
 #: Eigenvalues below the largest entry of A divided by SMALL are replaced by the largest entry. Each one takes a solve.
 #: Measured for Gaussian matrices with n = 3000 in fp32: a step of refinement divides the error by 50 to 100 without
-#: replaced eigenvalues, by 150 with 3 of them (SMALL = 100), and by 500 with 10 to 15 (SMALL = 30).
+#: replaced eigenvalues, by 150 with three (SMALL = 100), and by 500 with 10 to 15 (SMALL = 30).
 SMALL = 100.0
 #: A block of this order may have one replaced eigenvalue. If it has more small ones, A is ill-conditioned. Its rows are
 #: then usually small in the directions of these eigenvectors, and no eigenvalue is replaced.

@@ -192,13 +192,14 @@ class SolveInfo(Info):
         `DistributedFactors.condition` is available in every case.
     growth : float or None
         Pivot growth factor max |u_ij| / max |a_ij|, after any scaling. For Cholesky and LDL^T factors, u_ij are the
-        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. A stack has the largest value of its
+        entries of the diagonal blocks D, with d_ii = l_ii^2 for Cholesky. For LDL^T factors on several ranks, the value
+        is max_i (|L||D||L^T|)_ii / max |a_ij|. A stack has the largest value of its
         individually solved systems, or None if there are no such systems. mxpeak computes the value when you first read
         this attribute.
     scaled : bool
         Whether mxpeak scaled the rows and columns of A, or of a matrix in the stack, before the factorization.
     fallback : bool
-        Whether the first factorization failed, so that mxpeak factored A again in fp64.
+        Whether the first factorization failed, so that mxpeak factored A again in fp64, or by LU instead of LDL^T.
     ill_conditioned : bool
         Whether x may have no correct digits despite a small backward error. Possible causes are a singular matrix,
         columns of very different magnitudes, and underflow in x.

@@ -86,7 +86,7 @@ def solve(
         Cholesky factorization of a symmetric or Hermitian positive definite matrix. With "sym" or "her", it uses an
         LDL^T or LDL^H factorization. With "auto", `solve` tests whether A is Hermitian with a positive diagonal. If so,
         it tries the Cholesky factorization first, and uses LU if A is not positive definite. For a stack,
-        "auto" uses LU. For a DistributedMatrix, "sym" and "her" use LU of the whole matrix.
+        "auto" uses LU. For a DistributedMatrix, "sym" and "her" use LU of the whole matrix if LDL^T factors fail.
     lower : bool, default False
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. The values in
         the other triangle are not used. A DistributedMatrix that stores its entries must have finite values there.
