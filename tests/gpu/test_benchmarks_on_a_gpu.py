@@ -69,10 +69,13 @@ def test_a_benchmark_is_valid_after_the_cpus_iterations(
             assert abs(count - expected[solver]) <= max(1, SPREAD[solver] * expected[solver]), solver
 
 
-def test_a_scan_gives_the_same_bits_in_every_round(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("benchmark", "factors"), [("hpl-mxp", "lu"), ("hpl", "hpl")])
+def test_a_scan_gives_the_same_bits_in_every_round(tmp_path: Path, benchmark: str, factors: str) -> None:
     command = [sys.executable, "-m", "mxpeak", "scan", "--ranks", "1", "--device", "cuda", "-N", "5000", "--json", "-"]
+    command += ["--benchmark", benchmark]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     (rank,) = json.loads(run.stdout)["ranks"]
-    assert {name: len(bits) for name, bits in rank["bits"].items()} == {"lu": 1, "gemm": 1}
+    assert {name: len(bits) for name, bits in rank["bits"].items()} == {factors: 1, "gemm": 1}
+    assert all(0.0 < residual < 1.0 for rounds in rank.get("residuals", {}).values() for residual in rounds)
     assert rank["device"] == "cuda:0"
