@@ -52,8 +52,7 @@ def solve(
     workers : sequence of str, optional
         Addresses of the workers to use. By default, mxpeak uses all workers.
     assume_a : {"gen", "pos", "sym", "her", "auto"}, default "gen"
-        Structure of A. With "pos" or "auto", the workers use Cholesky factors as in `mxpeak.solve`. With "sym" or
-        "her", they use LU of the whole matrix.
+        Structure of A, as in `mxpeak.solve` for a `DistributedMatrix`.
     lower : bool, default False
         Triangle of A that "pos", "sym" and "her" read: the lower one if True, otherwise the upper one. The other
         triangle must have finite values, which are not used.

@@ -128,10 +128,11 @@ class DistributedCholeskyFactors(DistributedFactors):
         if precision == "fp64":
             check_norms(factors)
             if factors.singular:
+                other = "her" if A.parts == 2 else "sym"
                 raise NotPositiveDefiniteError(
                     f"A is not positive definite: the leading minor of order {first_breakdown(factors, A)} of {A.n} "
-                    'is not positive; for an indefinite matrix, use LU by assume_a="gen" or mxpeak.lu_factor(A), '
-                    "with both triangles of A"
+                    f'is not positive; for an indefinite matrix, use assume_a="{other}" of solve, or LU by '
+                    'assume_a="gen" or mxpeak.lu_factor(A) with both triangles of A'
                 )
         return factors
 
