@@ -325,16 +325,43 @@ def test_small_problems_use_one_thread_of_blas(
     m: int, n: int, rhs: int, dtype: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: list[Any] = []
-    factor = QrFactors.condition_bound
 
-    def observed(self: Any) -> float:
-        counts.append(max(controller.num_threads for controller in blas._controllers()))
-        return factor(self)
+    def observed(function: Any) -> Any:
+        def counted(*arguments: Any) -> Any:
+            counts.append(max(controller.num_threads for controller in blas._controllers()))
+            return function(*arguments)
 
-    monkeypatch.setattr(QrFactors, "condition_bound", observed)
+        return counted
+
+    monkeypatch.setattr(QrFactors, "condition_bound", observed(QrFactors.condition_bound))
+    monkeypatch.setattr(least_squares, "solve_small", observed(least_squares.solve_small))
     with threadpool_limits(2):
         mx.lstsq(random((m, n)).astype(dtype), random((m, rhs)))
     assert counts == [threads]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("noise", [1.0, 1e-6, 0.0])
+def test_small_problems_have_the_diagnostics_of_the_general_method(dtype: Any, noise: float) -> None:
+    for (m, n, rhs), order in product([(20, 5, 1), (100, 20, 3), (7, 7, 2), (300, 100, 1)], "CF"):
+        A = np.asarray(random((m, n)) * np.exp2(np.arange(n) % 7), dtype, order=order)
+        B = A @ random((n, rhs)) + noise * random((m, rhs), seed=5)
+        small = least_squares._solve_small(A, B)
+        assert small is not None
+        (x, info), (y, other) = small, mx.lstsq(A, B, precision="fp64")
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(info.residual, other.residual, atol=1e-12 * np.abs(B).max())
+        assert (info.solved, info.rank, info.method, info.precision) == (True, n, "qr", "fp64")
+        assert (info.why, info.u, info.shape, info.rhs) == ("fastest at this size", U, (m, n), rhs)
+        assert info.backward_error == info.history[-1] <= 4 / m
+        assert len(info.history) == info.iterations + 1
+        assert info.condition == pytest.approx(other.condition, rel=0.5)
+        assert info.error_bound.normwise <= 10 * other.error_bound.normwise
+        x, info = least_squares._solve_small(A, B[:, 0]) or (None, None)
+        assert x.shape == (n,)
+        assert info.residual.shape == (m,)
+        A[0] += 1.0
+        assert np.isnan([info.condition, *info.error_bound]).all()
 
 
 def test_an_unclear_rank_is_warned_of() -> None:

@@ -51,6 +51,8 @@ FP32_QR_FROM = 512
 #: The largest m·n·(min(m, n) + rhs) of a QR and its solves on one thread; complex numbers count four times. Waking the
 #: other threads takes long if other processes use their cores.
 ONE_THREAD_QR = 4e7
+#: The largest number of entries of the augmented system and its right-hand sides for a solve with few calls.
+SMALL_LSTSQ_ENTRIES = 1 << 17
 #: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides. Refining one right-hand side takes about 9·n² flops,
 #: most of which are slow.
 ORDERS_PER_RHS = 128
@@ -139,6 +141,11 @@ def choose_qr_precision(n: int, dtype: np.dtype[Any], requested: str, rhs: int, 
 def qr_on_one_thread(m: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
     """Return whether a QR of an m by n matrix and its solves are so small that one thread of BLAS is enough."""
     return m * n * (min(m, n) + rhs) * (4 if dtype.kind == "c" else 1) <= ONE_THREAD_QR
+
+
+def small_lstsq_is_faster(m: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether the least-squares problem is so small that the number of calls determines its time."""
+    return m >= n > 0 and roundoff(dtype) == 2.0**-53 and (m + n) * (n + rhs) <= SMALL_LSTSQ_ENTRIES
 
 
 def check_precision(requested: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,17 +12,19 @@ from typing import Any
 import numpy as np
 
 from mxpeak.errors import Outcome, UsageError
+from mxpeak.kernels import choose
 from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.library.dense.gradients import lstsq_differentiably
 from mxpeak.library.dense.info import Estimates, bound_text, note_of_underflow
 from mxpeak.library.dense.inputs import block, columns, lies_well, right_hand_side
+from mxpeak.library.dense.small_least_squares import solve_small
 from mxpeak.library.dense.solving import kernels_for
 from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.outcomes import Info, warned
-from mxpeak.library.policy import choose_qr_precision, max_gmres_steps, qr_on_one_thread
+from mxpeak.library.policy import choose_qr_precision, max_gmres_steps, qr_on_one_thread, small_lstsq_is_faster
 from mxpeak.library.types import own_precision, roundoff, typed, with_precision_of, working_type
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.host_modes import one_thread
@@ -47,6 +50,8 @@ from mxpeak.spans import Spans
 #: R refines x if condition·u of R's type is at most COARSE, and if condition²·u of A's type is at most SQUARED. If the
 #: second product were larger, rounding errors of C y could prevent convergence. Otherwise, singular values decide.
 COARSE, SQUARED = 0.25, 2.0**7
+#: The largest condition number of R if both types are fp64.
+MAX_CONDITION = min(COARSE * 2.0**53, sqrt(SQUARED * 2.0**53))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +232,8 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     >>> x, info.rank, info.residual
     (array([1., 3.]), 2, array([ 0., -1.,  1.]))
     """
+    if precision == device == "auto" and (result := _solve_small(A, b)):
+        return result
     if is_differentiated(A, b):
         return lstsq_differentiably(A, b, partial(lstsq, precision=precision, device=device))
     of_A = read(A, "A", instead="scipy.sparse.linalg.lsqr(A, b)")
@@ -236,6 +243,38 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
         raise UsageError(f"lstsq does not support precision {precision!r}; use one of auto, fp64, fp32")
     of_b = right_hand_side(b, *of_A.shape)
     return warned(*lstsq_by(kernels_for(device, of_A, of_b), of_A, of_b, precision))
+
+
+def _solve_small(A: Any, b: Any) -> tuple[Any, LeastSquaresInfo] | None:
+    """Solve a small problem with NumPy arrays of one type in fp64, or return None if it needs another method."""
+    if not (type(A) is np.ndarray is type(b) and A.dtype == b.dtype and A.ndim == 2 and 1 <= b.ndim <= 2):
+        return None
+    (m, n), k = A.shape, b.size // max(len(b), 1)
+    if not (m == len(b) and k and small_lstsq_is_faster(m, n, k, A.dtype)):
+        return None
+    begin = time.perf_counter()
+    B = b.reshape(m, k)
+    with one_thread():
+        solution = solve_small(A, B, MAX_CONDITION)
+    if solution is None or not solution.sensitivity < LOST:
+        return None
+    kernels = choose.dense(None)
+    info = LeastSquaresInfo(
+        shape=(m, n),
+        rhs=k,
+        rank=n,
+        precision="fp64",
+        why=choose_qr_precision(n, A.dtype, "auto", k).reason,
+        iterations=len(solution.history) - 1,
+        backward_error=solution.history[-1],
+        residual=solution.residual.copy().reshape(b.shape),
+        u=roundoff(A.dtype),
+        times={"solve": time.perf_counter() - begin},
+        history=tuple(solution.history),
+        _condition=Estimates(lambda: (condition_number(solution.solved(kernels, A, B)),)),
+        _bounds=Estimates(lambda: error_bound(solution.solved(kernels, A, B))),
+    )
+    return solution.x.reshape(n, *b.shape[1:]), info
 
 
 def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple[Any, LeastSquaresInfo]:

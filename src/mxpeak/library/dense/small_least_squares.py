@@ -1,0 +1,114 @@
+"""Solve one small tall least-squares problem with few calls of NumPy and LAPACK, and check the result.
+
+The method, the check and the limits are those of `mxpeak.solvers.least_squares` with R in the type of A: y by the
+seminormal equations, r = b - C y, and the backward error of both. If a check fails, the caller uses that module.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mxpeak.library.types import Array
+from mxpeak.solvers.accuracy import plain_lu
+from mxpeak.solvers.least_squares import END, FAR, QrFactors, Solved
+from mxpeak.solvers.refine import CLASSICAL_STEPS, GAIN
+
+#: Number of columns that a step of the blocked QR eliminates.
+COLUMNS = 32
+#: Unit roundoff of fp64.
+U = 2.0**-53
+#: The smallest normal number.
+TINY = 2.0**-1022
+
+
+class SmallSolution(NamedTuple):
+    """The solution x, the residual b - A x, and the sensitivity of x to roundings.
+
+    history  the backward errors in m·u at the start and after each correction
+    scaled   Y with x = D Y
+    """
+
+    x: Array
+    residual: Array
+    history: list[float]
+    sensitivity: float
+    scaled: Array
+
+    def solved(self, kernels: Any, A: Array, B: Array) -> Solved:
+        """Return the solution for estimates of the condition number and of error bounds, with new factors of A."""
+        factors = QrFactors(kernels, A, A.dtype)
+        G = np.zeros((A.shape[1], B.shape[1]), A.dtype)
+        return Solved(factors, B, G, self.residual, self.scaled, self.history[-1])
+
+
+@cache
+def _routines(dtype: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
+    """Return geqrf, trtrs and trtri of LAPACK, and gemm of BLAS, for a type. SciPy is imported on first use."""
+    from scipy.linalg.blas import get_blas_funcs
+    from scipy.linalg.lapack import get_lapack_funcs
+
+    geqrf, trtrs, trtri = get_lapack_funcs(("geqrf", "trtrs", "trtri"), dtype=dtype)
+    return geqrf, trtrs, trtri, get_blas_funcs("gemm", dtype=dtype)
+
+
+def solve_small(A: Array, B: Array, max_condition: float) -> SmallSolution | None:
+    """Minimize ||B - A x|| for a tall A in fp64 and B (m, k), or return None if a check fails.
+
+    A check fails if the numbers are not well within the range, if R is too ill-conditioned, or if the backward error
+    shows that x needs refinement.
+    """
+    (m, n), is_complex = A.shape, A.dtype.kind == "c"
+    geqrf, trtrs, trtri, gemm = _routines(A.dtype)
+    largest, b_largest = np.abs(A).max(axis=0), np.abs(B).max(axis=0)
+    # Comparisons with NaN are false.
+    if not (largest.min() > 1.0 / END and largest.max() < END and np.all((b_largest < FAR) & (b_largest > 1.0 / FAR))):
+        return None
+    D = np.ldexp(1.0, -np.frexp(largest)[1])
+    C = np.multiply(A, D, order="F")
+    QR, _, _, failed = geqrf(C, lwork=COLUMNS * n)
+    R = np.triu(QR[:n])
+    if failed or not np.abs(R.diagonal()).min() > 0.0:
+        return None
+    squares, sizes_of_R = 1.0, np.abs(R)
+    for sizes in (sizes_of_R, np.abs(trtri(R)[0])):
+        squares *= float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
+    condition = sqrt(squares) if squares < max_condition**2 else max_condition
+    if not condition < max_condition:
+        return None
+    form = 2 if is_complex else 1
+
+    def correction(F: Array, G: Array) -> tuple[Array, Array]:
+        """Return the X and Y with X + C Y = F and C^H X = G, up to the error of R."""
+        Y = trtrs(R, trtrs(R, gemm(1.0, C, F, -1.0, G, trans_a=form), trans=form)[0])[0]
+        return gemm(-1.0, C, Y, 1.0, F), Y
+
+    lengths, b_norms = np.sqrt((sizes_of_R**2).sum(axis=0)), _norms(B)
+    target, unit = min(plain_lu(m, B.shape[1], is_complex=is_complex), 4.0 / m), m * U
+    X, Y = correction(B, zeros := np.zeros((n, B.shape[1]), A.dtype))
+    history = list[float]()
+    while True:
+        f, g = gemm(-1.0, C, Y, 1.0, B - X), gemm(-1.0, C, X, 0.0, zeros, trans_a=form)
+        x_norms, Y_abs = _norms(X), np.abs(Y)
+        terms = lengths @ Y_abs + x_norms + b_norms
+        of_f, of_x = _norms(f) / terms / unit, x_norms / terms / unit
+        of_g = (np.abs(g) / np.maximum(lengths[:, None] * x_norms, TINY)).max(axis=0) / unit
+        history.append(float(np.maximum(of_f, np.minimum(of_g, of_x)).max()))
+        if history[-1] <= target:
+            break
+        if len(history) > CLASSICAL_STEPS or not history[-1] * GAIN <= min(history[:-1], default=inf):
+            return None
+        dX, dY = correction(f * (of_f > target), g)
+        X, Y = X + dX, Y + dY
+    change = _norms(Y) + (b_norms + condition * x_norms) / lengths.max()
+    relative = change * D.max() / (D[:, None] * Y_abs).max(axis=0)
+    return SmallSolution(D[:, None] * Y, X, history, U * condition * float(relative.max()), Y)
+
+
+def _norms(V: Array) -> Array:
+    """Return the two-norm of each column."""
+    norms: Array = np.sqrt((np.abs(V) ** 2).sum(axis=0))
+    return norms
