@@ -36,6 +36,8 @@ from mxpeak.solvers.symmetric_factors import CHOLESKY, SymmetricFactors
 #: Below this order, a row-major matrix is transposed into a copy for one call of LAPACK; from this order on, the copy
 #: costs more than separate calls for factors and solves.
 COPIED_BELOW = 256
+#: From this order on, two solves with a vector take less time than one with two columns, which takes fewer calls.
+INDIVIDUALLY_FROM = 128
 #: Number of entries whose absolute values are summed together, so that they stay in the second-level cache.
 CACHED = 1 << 16
 #: Letters that denote a type and the type of its absolute values in the names of LAPACK routines.
@@ -290,9 +292,9 @@ def solve_by_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
 def _solve_cholesky(of: Routines, C: Array, B: Array, *, lower: bool) -> None:
     """Overwrite B with A^-1 B, given the Cholesky factor C of A.
 
-    A few columns are solved individually, which is faster.
+    A few columns of a large matrix are solved individually, which is faster.
     """
-    if B.shape[1] > FEW_COLUMNS:
+    if B.shape[1] > FEW_COLUMNS or len(C) < INDIVIDUALLY_FROM:
         of.potrs(C, B, lower=lower, overwrite_b=1)
         return
     across = 2 if C.dtype.kind == "c" else 1

@@ -213,7 +213,7 @@ def mirrored(A: Input, structure: SymmetricKind) -> Input:
 
 def solve_in_own_precision(A: Array, b: Array, *, lower: bool) -> tuple[Any, SolveInfo] | None:
     """Solve a positive definite system in the type of A and b, or return None if a check fails."""
-    A = A if lies_well(A) else np.array(A)
+    A = A if A.flags.forc or lies_well(A) else np.array(A)
     triangle, compiled = Triangle(A, lower, True), suits_small_cholesky(A, b)
     if compiled:
         kernel_for(A.dtype)  # compile the kernel, or read it from disk, before the time measurement starts
