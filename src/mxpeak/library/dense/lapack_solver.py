@@ -57,6 +57,9 @@ class Routines(NamedTuple):
     potrf: Callable[..., Any]
     potrs: Callable[..., Any]
     pocon: Callable[..., Any]
+    geqrf: Callable[..., Any]
+    trtrs: Callable[..., Any]
+    trtri: Callable[..., Any]
     trsv: Callable[..., Any]
     symv: Callable[..., Any]
     symm: Callable[..., Any]
@@ -80,7 +83,19 @@ def routines(dtype: np.dtype[Any]) -> Routines:
     return Routines(
         **{
             name: getattr(lapack, of + name)
-            for name in ("gesv", "getrf", "getrs", "gecon", "lange", "potrf", "potrs", "pocon")
+            for name in (
+                "gesv",
+                "getrf",
+                "getrs",
+                "gecon",
+                "lange",
+                "potrf",
+                "potrs",
+                "pocon",
+                "geqrf",
+                "trtrs",
+                "trtri",
+            )
         },
         **{name: getattr(blas, of + name) for name in ("gemv", "gemm", "trsv")},
         symv=getattr(blas, of + ("hemv" if dtype.kind == "c" else "symv")),

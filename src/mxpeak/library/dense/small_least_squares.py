@@ -6,12 +6,12 @@ seminormal equations, r = b - C y, and the backward error of both. If a check fa
 
 from __future__ import annotations
 
-from functools import cache
 from math import inf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from mxpeak.library.dense.lapack_solver import routines
 from mxpeak.library.types import Array
 from mxpeak.solvers.accuracy import plain_lu
 from mxpeak.solvers.least_squares import END, FAR, QrFactors, Solved
@@ -45,16 +45,6 @@ class SmallSolution(NamedTuple):
         return Solved(factors, B, G, self.residual, self.scaled, self.history[-1])
 
 
-@cache
-def _routines(dtype: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
-    """Return geqrf, trtrs and trtri of LAPACK, and gemm of BLAS, for a type. SciPy is imported on first use."""
-    from scipy.linalg.blas import get_blas_funcs
-    from scipy.linalg.lapack import get_lapack_funcs
-
-    geqrf, trtrs, trtri = get_lapack_funcs(("geqrf", "trtrs", "trtri"), dtype=dtype)
-    return geqrf, trtrs, trtri, get_blas_funcs("gemm", dtype=dtype)
-
-
 def solve_small(A: Array, B: Array, max_condition: float) -> SmallSolution | None:
     """Minimize ||B - A x|| for a tall A in fp64 and B (m, k), or return None if a check fails.
 
@@ -62,19 +52,20 @@ def solve_small(A: Array, B: Array, max_condition: float) -> SmallSolution | Non
     shows that x needs refinement.
     """
     (m, n), is_complex = A.shape, A.dtype.kind == "c"
-    geqrf, trtrs, trtri, gemm = _routines(A.dtype)
+    of = routines(A.dtype)
+    trtrs, gemm = of.trtrs, of.gemm
     largest, b_largest = np.abs(A).max(axis=0), np.abs(B).max(axis=0)
     # Comparisons with NaN are false.
     if not (largest.min() > 1.0 / END and largest.max() < END and np.all((b_largest < FAR) & (b_largest > 1.0 / FAR))):
         return None
     D = np.ldexp(1.0, -np.frexp(largest)[1])
     C = np.multiply(A, D, order="F")
-    QR, _, _, failed = geqrf(C, lwork=COLUMNS * n)
+    QR, _, _, failed = of.geqrf(C, lwork=COLUMNS * n)
     R = np.triu(QR[:n])
     if failed or not np.abs(R.diagonal()).min() > 0.0:
         return None
     squares, sizes_of_R = 1.0, np.abs(R)
-    for sizes in (sizes_of_R, np.abs(trtri(R)[0])):
+    for sizes in (sizes_of_R, np.abs(of.trtri(R)[0])):
         squares *= float(sizes.sum(axis=0).max()) * float(sizes.sum(axis=1).max())
     condition = sqrt(squares) if squares < max_condition**2 else max_condition
     if not condition < max_condition:
