@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mxpeak as mx
-from mxpeak.errors import ResourceError, UsageError
+from mxpeak.errors import MxpeakError, ResourceError, UsageError
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:
@@ -55,3 +55,16 @@ def test_a_setting_that_is_not_there_is_named() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'walk'"):
         mx.walk  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [(-9, "signal 9 ended mxpeak"), (137, "mxpeak ended with exit code 137"), (5, "exit code 5")]
+)
+def test_a_run_that_ends_without_a_message_raises_an_error_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch, code: int, text: str
+) -> None:
+    from mxpeak.library import run
+
+    monkeypatch.setattr(run, "_output", lambda command: ("", "", code))
+    with pytest.raises(ResourceError if code == 5 else MxpeakError, match=text):
+        run.hpl(n=10)

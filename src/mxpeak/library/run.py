@@ -225,7 +225,8 @@ def _run(benchmark: str, settings: Mapping[str, Any]) -> Result | list[Result]:
         out, err, code = _output([*command, "--quiet", "--json", "-"])
     if not out.strip():
         message = err.strip().removeprefix("mxpeak: error: ")
-        raise ERRORS.get(code, MxpeakError)(message or f"mxpeak ended with exit code {code}")
+        ended = f"signal {-code} ended mxpeak" if code < 0 else f"mxpeak ended with exit code {code}"
+        raise ERRORS.get(code, MxpeakError)(message or ended)
     body = json.loads(out)
     results = [Result.from_dict(result) for result in results_of(body)]
     return results[0] if "benchmark" in body else results
