@@ -24,9 +24,11 @@ from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.outcomes import IllConditionedWarning
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers import block_ldl
+from mxpeak.solvers.accuracy import plain_lu_by_rows
 from mxpeak.solvers.block_ldl import EIGEN_ORDER, factored, factorize
 from mxpeak.spans import Spans
 from tests.support.distributed_systems import entries, eta, raised
+from tests.support.roundoff import U
 
 Array = Any
 GRIDS = [(1, 1), (1, 2), (2, 2), (2, 3)]
@@ -315,6 +317,22 @@ def test_hard_matrices_end_right_with_the_same_warnings_as_lu(shape: tuple[int, 
             assert info.factorization == "LDL^T", (name, info)
 
 
+def test_single_rows_are_refined_also_with_factors_in_fp64() -> None:
+    """Without that, growth causes row-wise errors of more than twice the limit of LU with partial pivoting."""
+    n = 60
+    D = np.ldexp(1.0, np.arange(n) % 9 * 8 - 32)
+    A = indefinite(n) * D[:, None] * D
+    b = A @ np.ones(n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IllConditionedWarning)
+        x, info = solved_on(A, b, (2, 2), 8, assume_a="sym", precision="fp64")[0]
+    residual = np.abs(b - A.astype(np.longdouble) @ x)
+    error = float((residual / (np.abs(A) @ np.abs(x) + np.abs(b))).max() / (n * U))
+    assert (info.factorization, info.iterations) == ("LDL^T", 1)
+    assert error <= plain_lu_by_rows(n, is_complex=False)
+    assert info.componentwise_error <= plain_lu_by_rows(n, is_complex=False)
+
+
 def test_a_breakdown_is_a_note_and_lu_has_the_same_precision() -> None:
     n = 64
     A, b = np.eye(n)[::-1].copy(), sides(n)
@@ -423,7 +441,9 @@ def test_nan_in_the_triangle_that_is_read_is_one_error() -> None:
 
 def test_an_error_of_the_function_is_raised_on_all_ranks_also_in_residuals_and_fallbacks() -> None:
     regular, singular = indefinite(24), np.ones((24, 24))
-    for A, calls in ((regular, 1), (singular, 0)):
+    Q, _ = np.linalg.qr(regular)
+    by_lu = (Q * np.where(np.arange(24) == 5, -1e-9, 1.0)) @ Q.T
+    for A, calls in ((regular, 1), (singular, 0), ((by_lu + by_lu.T) / 2, 1)):
         broken: list[bool] = []
 
         def body(comm: Any, A: Array = A, broken: list[bool] = broken, calls: int = calls) -> str:
@@ -435,7 +455,7 @@ def test_an_error_of_the_function_is_raised_on_all_ranks_also_in_residuals_and_f
             M = mx.DistributedMatrix.from_function(fn, 24, nb=4, comm=comm)
             solver = mx.Solver(M, assume_a="sym", precision="fp32")
             if calls:
-                solver.solve(np.ones(24))
+                assert (solver.solve(np.ones(24))[1].factorization == "LU") == (A is not regular)
             comm.barrier()
             broken.append(True)
             with pytest.raises(mx.MxpeakError, match="rank 1: fn") as error:
