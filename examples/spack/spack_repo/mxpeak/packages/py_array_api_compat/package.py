@@ -16,5 +16,5 @@ class PyArrayApiCompat(PythonPackage):
     version("1.14.0", sha256="c819ba707f5c507800cb545f7e6348ff1ecc46538381d9ad9b371ffc9cd6d784")
 
     depends_on("python@3.10:", type=("build", "run"))
-    depends_on("py-setuptools", type="build")
+    depends_on("py-setuptools@77:", type="build")  # the form of the license in its pyproject.toml
     depends_on("py-setuptools-scm", type="build")

@@ -34,10 +34,8 @@ class PyMxpeak(PythonPackage):
     depends_on("py-triton", type=("build", "run"), when="+gpu")  # a wheel of PyTorch brings it along
     depends_on("py-pyamg@5.2:", type=("build", "run"), when="+amg")
 
-    @run_after("install")
-    @on_package_attributes(run_tests=True)
-    def solve_a_small_system(self):
-        """Inspect the machine, and solve and check a small system of equations."""
+    def test_small_system(self):
+        """Inspect the machine, and solve and check a small system of equations: spack test run py-mxpeak"""
         mxpeak = Executable(self.prefix.bin.mxpeak)
         mxpeak("doctor")
         mxpeak("run", "hpl", "-N", "500", "--threads", "1", "--out", "mxpeak-out")
