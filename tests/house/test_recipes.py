@@ -181,6 +181,47 @@ def test_spack_finds_the_packages_by_their_folders() -> None:
     assert {file.parent.name for file in SPACK_PACKAGES} == {"py_mxpeak", "py_array_api_compat"}
 
 
+def spack_version(specifier: SpecifierSet) -> str:
+    """The versions of a requirement as Spack writes them; Spack's upper bound contains all of its patch versions."""
+    bounds = {one.operator: one.version for one in specifier}
+    upper = ""
+    if "<" in bounds:
+        major, minor = map(int, bounds["<"].split("."))
+        upper = f"{major}.{minor - 1}"
+    return f"@{bounds['>=']}:{upper}"
+
+
+def test_the_spack_package_follows_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With functions in the place of Spack's that store dependencies and variants."""
+    needed: dict[str, set[str]] = {}
+    variants: set[str] = set()
+
+    def depends_on(spec: str, type: str | tuple[str, ...], when: str = "") -> None:
+        needed.setdefault("build" if type == "build" else when, set()).add(spec)
+
+    ignored = dict.fromkeys(["license", "version", "run_after"], lambda *words, **how: None)
+    directives = {"depends_on": depends_on, "variant": lambda name, **how: variants.add(name), **ignored}
+    python = SimpleNamespace(PythonPackage=object)
+    for name, module in {"spack_repo.builtin.build_systems.python": python, "spack.package": SimpleNamespace()}.items():
+        for part in range(1, len(name.split("."))):
+            monkeypatch.setitem(sys.modules, ".".join(name.split(".")[:part]), SimpleNamespace())
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["spack.package"].__dict__.update(directives)
+    (file,) = (file for file in SPACK_PACKAGES if file.parent.name == "py_mxpeak")
+    exec(compile(file.read_text("utf-8"), file, "exec"), {})
+
+    def specs(needs: list[Requirement]) -> set[str]:
+        return {f"py-{canonicalize_name(need.name)}{spack_version(need.specifier)}" for need in needs}
+
+    assert needed.pop("build") == specs(list(map(Requirement, PROJECT["build-system"]["requires"])))
+    assert needed.pop("") == specs(NEEDS) | {
+        "python" + spack_version(SpecifierSet(PROJECT["project"]["requires-python"]))
+    }
+    needed["+gpu"].remove("py-triton")
+    assert needed == {f"+{extra}": specs(EXTRAS[extra]) for extra in ("mpi", "gpu", "amg")}
+    assert variants == {"mpi", "gpu", "amg"}
+
+
 @pytest.mark.parametrize("workload", ["hpl", "hpl-mxp", "hpg-mxp", "hpcg"])
 @pytest.mark.parametrize("mode", ["test", "perf"])
 def test_benchpark_scales_commands_that_mxpeak_accepts(
