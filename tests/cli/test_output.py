@@ -316,10 +316,13 @@ def _refused(*paths: Path) -> None:
         (["run", "hpl", "-N", "100"], "result.json"),
         (["study", "pivots", "-N", "20", "--seeds", "1"], "study.json"),
         (["tune", "hpl"], "tune.json"),
-        (["scan"], "scan.json"),
+        (["scan", "--ranks", "1"], "scan.json"),
     ],
 )
-def test_two_runs_do_not_share_a_folder(bench: Bench, capsys: pytest.CaptureFixture[str], argv: list[str], name: str):
+def test_two_runs_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], name: str
+):
+    monkeypatch.chdir(tmp_path)
     other = new_folder("out", "hpl", [name])
     try:
         assert cli.main([*argv, "--out", "out"]) == 2
