@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 from mxpeak.comm.base import Task, all_of
@@ -12,7 +13,7 @@ from mxpeak.distributed.dense import DistMatrix, gathered, part_of
 from mxpeak.distributed.sources import Strips, add_product, whole_blocks
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.layout.block_cyclic import BlockCyclic
-from mxpeak.layout.lu_schedule import lu_steps
+from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 TAG = 7800  # a multiple of FAMILY
 #: Odd factors of a multiplicative hash of 64-bit words.
@@ -103,24 +104,24 @@ class SymmetricMatrix:
 def fill_upper(A: DistMatrix, kernels: Kernels) -> None:
     """Store the transpose of the lower triangle of a square A in its upper triangle. Collective.
 
-    Each pair of ranks exchanges at most one message, one pair after the other.
+    For each block row, each pair of ranks exchanges at most one message, one pair after the other.
     """
     grid, comm, steps = A.grid, A.grid.all, lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
     places = comm.bcast_object(comm.gather_objects((grid.p, grid.q)))
     here = grid.p, grid.q
 
-    def blocks(source: tuple[int, int], target: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
-        """Yield the rows and columns of the blocks below the diagonal that one rank sends to another."""
-        for row in steps:
-            for column in steps[: row.k]:
-                if source == (row.p, column.q) and target == (column.p, row.q):
-                    yield slice(row.j0, row.j1), slice(column.j0, column.j1)
+    def blocks(row: LuStep, source: tuple[int, int], target: tuple[int, int]) -> list[tuple[slice, slice]]:
+        """Return the rows and columns of the blocks of a row that one rank sends to another."""
+        if (source[0], target[1]) != (row.p, row.q):
+            return []
+        sent = [column for column in steps[: row.k] if (column.q, column.p) == (source[1], target[0])]
+        return [(slice(row.j0, row.j1), slice(column.j0, column.j1)) for column in sent]
 
     for _, block in A.diagonal_blocks():
         block[...] = block + kernels.xp.tril(block, k=-1).T
-    for shift in range(comm.size):
+    for row, shift in product(steps, range(comm.size)):
         to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
-        going, coming = list(blocks(here, places[to])), list(blocks(places[source], here))
+        going, coming = blocks(row, here, places[to]), blocks(row, places[source], here)
         if not shift:
             for i, j in going:
                 kernels.copy(A[i, j].T, A[j, i])
