@@ -28,9 +28,11 @@ from tests.support.pages import result
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SPARSE = ("docs/howto/iterative-methods.md", "docs/howto/solve-sparse.md", "docs/explanation/how-gmres-chooses.md")
+OVER_RANKS = ("docs/explanation/algorithms/ldl-over-ranks.md",)
 WITH_PYTHON = (
     "README.md",
     "docs/explanation/algorithms/emulated-products.md",
+    "docs/explanation/algorithms/ldl-over-ranks.md",
     "docs/explanation/fp64-detection.md",
     "docs/explanation/how-solve-chooses.md",
     "docs/explanation/mixed-precision.md",
@@ -84,8 +86,10 @@ def stand_ins(page: str) -> dict[str, Any]:
     by_rows = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(n, n), format="csr")
     tile = rng.standard_normal((64, 64))
     desc = [1, 0, n, n, 16, 16, 0, 0, n]  # ScaLAPACK's: dense, m, n, mb, nb, first process, leading dimension
+    mx = import_module("mxpeak")
+    matrix = by_rows if page in SPARSE else mx.DistributedMatrix.from_rows(dense) if page in OVER_RANKS else dense
     return {
-        "A": by_rows if page in SPARSE else dense,
+        "A": matrix,
         "A_mps": torch.from_numpy(dense).float(),
         "A_csr": by_rows,
         "b": rng.standard_normal(n),
@@ -100,7 +104,7 @@ def stand_ins(page: str) -> dict[str, Any]:
         "kl": 2,
         "ku": 1,
         "MPI": SimpleNamespace(COMM_WORLD=None),
-        "mx": import_module("mxpeak"),
+        "mx": mx,
         "scipy": scipy,
         "torch": torch,
     }
