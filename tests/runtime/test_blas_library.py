@@ -80,22 +80,24 @@ def test_a_library_without_all_routines_is_refused(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.so"
     text.write_text("not a library")
-    with pytest.raises(ResourceError, match="cannot be loaded"):
+    with pytest.raises(ResourceError, match=r"cannot be loaded: .*; use a shared library with .* or --blas scipy"):
         open_blas(str(text))
     foreign = tmp_path / "foreign.so"
     header = bytearray(Path(sys.executable).read_bytes()[:4096])
     header[4] = 1  # a 32-bit file
     foreign.write_bytes(header)
-    with pytest.raises(ResourceError, match="not a library for this processor"):
+    with pytest.raises(ResourceError, match=r"not a library for this processor .*; use a library for this processor"):
         open_blas(str(foreign))
     header[4], header[18] = 2, 0xB7 if header[18] != 0xB7 else 0x3E  # a 64-bit file for Arm or x86-64
     foreign.write_bytes(header)
-    with pytest.raises(ResourceError, match=r"foreign\.so is not a library for this processor"):
+    with pytest.raises(ResourceError, match=r"foreign\.so is not a library for this processor .*; use a"):
         open_blas(str(foreign))
     with pytest.raises(ResourceError, match="there is no such file; use the path"):
         open_blas(str(tmp_path / "missing.so"))
     if path := find_library("m"):
-        with pytest.raises(ResourceError, match=r"is not a BLAS library: it contains none of .*dgemm_"):
+        with pytest.raises(
+            ResourceError, match=r"is not a BLAS library: it contains none of .*dgemm_.*; use the file of"
+        ):
             open_blas(next(str(file) for folder in ("/lib", "/usr/lib") for file in Path(folder).rglob(path)))
 
 

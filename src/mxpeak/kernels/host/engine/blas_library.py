@@ -86,7 +86,10 @@ class BlasLibrary:
                 f"{self.path} contains {wide[0]}, which reads 64-bit integers; use the LP64 variant of the library"
             )
         names = ", ".join(form.format("dgemm") for form in SYMBOLS)
-        raise ResourceError(f"{self.path} is not a BLAS library: it contains none of {names}")
+        raise ResourceError(
+            f"{self.path} is not a BLAS library: it contains none of {names}; use the file of a BLAS library, or "
+            "--blas scipy"
+        )
 
     def _loaded_file(self) -> str:
         """Return the path of the file that the loader found, or "" if the loader does not tell it."""
@@ -170,11 +173,12 @@ def _ending() -> str:
 
 def _not_loaded(path: str, reason: str) -> str:
     """Return the message for a library that cannot be loaded."""
+    remedy = "use a library for this processor, or --blas scipy"
     if any(text in reason for text in OTHER_PROCESSOR):
-        return f"{path} is not a library for this processor ({os.uname().machine}): {reason}"
+        return f"{path} is not a library for this processor ({os.uname().machine}): {reason}; {remedy}"
     if _is_elf_of_other_processor(path):  # Linux reports that there is no such file
-        return f"{path} is not a library for this processor ({os.uname().machine})"
-    return f"{path} cannot be loaded: {reason}"
+        return f"{path} is not a library for this processor ({os.uname().machine}); {remedy}"
+    return f"{path} cannot be loaded: {reason}; use a shared library with all its dependencies, or --blas scipy"
 
 
 def _is_elf_of_other_processor(path: str) -> bool:
