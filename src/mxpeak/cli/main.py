@@ -125,8 +125,8 @@ def _parser_of(selected: tuple[str, ...], *registered: tuple[object, ...]) -> ar
     top = Parser(
         prog="mxpeak",
         description="Run HPL, HPL-MxP, HPG-MxP, HPCG and matrix-norm benchmarks, validate the results and explain "
-        "them. Without a command, mxpeak runs every benchmark at a small size in about a minute, like mxpeak run all "
-        "--quick. The first run takes about two minutes, because it compiles the kernels.",
+        "them. Without a command, mxpeak runs every benchmark at a small size in about a minute, or two on first use, "
+        "like mxpeak run all --quick.",
         epilog="Try:  mxpeak doctor      mxpeak run hpl -h      mxpeak help exit-codes\n",
     )
     top.add_argument("--version", action="version", version=f"mxpeak {__version__}")
