@@ -105,6 +105,14 @@ def test_defects_of_two_ranks_are_the_causes_of_the_error() -> None:
     assert run_ranks(3, body) == [(raised, "None"), (raised, defect), (raised, "UsageError('no file')")]
 
 
+def test_a_single_rank_keeps_the_cause_of_its_error() -> None:
+    error, cause = UsageError("no file"), OSError("no such file")
+    error.__cause__ = cause
+    with pytest.raises(UsageError, match=r"^no file$") as raised:
+        raise_first_error(Solo(), error)
+    assert raised.value.__cause__ is cause
+
+
 def error_of(call: Any) -> str:
     try:
         return str(call())

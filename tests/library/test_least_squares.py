@@ -375,6 +375,25 @@ def test_an_unclear_rank_is_warned_of() -> None:
 # --- accuracy -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool", ">f8", ">c16", "longdouble"])
+def test_small_problems_of_other_types_have_the_result_of_fp64(dtype: str) -> None:
+    A, b = np.array([[1, 0], [0, 1], [1, 1], [1, 0]]), np.array([1, 0, 1, 1])
+    if dtype == "longdouble":
+        with pytest.raises(mx.UnknownTypeError, match="use float64"):
+            mx.lstsq(A.astype(dtype), b.astype(dtype))
+        return
+    x, _ = mx.lstsq(A.astype(dtype), b.astype(dtype))
+    np.testing.assert_allclose(x, np.linalg.lstsq(A.astype(float), b.astype(float), rcond=None)[0], atol=1e-15)
+
+
+def test_a_small_problem_with_a_zero_solution_causes_no_warning_of_numpy() -> None:
+    A, b = np.eye(3, 2), np.array([0.0, 0.0, 1.0])
+    with pytest.warns(mx.IllConditionedWarning) as caught:
+        x, _ = mx.lstsq(A, b)
+    assert len(caught) == 1
+    assert not x.any()
+
+
 def test_small_residuals_have_correct_digits() -> None:
     """A residual that is computed as b - A x has only roundings of b; the refined one has digits of its own."""
     A, y = random((60, 10)), random(10, seed=3)

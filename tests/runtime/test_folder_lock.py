@@ -92,6 +92,8 @@ def test_a_file_system_without_locks_is_stated(tmp_path: Path, monkeypatch: pyte
     assert lock.missing == os.strerror(number)
     check_unlocked(tmp_path)
     lock.release()
+    FolderLock(tmp_path, "temporary", temporary=True).release()
+    assert not (tmp_path / "temporary").exists()
 
 
 def test_a_folder_that_must_not_be_written_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,9 @@ def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s:
         return
     for rank, wrong in enumerate(comm.bcast_object(comm.gather_objects(error))):
         if wrong is not None:
-            first = wrong if comm.size == 1 else type(wrong)(f"rank {rank}: {wrong}")
+            if comm.size == 1:
+                raise wrong
+            first = type(wrong)(f"rank {rank}: {wrong}")
             raise first from None if rank == comm.rank else error
 
 

@@ -145,7 +145,7 @@ def qr_on_one_thread(m: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
 
 def small_lstsq_is_faster(m: int, n: int, rhs: int, dtype: np.dtype[Any]) -> bool:
     """Return whether the least-squares problem is so small that the number of calls determines its time."""
-    return m >= n > 0 and roundoff(dtype) == 2.0**-53 and (m + n) * (n + rhs) <= SMALL_LSTSQ_ENTRIES
+    return m >= n > 0 and dtype in (np.float64, np.complex128) and (m + n) * (n + rhs) <= SMALL_LSTSQ_ENTRIES
 
 
 def check_precision(requested: Any) -> None:

@@ -40,6 +40,8 @@ class FolderLock:
                     self._close()
         except OSError as error:
             holder = "" if self._file is None else _holder(self._file)
+            if error.errno in UNSUPPORTED and self._file is not None:  # no run can lock this file
+                self._remove_temporary()
             self._close()
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
                 raise UsageError(
@@ -53,10 +55,14 @@ class FolderLock:
 
     def release(self) -> None:
         """Release the lock, so that another run can use the folder, and remove a temporary file."""
-        if self._file is not None and self._temporary:
+        if self._file is not None:
+            self._remove_temporary()
+        self._close()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
-        self._close()
 
     def _close(self) -> None:
         if self._file is not None:

@@ -17,8 +17,9 @@ Sherman, Morrison and Woodbury. Growth is measured, and large growth ends the fa
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import accumulate
-from math import inf
+from math import inf, nan
 from typing import Any, NamedTuple
 
 from mxpeak.comm.collectives import allreduce_scalars
@@ -160,9 +161,9 @@ def factored(A: Matrix, A_max: float, xp: Any) -> FactoredBlock:
     n = A.shape[0]
     if n > EIGEN_ORDER:
         return _factored_in_halves(A, n // 2, A_max, xp)
-    if not _is_finite(A, xp):  # for which libraries raise errors
+    eigenvalues, Q = eigh(A, xp)
+    if not _is_finite(eigenvalues, xp):
         return _broken(n, xp)
-    eigenvalues, Q = xp.linalg.eigh(A)
     ones = xp.ones_like(eigenvalues)
     signs = xp.where(eigenvalues < 0.0, -ones, ones)
     small = xp.abs(eigenvalues) < A_max / SMALL
@@ -171,6 +172,19 @@ def factored(A: Matrix, A_max: float, xp: Any) -> FactoredBlock:
     used = xp.where(small, A_max * signs, eigenvalues)
     sizes = xp.sqrt(xp.abs(used))
     return FactoredBlock(Q * sizes, xp.divide(Q, sizes).T, signs, Q[:, small], (used - eigenvalues)[small])
+
+
+def eigh(A: Matrix, xp: Any) -> tuple[Vector, Matrix]:
+    """Return the eigenvalues and eigenvectors of a symmetric A, or NaN if they cannot be computed.
+
+    An error on one rank would leave the other ranks waiting.
+    """
+    if _is_finite(A, xp):  # for other numbers, libraries raise errors or do not return
+        with suppress(ValueError, RuntimeError):  # the types of LinAlgError in NumPy and in torch
+            eigenvalues, Q = xp.linalg.eigh(A)
+            return eigenvalues, Q
+    n = A.shape[0]
+    return xp.full(n, nan), xp.full((n, n), nan)
 
 
 def _factored_in_halves(A: Matrix, m: int, A_max: float, xp: Any) -> FactoredBlock:

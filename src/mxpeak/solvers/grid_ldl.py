@@ -15,7 +15,7 @@ from mxpeak.distributed.dense import DistMatrix, gathered, part_of
 from mxpeak.distributed.symmetric import fill_upper
 from mxpeak.kernels.contract import Kernels, Matrix, Vector
 from mxpeak.precision import PRECISIONS
-from mxpeak.solvers.block_ldl import factorize
+from mxpeak.solvers.block_ldl import eigh, factorize
 from mxpeak.solvers.butterfly import ButterflyPair
 from mxpeak.solvers.factorization import convergence
 from mxpeak.solvers.grid_factors import GridFactors, GridMatrix
@@ -65,9 +65,7 @@ class GridLDL(GridFactors):
         xp, Z = self.xp, self._solver.solve(V)
         C = self._sum_over_rows(V.T @ Z)
         C = xp.eye(len(Δ)) / Δ - (C + C.T) / 2.0
-        if not bool(xp.all(xp.isfinite(C))):  # for which libraries raise errors
-            return V, Z, C
-        eigenvalues, Q = xp.linalg.eigh(C)
+        eigenvalues, Q = eigh(C, xp)
         return V, Z, (Q / eigenvalues) @ Q.T
 
     @property

@@ -30,9 +30,10 @@ from mxpeak.library.dense.mirrored import mirrored
 from mxpeak.library.dense.real_form import real_rhs, solutions
 from mxpeak.library.dense.symmetric import SymmetricKind
 from mxpeak.library.types import Array
+from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.factorization import coarser_than_fp32
 from mxpeak.solvers.grid_factors import GridFactors
-from mxpeak.solvers.grid_ldl import GridLDL
+from mxpeak.solvers.grid_ldl import LARGEST_ERROR, GridLDL
 from mxpeak.solvers.refine import Solution
 from mxpeak.solvers.symmetric_factors import LDL
 from mxpeak.spans import Spans
@@ -103,7 +104,7 @@ class DistributedLDLFactors(DistributedFactors):
     """The L S L^T factors of a symmetric or Hermitian distributed matrix, of which one triangle is read."""
 
     _engine: ClassVar = "cholesky"
-    _why_again = LDL_FAILED
+    _again = f"{BY_LU} in fp64"
 
     @staticmethod
     def _factors_in(precision: str, A: DistributedMatrix, source: Source, spans: Spans) -> GridFactors:
@@ -118,7 +119,9 @@ class DistributedLDLFactors(DistributedFactors):
         if precision == "fp64":
             check_norms(factors)
         if factors.in_range and not factors.usable:
-            raise _BreakdownError(precision, f"a diagonal block is singular, or growth is {factors.growth:.1e}")
+            limit = LARGEST_ERROR / PRECISIONS[precision].u
+            first = "a diagonal block is singular, or " if factors.singular else ""
+            raise _BreakdownError(precision, f"{first}growth exceeds {limit:.1e}")
         return factors
 
     @staticmethod
@@ -146,11 +149,11 @@ class DistributedLDLFactors(DistributedFactors):
 
     def _note_of_hidden_singularity(self, solution: Solution) -> str:
         if self._factors.name == LDL:
-            return note_of_doubt(np.inf, self.precision, LDL) if solution.doubtful else ""
+            return note_of_doubt(np.inf, self.precision, LDL, self._again) if solution.doubtful else ""
         return super()._note_of_hidden_singularity(solution)
 
     def _factors_again(self, spans: Spans) -> GridFactors:
         """Return LU factors of the whole matrix in fp64. Collective."""
         structure = SymmetricKind(bool(self._source.lower), self._source.hermitian, definite=False)
-        self._source = mirrored(self.A, structure)
+        self._source, self._why_again = mirrored(self.A, structure), LDL_FAILED
         return DistributedFactors._factors_in("fp64", self.A, self._source, spans)

@@ -15,6 +15,7 @@ from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block, Triangle
 from mxpeak.library.dense.info import (
+    AGAIN,
     COARSER_FAILED,
     Estimates,
     SolveInfo,
@@ -63,6 +64,7 @@ class DenseFactors(ABC):
     _gmres_steps: int
     _why: str
     _why_again: str = COARSER_FAILED
+    _again: str = AGAIN
 
     @abstractmethod
     def _factor_in_fp64(self, spans: Spans) -> None:
@@ -76,7 +78,7 @@ class DenseFactors(ABC):
         solution, lower = solve(False)
         if self._may_fall_back:
             with spans("refine"):
-                note = note_of_low_accuracy(self._factors, solution, self._gmres_steps, parts=parts)
+                note = note_of_low_accuracy(self._factors, solution, self._gmres_steps, parts=parts, again=self._again)
             if note := note or self._note_of_hidden_singularity(solution):
                 self._fall_back(spans, note)
                 solution, _ = solve(lower)

@@ -33,14 +33,16 @@ def note_of_breakdown(precision: str, reason: str, name: str = "LU", again: str 
     return f"the {name} in {precision} broke down: {reason}; {again}"
 
 
-def note_of_doubt(condition: float, precision: str = "fp32", name: str = "LU") -> str:
+def note_of_doubt(condition: float, precision: str = "fp32", name: str = "LU", again: str = AGAIN) -> str:
     """Return the note that the factors in this precision cannot distinguish the condition number from infinity."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
-    return f"by its {name} in {precision} {seen}; {AGAIN}"
+    return f"by its {name} in {precision} {seen}; {again}"
 
 
-def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps: int, *, parts: int = 1) -> str:
-    """Return a note that explains why low-precision factors are not accurate enough, or "" if they are.
+def note_of_low_accuracy(
+    factors: Factorization, solution: Solution, gmres_steps: int, *, parts: int = 1, again: str = AGAIN
+) -> str:
+    """Return a note that explains why the factors are not accurate enough, or "" if they are.
 
     `parts` is the number of real values per entry if the factors are those of the real form of a complex matrix.
     """
@@ -49,15 +51,15 @@ def note_of_low_accuracy(factors: Factorization, solution: Solution, gmres_steps
     if solution.outcome is not Outcome.SOLVED and not solution.beyond_range:
         facts = f"condition {factors.condition:.1e}, growth {factors.growth:.1e}"
         eta = f"the backward error was {parts * solution.eta:.1e}"
-        return f"the {name} in {precision} was too coarse: {took} {eta} ({facts}); {AGAIN}"
+        return f"the {name} in {precision} was too coarse: {took} {eta} ({facts}); {again}"
     if not solution.even_rows:
         omega = inf if solution.rows is None else solution.rows
         eta = f"the row-wise backward error was {omega:.1e} n·u"
-        return f"the {name} in {precision} was too coarse for some rows: {took} {eta}; {AGAIN}"
+        return f"the {name} in {precision} was too coarse for some rows: {took} {eta}; {again}"
     if coarser_than_fp32(precision):
         condition = factors.condition_by_gmres(gmres_steps)
         if not condition <= largest_useful_condition(precision):
-            return note_of_doubt(condition, precision, name)
+            return note_of_doubt(condition, precision, name, again)
     return ""
 
 

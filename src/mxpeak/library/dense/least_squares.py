@@ -254,7 +254,7 @@ def _solve_small(A: Any, b: Any) -> tuple[Any, LeastSquaresInfo] | None:
         return None
     begin = time.perf_counter()
     B = b.reshape(m, k)
-    with one_thread():
+    with one_thread(), np.errstate(all="ignore"):  # the checks find infinite and invalid numbers
         solution = solve_small(A, B, MAX_CONDITION)
     if solution is None or not solution.sensitivity < LOST:
         return None
