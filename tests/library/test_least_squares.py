@@ -394,6 +394,19 @@ def test_a_small_problem_with_a_zero_solution_causes_no_warning_of_numpy() -> No
     assert not x.any()
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_small_problems_in_strided_arrays_have_all_diagnostics(dtype: Any) -> None:
+    wide, sides = random((80, 12), dtype, 3), random((80, 4), dtype, 4)
+    for A in (wide[:, ::2], wide[::2, ::2], np.asfortranarray(wide)[::2], wide[::-1, ::-1], wide.T[::2].T):
+        for b in (sides[: len(A), 0], sides[: len(A), ::2], np.asfortranarray(sides)[: len(A)]):
+            x, info = mx.lstsq(A, b)
+            y, other = mx.lstsq(A.copy(), b.copy())
+            np.testing.assert_allclose(x, y, atol=1e-13)
+            assert info.condition == pytest.approx(other.condition, rel=1e-6)
+            assert np.max(info.error_bound) <= 2.0 * np.max(other.error_bound)
+            assert str(info)
+
+
 def test_small_residuals_have_correct_digits() -> None:
     """A residual that is computed as b - A x has only roundings of b; the refined one has digits of its own."""
     A, y = random((60, 10)), random(10, seed=3)

@@ -250,10 +250,10 @@ def _solve_small(A: Any, b: Any) -> tuple[Any, LeastSquaresInfo] | None:
     if not (type(A) is np.ndarray is type(b) and A.dtype == b.dtype and A.ndim == 2 and 1 <= b.ndim <= 2):
         return None
     (m, n), k = A.shape, b.size // max(len(b), 1)
-    if not (m == len(b) and k and small_lstsq_is_faster(m, n, k, A.dtype)):
+    if not (m == len(b) and k and small_lstsq_is_faster(m, n, k, A.dtype) and lies_well(A)):
         return None
     begin = time.perf_counter()
-    B = b.reshape(m, k)
+    B = np.ascontiguousarray(b.reshape(m, k))
     with one_thread(), np.errstate(all="ignore"):  # the checks find infinite and invalid numbers
         solution = solve_small(A, B, MAX_CONDITION)
     if solution is None or not solution.sensitivity < LOST:
