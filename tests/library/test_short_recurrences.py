@@ -328,6 +328,19 @@ def test_the_callback_receives_a_complex_x_if_only_b_is_complex(name: str, preco
         np.testing.assert_array_equal(seen[-1], x if x.ndim == 1 else x[:, -1])
 
 
+@pytest.mark.parametrize("name", ["cg", "bicgstab"])
+def test_the_callback_is_called_also_with_complete_factors(name: str) -> None:
+    """Without a callback, complete factors first refine all right-hand sides together."""
+    seen: list[Any] = []
+    A, b = poisson(8, 8), vector(64)
+    for right_side in (b, b + 1j * b[::-1], np.stack([b, b[::-1]], axis=1)):
+        seen.clear()
+        x, info = SOLVERS[name](A, right_side, preconditioner="lu", callback=lambda x: seen.append(x.copy()))
+        assert info.converged
+        assert seen
+        np.testing.assert_allclose(seen[-1], x if x.ndim == 1 else x[:, -1], atol=1e-12)
+
+
 @pytest.mark.parametrize("scale", [1e100, 1e200, 1e300])
 @pytest.mark.parametrize("name", [*SOLVERS, "gmres"])
 def test_an_x0_that_hides_b_is_replaced_by_zero(name: str, scale: float) -> None:

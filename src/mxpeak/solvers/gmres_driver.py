@@ -272,7 +272,8 @@ class GmresDriver:
     def solve_all(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[SolveResult]:
         """Solve for all right-hand sides (b, x0, tol), and return their results.
 
-        With complete factors on one process, all right-hand sides are first refined together.
+        With complete factors on one process, all right-hand sides are first refined together, unless a callback must be
+        called after each iteration.
         """
         self._finished = results = list[SolveResult]()
         for first in range(0, len(sides), TOGETHER):
@@ -283,11 +284,11 @@ class GmresDriver:
 
     def _refined_together(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[Vector | None]:
         """Return solutions from SOLVES steps of refinement with complete factors, or None to start from x0."""
-        xp, factors = self._kernels.xp, self.problem.factors
+        xp, factors, options = self._kernels.xp, self.problem.factors, self._options
         columns = [j for j, (b, x0, _) in enumerate(sides) if xp.any(b != 0) and not xp.any(x0 != 0)]
         starts: list[Vector | None] = [None] * len(sides)
-        can = self.group.is_serial and self._kernels.device is None and self._options.maxiter > SOLVES
-        if factors is None or not can or len(columns) < 2:
+        can = self.group.is_serial and self._kernels.device is None and options.maxiter > SOLVES
+        if factors is None or not can or len(columns) < 2 or options.callback is not None:
             return starts
         scaling = self.plan.scaling
         scaled = [scaling.right_hand_side(self._permuted(sides[j][0])) for j in columns]

@@ -44,9 +44,7 @@ def checked_options(options: GmresOptions) -> GmresOptions:
                 f"{name}={tolerance!r} is not valid; use a number of at least 0, the largest {what} to accept"
             )
     if options.callback is not None and not callable(options.callback):
-        raise UsageError(
-            f"callback={options.callback!r} is not a function; use a function of the relative residual, or None"
-        )
+        raise UsageError(f"callback={options.callback!r} is not a function; use a function of one argument, or None")
     return options
 
 

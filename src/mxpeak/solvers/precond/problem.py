@@ -37,7 +37,7 @@ from mxpeak.spans import Spans
 #: Number of rows of the one-dimensional system that compiles all kernels, and of its coarsest level.
 TINY, TINY_COARSEST = 24, 6
 #: Start of the line on stderr that announces the compilation of kernels.
-FIRST_USE = "mxpeak.gmres, first use of"
+FIRST_USE = "mxpeak, first use of"
 
 
 @dataclass(frozen=True, slots=True)
