@@ -49,21 +49,20 @@ class RowOrder:
 
 
 def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
-    """Return the permutation that results from the swaps of row j0+i with row pivots[i], i = 0, 1, ….
+    """Return the permutation that results from the swaps of row j0+i with row pivots[i] >= j0+i, i = 0, 1, ….
 
-    In the code, `at[r]` is the original row whose content is now in row r; it contains only rows that have moved.
+    Before its swap, row j0+i contains a row of the block row. So only rows of the block row leave it.
     """
     jb = len(pivots)
-    at: dict[int, int] = {}
+    into_u = list(range(j0, j0 + jb))
+    out: dict[int, int] = {}  # by row outside the block row: the original row whose content it has received
     for i, pivot in enumerate(pivots):
-        row = j0 + i
-        at[row], at[pivot] = at.get(pivot, pivot), at.get(row, row)
-    outside = sorted(row for row in at if row >= j0 + jb)
-    return RowMoves(
-        into_u=[at.get(j0 + i, j0 + i) for i in range(jb)],
-        out_to=[row for row in outside if at[row] != row],
-        out_from=[at[row] - j0 for row in outside if at[row] != row],
-    )
+        if pivot < j0 + jb:
+            into_u[i], into_u[pivot - j0] = into_u[pivot - j0], into_u[i]
+        else:
+            into_u[i], out[pivot] = out.get(pivot, pivot), into_u[i]
+    out_to = sorted(out)
+    return RowMoves(into_u, out_to, [out[row] - j0 for row in out_to])
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +85,24 @@ class LocalMoves:
 
 def local_moves(moves: RowMoves, j0: int, rows: BlockCyclic) -> LocalMoves:
     """Return the moves by process row; local row indices refer to the process row of `rows`."""
-    jb, P, me = len(moves.into_u), rows.P, rows.p
-    u_rows: list[list[int]] = [[] for _ in range(P)]
-    my_sources: list[int] = []
-    for i, source in enumerate(moves.into_u):
-        p = rows.owner(source)
-        u_rows[p].append(i)
-        if p == me:
-            my_sources.append(rows.to_local(source))
-    out_rows: list[list[int]] = [[] for _ in range(P)]
-    my_targets: list[int] = []
-    for target, block_row in zip(moves.out_to, moves.out_from):
-        p = rows.owner(target)
-        out_rows[p].append(block_row)
-        if p == me:
-            my_targets.append(rows.to_local(target))
+    jb = len(moves.into_u)
+    u_rows, my_sources = _by_process_row(range(jb), moves.into_u, rows)
+    out_rows, my_targets = _by_process_row(moves.out_from, moves.out_to, rows)
     return LocalMoves(u_rows, my_sources, out_rows, my_targets, rows.local_range(j0, j0 + jb))
+
+
+def _by_process_row(
+    block_rows: Sequence[int], places: Sequence[int], rows: BlockCyclic
+) -> tuple[list[list[int]], list[int]]:
+    """Divide block rows by the owners of the global rows `places`, and return this process row's local indices."""
+    if rows.P == 1:
+        return [list(block_rows)], list(places)
+    nb, P, me = rows.nb, rows.P, rows.p  # the loop contains what `owner` and `to_local` compute: it runs at each step
+    parts: list[list[int]] = [[] for _ in range(P)]
+    mine: list[int] = []
+    for block_row, place in zip(block_rows, places):
+        block, offset = divmod(place, nb)
+        parts[block % P].append(block_row)
+        if block % P == me:
+            mine.append(block // P * nb + offset)
+    return parts, mine

@@ -65,6 +65,7 @@ class FactoredPanel:
         self._numbers = kernels.host_numbers(jb + 1)
         self._messenger: Task | None = None  # the broadcast of the pivots, before that of the panel
         self._pivots: Callable[[], list[float]] | None = None
+        self._rows: list[int] | None = None  # the numbers that `_pivots` returns
         self._moves: LocalMoves | None = None
         self._work: Panel | None = None
 
@@ -162,8 +163,10 @@ class FactoredPanel:
     @property
     def pivots(self) -> list[int]:
         """Return the source rows of the pivots, followed by 1 + the first column of the panel without a pivot, or 0."""
-        assert self._pivots is not None, "the panel is here"
-        return [int(row) for row in self._pivots()]
+        if self._rows is None:
+            assert self._pivots is not None, "the panel is here"
+            self._rows = [int(row) for row in self._pivots()]
+        return self._rows
 
     @property
     def singular(self) -> int:
