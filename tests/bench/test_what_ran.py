@@ -136,7 +136,7 @@ def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
     ("trsm", "method", "text"),
     [
         ("library", "library", "U12 solved by triangular solves in fp64"),
-        ("inverse", "blocked-inverse", "U12 solved by products and inverses of diagonal blocks in fp64"),
+        ("kernel", "library", "U12 solved by triangular solves in fp64"),
     ],
 )
 def test_hpl_records_how_it_solves_for_u(trsm: str, method: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

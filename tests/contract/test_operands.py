@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 
 from mxpeak.kernels.contract.lu import PanelSolve
 from mxpeak.kernels.host.engine import blas, matrix_engines
@@ -21,6 +20,7 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.host.lu import engine_products, operands
 from mxpeak.kernels.host.lu.engine_products import EngineLU
 from mxpeak.kernels.host.lu.operands import LeftOperand, RightOperand
+from mxpeak.kernels.host.lu.substitution import ORDER
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 from mxpeak.precision import PRECISIONS
 from tests.support.blocks import WIDE
@@ -186,7 +186,7 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
     kernels = [HostKernels(threads, poison=True, engines=())] + [
         HostKernels(threads, poison=True, engines=[engine]) for engine in ENGINES if engine in matrix_engines.present()
     ]
-    kernels[0].trsm = "inverse"
+    kernels[0].trsm = "kernel"
     cases = [(host, "fp32", host.engines[0].precision if host.engines else "fp32") for host in kernels]
     for host, stored, precision in [(kernels[0], "fp64", "fp64"), *cases]:
         u, u_low = PRECISIONS[stored].u, 0.0 if precision == stored else PRECISIONS[precision].u
@@ -201,7 +201,10 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
             b = X.astype(WIDE)
             Y[:] = X.T
             done = host.solve_right_upper(X, upper, precision), host.solve_unit_lower(lower, Y, precision)
-            assert set(done) == {PanelSolve(precision if n > 64 else stored, "blocked-inverse")}
+            by_blocks = n > 64 and precision != stored
+            assert set(done) == {
+                PanelSolve(precision, "blocked-inverse") if by_blocks else PanelSolve(stored, "library")
+            }
             x, y = X.astype(WIDE), Y.astype(WIDE)
             # Blocks' inverses: |T_jj^-1||T_jj| has row sums below 2 here, |L_jj^-1||L_jj| below 5.
             right, left = np.abs(x) @ np.abs(T), np.abs(L) @ np.abs(y)
@@ -209,48 +212,74 @@ def test_solves_of_many_blocks_multiply_back(threads: int, rng: Any) -> None:
             assert np.all(np.abs(L @ y - b.T) <= (2 * u_low + 5 * (n + 1) * u) * left.max()), (precision, n)
 
 
-@pytest.mark.parametrize("n", [128, 200])
-def test_solves_with_pivoted_factors_use_inverses_in_fp64(n: int, rng: Any) -> None:
-    """|L X - B| <= 16 n u |L||X|: the growth of variances is below 256, of standard deviations below 16."""
-    host = HostKernels(2, poison=True, engines=())
-    host.trsm = "inverse"
-    for _ in range(10):
-        A = rng.random((4 * n, n)) - 0.5
-        _, factor, _ = scipy.linalg.lu(A)
-        L = host.panel(host.buffer(host.panel_size(n, n)), n, n)
-        L[:] = np.where(np.tri(n, k=-1), factor[:n], np.nan)
-        B = rng.random((n, 301)) - 0.5
-        X = host.matrix(n, 301)
-        X[:] = B
-        assert host.solve_unit_lower(L, X, "fp64") == PanelSolve("fp64", "blocked-inverse")
-        I_L, x = np.tril(factor[:n], -1).astype(WIDE) + np.eye(n, dtype=WIDE), X.astype(WIDE)
-        off, size = I_L @ x - B, np.abs(I_L) @ np.abs(x)
-        assert np.all(np.abs(off) <= 16 * n * PRECISIONS["fp64"].u * size)
-        assert np.linalg.norm(off) <= 4 * PRECISIONS["fp64"].u * np.linalg.norm(size)  # by its statistics
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("stored", ["fp64", "fp32"])
+def test_substitution_in_registers_errs_as_substitution_does(stored: str, threads: int, rng: Any) -> None:
+    """|L X - B| <= (n + 1) u |L||X| for each entry, also for an ill-conditioned L and for orders joined by products."""
+    host, u = HostKernels(threads, poison=True, engines=()), PRECISIONS[stored].u
+    host.trsm = "kernel"
+    for n, many in ((1, 1), (7, 23), (8, 24), (64, 49), (129, 200), (192, 96), (ORDER + 5, 101)):
+        low, upper = (host.panel(host.buffer(host.panel_size(n, n, stored), stored), n, n) for _ in range(2))
+        low[:] = np.where(np.tri(n, k=-1), 2 * rng.random((n, n)) - 1, np.nan)  # |L^-1||L| grows like 2^n
+        low /= n**0.5
+        upper[:] = np.where(np.tri(n, k=-1), np.nan, rng.random((n, n)) - 0.5)
+        upper[np.diag_indices(n)] = 2.0
+        I_L = np.where(np.tri(n, k=-1), low, 0).astype(WIDE) + np.eye(n, dtype=WIDE)
+        U = np.where(np.tri(n, k=-1), 0, upper).astype(WIDE)
+        around = np.full((n + 2, many + 3), np.nan, low.dtype)
+        X, Y = around[1 : n + 1, 1 : many + 1], host.matrix(many, n, stored)
+        X[:] = rng.random((n, many)) - 0.5
+        Y[:] = X.T
+        b = X.astype(WIDE)
+        assert host.solve_unit_lower(low, X, stored) == PanelSolve(stored, "library")
+        assert host.solve_right_upper(Y, upper, stored) == PanelSolve(stored, "library")
+        x, y = X.astype(WIDE), Y.astype(WIDE)
+        assert np.all(np.abs(I_L @ x - b) <= (n + 1) * u * (np.abs(I_L) @ np.abs(x))), n
+        assert np.all(np.abs(y @ U - b.T) <= (n + 2) * u * (np.abs(y) @ np.abs(U))), n  # 1/u_kk is rounded, too
+        assert np.isnan(around).sum() == around.size - n * many, "numbers beside B changed"
 
 
-def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(rng: Any) -> None:
-    """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands."""
-    host, n = HostKernels(poison=True, engines=()), 128
-    host.trsm = "inverse"
-    methods: list[str] = []
-    for _ in range(20):
+def test_substitution_in_registers_treats_all_columns_alike(rng: Any) -> None:
+    """A column has the same bits in a whole strip, in a ragged one, and on any thread."""
+    host, n = HostKernels(2, poison=True, engines=()), 72
+    host.trsm = "kernel"
+    L = host.panel(host.buffer(host.panel_size(n, n)), n, n)
+    L[:] = np.tril(rng.random((n, n)) - 0.5, -1)
+    B = rng.random((n, 130)) - 0.5
+    X = host.matrix(n, 130)
+    X[:] = B
+    host.solve_unit_lower(L, X, "fp64")
+    for columns in (slice(0, 1), slice(5, 101), slice(101, 130)):
+        part = host.matrix(n, columns.stop - columns.start)
+        part[:] = B[:, columns]
+        host.solve_unit_lower(L, part, "fp64")
+        assert np.array_equal(part, X[:, columns])
+
+
+@pytest.mark.parametrize("engine", HERE)
+def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(engine: MatrixEngine, rng: Any) -> None:
+    """Factors of random matrices without pivoting: |T_jj^-1||T_jj| of some is thousands, and 10^7 after tiny pivots."""
+    host, n, precision = HostKernels(poison=True, engines=[engine]), 128, engine.precision
+    solves: list[PanelSolve] = []
+    for tiny in (1.0, 1e-7) * 10:
         A = rng.random((n, n)) - 0.5
         for k in range(n):
             A[k + 1 :, k] /= A[k, k]
             A[k + 1 :, k + 1 :] -= np.outer(A[k + 1 :, k], A[k, k + 1 :])
+        A[5, 5] *= tiny
         D = host.panel(host.buffer(host.panel_size(n, n, "fp32"), "fp32"), n, n)
         D[:] = A
         T, L = np.triu(D).astype(np.float64), np.tril(D, -1).astype(np.float64) + np.eye(n)
         b = (rng.random((n, n)) - 0.5).astype(np.float32)
         X, Y = host.matrix(n, n, "fp32"), host.matrix(n, n, "fp32")
         X[:], Y[:] = b, b
-        methods.append(host.solve_right_upper(X, D, "fp32").method)
-        methods.append(host.solve_unit_lower(D, Y, "fp32").method)
+        solves += host.solve_right_upper(X, D, precision), host.solve_unit_lower(D, Y, precision)
         x, y = X.astype(np.float64), Y.astype(np.float64)
-        for off, size in ((x @ T - b, np.abs(x) @ np.abs(T)), (L @ y - b, np.abs(L) @ np.abs(y))):
-            assert np.all(np.linalg.norm(off, axis=1) <= n**0.5 * U * np.linalg.norm(size, axis=1))
-    assert "library" in methods, "badly conditioned blocks are not inverted, and the kernels report it"
+        sides = (x @ T - b, np.abs(x) @ np.abs(T)), (L @ y - b, np.abs(L) @ np.abs(y))
+        for how, (off, size) in zip(solves[-2:], sides):
+            u = PRECISIONS[how.operands].u
+            assert np.all(np.linalg.norm(off, axis=1) <= n**0.5 * u * np.linalg.norm(size, axis=1)), how
+    assert PanelSolve("fp32", "library") in solves, "badly conditioned blocks are not inverted, and this is reported"
 
 
 def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:

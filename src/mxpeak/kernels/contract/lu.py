@@ -51,7 +51,7 @@ class PanelOutcome:
     copied: tuple[Any, Any] | None = None
 
 
-#: Methods of a `PanelSolve`: substitution by a library, or products with inverses of diagonal blocks.
+#: Methods of a `PanelSolve`: substitution, or products with inverses of diagonal blocks.
 LIBRARY, BLOCKED_INVERSE = "library", "blocked-inverse"
 
 
@@ -68,7 +68,7 @@ class PanelSolve:
 
 
 def by_substitution(B: Matrix) -> PanelSolve:
-    """Return the `PanelSolve` of a library solve in the precision of the right-hand sides B."""
+    """Return the `PanelSolve` of substitution in the precision of the right-hand sides B."""
     return PanelSolve("fp64" if B.dtype.itemsize == 8 else "fp32", LIBRARY)
 
 

@@ -32,9 +32,11 @@ LOADED = {
 }
 #: Entry points that are also compiled on processors with instructions for products of 16-bit operands.
 WITH_ENGINES = {
-    "lu.solves": ("invert_blocks", "solve_right_rounded", "solve_left_rounded", "solve_by_products"),
+    "lu.solves": ("invert_blocks", "solve_right_rounded", "solve_left_rounded"),
     "lu.operands": ("subtract_product", "round_right", "round_left"),
 }
+#: Entry points that are also compiled on processors with AVX-512.
+WITH_AVX512 = {"lu.substitution": ("pack", "substitute")}
 #: Entry points that a rank loads if it factors panels on the host of a device.
 PANELS_LOADED = {"lu.panel": ("factor_panel",), "engine.team": ("",)}
 #: The names of two uses: load the entry points in LOADED and WITH_ENGINES, or only those in PANELS_LOADED.
@@ -91,8 +93,10 @@ def entries(use: str) -> list[Entry]:
         return declared(PANELS_LOADED)
     if use == LOADING:
         from mxpeak.kernels.host.engine.matrix_engines import chosen
+        from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512
 
-        return [*(declared(WITH_ENGINES) if chosen() else ()), *declared(LOADED)]  # the slowest first
+        names = (WITH_ENGINES if chosen() else {}) | (WITH_AVX512 if HAS_AVX512 else {}) | LOADED  # the slowest first
+        return declared(names)
     subject, _, details = use.partition(", ")
     if subject not in DECLARED_IN:
         return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,7 +14,7 @@ from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.first_use import LOADED, declared
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, engine_for
 from mxpeak.kernels.host.engine.team import Team
-from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, triangle
+from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, substitution, triangle
 from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles
 from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOperand, aligned
 from mxpeak.kernels.host.lu.panel import HostPanels
@@ -48,8 +47,8 @@ WIDTH = 512
 FEW = 4
 
 
-#: OpenBLAS kernels whose STRSM and DTRSM are slower than solves by products and inverses. At NB = 512, AVX-512 reaches
-#: 45 to 63 GFLOP/s of 180 with STRSM and 96 by products. AVX2 reaches 100 of 106 with STRSM and 80 by products.
+#: OpenBLAS kernels whose STRSM and DTRSM are slower than the kernel `substitution`. With AVX-512, DTRSM reaches 20 to
+#: 35 % of the rate of DGEMM, and the kernel 80 to 90 %. With AVX2, STRSM reaches 100 GFLOP/s of 106.
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
 
 
@@ -67,13 +66,13 @@ class HostLu(HostPanels, Synchronous):
         self._emulation_memory = by_tiles.Memory()
         #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
         self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
-        #: The method of solves with the diagonal block: BLAS (`library`), or products with inverted blocks
-        #: (`inverse`).
-        self.trsm = "inverse" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
+        #: What substitutes in solves with the diagonal block: BLAS (`library`) or the kernel `substitution` (`kernel`).
+        self.trsm = "kernel" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
+        self._packed: dict[tuple[int, np.dtype[Any]], tuple[Array, Array]] = {}
         for listed in declared(LOADED):
             listed.compile()  # before any clock starts
-        wanted = (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES) if self.engines else ()
-        for entry in wanted or (solves.BY_INVERSES if self.trsm == "inverse" else ()):
+        by_engines = (*solves.ENTRIES, *operands.BY_ENGINES) if self.engines else ()
+        for entry in (*by_engines, *(substitution.ENTRIES if self.trsm == "kernel" else ())):
             entry.compiled()
         blas.set_threads(1)  # each of the team's threads calls BLAS for its own block, without a second thread pool
 
@@ -150,53 +149,71 @@ class HostLu(HostPanels, Synchronous):
         singular[0] = first[0]
 
     def solve_right_upper(self, B: Array, U: Array, precision: str) -> PanelSolve:
-        if not self._by_library(precision) and (operands := self._solve_by_inverses("right", B, U, precision)):
-            return PanelSolve(operands, BLOCKED_INVERSE)
-        self._team.run(self._solve_right_part, B, U)
+        return self._solve_panel("right", B, U, precision)
+
+    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> PanelSolve:
+        return self._solve_panel("left", B, L, precision)
+
+    def _solve_panel(self, side: str, B: Array, T: Array, precision: str) -> PanelSolve:
+        """Compute B = B T^-1 (`right`, T upper) or B = T^-1 B (`left`, T unit lower), and return the method."""
+        engine = engine_for(precision, self.engines)
+        if engine is not None and len(T) > solves.BLOCK and self._solve_by_inverses(side, B, T, engine, precision):
+            return PanelSolve(precision, BLOCKED_INVERSE)
+        if self.trsm == "kernel":
+            self._substitute(side == "right", B, T)
+        else:
+            self._team.run(self._solve_right_part if side == "right" else self._solve_left_part, B, T)
         return by_substitution(B)
 
-    def _by_library(self, precision: str) -> bool:
-        """Return whether BLAS, and not products with inverted blocks, solves with the diagonal block."""
-        return self.trsm == "library" and engine_for(precision, self.engines) is None
-
     def _solve_right_part(self, tid: int, B: Array, U: Array) -> None:
-        """Compute B = B U^-1 in place, for the rows of B that belong to thread `tid`."""
+        """Compute B = B U^-1 in place by BLAS, for the rows of B that belong to thread `tid`."""
         rows = B.shape[0]
         blas.trsm_right_upper(B[rows * tid // self.threads : rows * (tid + 1) // self.threads], U)
 
-    def solve_unit_lower(self, L: Array, B: Array, precision: str) -> PanelSolve:
-        if not self._by_library(precision) and (operands := self._solve_by_inverses("left", B, L, precision)):
-            return PanelSolve(operands, BLOCKED_INVERSE)
-        self._team.run(self._solve_left_part, L, B)
-        return by_substitution(B)
-
-    def _solve_left_part(self, tid: int, L: Array, B: Array) -> None:
-        """Compute B = L^-1 B in place, for the columns of B that belong to thread `tid`."""
+    def _solve_left_part(self, tid: int, B: Array, L: Array) -> None:
+        """Compute B = L^-1 B in place by BLAS, for the columns of B that belong to thread `tid`."""
         columns = B.shape[1]
         blas.trsm_unit_lower(L, B[:, columns * tid // self.threads : columns * (tid + 1) // self.threads])
 
-    def _solve_by_inverses(self, side: str, B: Array, T: Array, precision: str) -> str:
-        """Compute B = B T^-1 (`right`, T upper) or B = T^-1 B (`left`, T unit lower) with inverted diagonal blocks.
+    def _substitute(self, right: bool, B: Array, T: Array) -> None:
+        """Compute B = B T^-1 or B = T^-1 B by the kernel `substitution`, and by products for a large T."""
+        n, threads = len(T), self.threads
+        if B.size == 0:
+            return
+        packed, strips = self._substitution_memory(min(n, substitution.ORDER), B.dtype)
+        for k in range(0, n, substitution.ORDER):
+            end = min(k + substitution.ORDER, n)
+            T_k, B_k = packed[: -(-(end - k) // substitution.ROWS)], B[:, k:end] if right else B[k:end]
+            self._team.run(substitution.pack, threads, right, T[k:end, k:end], T_k)
+            self._team.run(substitution.substitute, threads, right, B_k, T_k, strips)
+            if end < n:
+                C, *factors = (B[:, end:], B_k, T[k:end, end:]) if right else (B[end:], T[end:, k:end], B_k)
+                self._subtract(C, *factors)
 
-        Returns the precision of the products' operands. If inverses of the blocks of T would be far less accurate than
-        substitution, the function returns "" and leaves B unchanged.
+    def _substitution_memory(self, order: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+        """Return the packed triangle and the strips of all threads, in memory that is kept for the next solve."""
+        if (order, dtype) not in self._packed:
+            rows = -(-order // substitution.ROWS) * substitution.ROWS
+            packed = aligned(rows * rows, dtype).reshape(rows // substitution.ROWS, -1)
+            strips = aligned(self.threads * rows * substitution.WIDTH // dtype.itemsize, dtype)
+            self._packed = {(order, dtype): (packed, strips.reshape(self.threads * rows, -1))}
+        return self._packed[order, dtype]
+
+    def _solve_by_inverses(self, side: str, B: Array, T: Array, engine: MatrixEngine, precision: str) -> bool:
+        """Compute B = B T^-1 or B = T^-1 B with inverted diagonal blocks and products of the engine.
+
+        If inverses of the blocks of T would be far less accurate than substitution, the method leaves B unchanged and
+        returns False.
         """
-        stored, gemm = ("fp64", "dgemm") if B.dtype == np.float64 else ("fp32", "sgemm")
-        threads, n, gemm_address = self.threads, T.shape[0], blas.address(gemm)
-        W = self.matrix(n, n, stored)
+        threads, n, gemm_address = self.threads, len(T), blas.address("sgemm")
+        W = self.matrix(n, n, "fp32")
         self.copy(T, W)
-        engine = engine_for(precision, self.engines)
-        T_low = None
-        if engine is not None and n > solves.BLOCK:
-            T_low = self.operand_matrix(self.operand_buffer(n, n, precision, side), n, n, precision, side)
-            self.cast(W, T_low, precision)
-        growth, u_ratio = np.empty(threads), 1.0 if T_low is None else format_of(precision).u / format_of(stored).u
+        T_low = self.operand_matrix(self.operand_buffer(n, n, precision, side), n, n, precision, side)
+        self.cast(W, T_low, precision)
+        growth, u_ratio = np.empty(threads), format_of(precision).u / format_of("fp32").u
         self._team.run(solves.invert_blocks, threads, side == "right", W, growth)
-        if not np.max(growth) <= solves.MAX_GROWTH[stored] * u_ratio**2:  # also if the growth is NaN
-            return ""
-        if engine is None or T_low is None:
-            self._team.run(solves.solve_by_products, threads, side == "right", B, W, gemm_address)
-            return stored
+        if not np.max(growth) <= solves.MAX_GROWTH * u_ratio**2:  # also if the growth is NaN
+            return False
         tiles, fp16 = self._engine_tiles(engine), precision == "fp16"
         if isinstance(T_low, RightOperand):
             X_rows = solves.rows_of_X(threads, n)
@@ -204,7 +221,7 @@ class HostLu(HostPanels, Synchronous):
         else:
             X_strips = solves.strips_of_X(threads, n)
             self._team.run(solves.solve_left_rounded, threads, tiles, fp16, B, W, T_low.pairs, X_strips, gemm_address)
-        return precision
+        return True
 
     def _engine_tiles(self, engine: MatrixEngine) -> EngineTiles:
         """Return the engine's code, rows and workspace as a tuple for compiled code."""
@@ -218,22 +235,26 @@ class HostLu(HostPanels, Synchronous):
         elif self.emulation is not None and C.dtype == np.float64 and 0 not in (*C.shape, A.shape[1]):
             self.emulation.subtract_product(C, A, B)
         else:
-            self._team.run(self._product_part, C, A, B)
+            self._subtract(C, A, B)
 
-    def _product_part(self, tid: int, C: Array, A: Array, B: Array) -> None:
-        """Compute the block of C -= A B that belongs to thread `tid`."""
+    def _subtract(self, C: Array, A: Array, B: Array) -> None:
+        """Compute C -= A B by BLAS, each thread for its part of C."""
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
-        i, j = tid % down, tid // down
-        rows = slice(m * i // down, m * (i + 1) // down)
-        columns = slice(n * j // across, n * (j + 1) // across)
-        blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
+
+        def part(tid: int) -> None:
+            i, j = tid % down, tid // down
+            rows = slice(m * i // down, m * (i + 1) // down)
+            columns = slice(n * j // across, n * (j + 1) // across)
+            blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
+
+        self._team.run(part)
 
     def subtract_emulated_product(self, C: Array, A: Array, B: Array) -> Emulation:
         if C.strides[1] != C.itemsize:
             C, A, B = C.T, B.T, A.T  # compiled loops need C by rows
         if self.int8_engine is not None:
-            native = partial(self._team.run, self._product_part)
-            return by_tiles.subtract_product(self._team, self.int8_engine, self._emulation_memory, C, A, B, native)
+            memory = self._emulation_memory
+            return by_tiles.subtract_product(self._team, self.int8_engine, memory, C, A, B, self._subtract)
         counts = [Emulation()] * self.threads
         self._team.run(by_sgemm.subtract_part, self.threads, C, A, B, counts)
         return sum(counts, Emulation())

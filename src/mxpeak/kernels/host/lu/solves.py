@@ -1,17 +1,15 @@
-"""Solve with the triangle of a panel's diagonal block for many right-hand sides, by products and inverses.
+"""Solve with the triangle of a panel's diagonal block for many right-hand sides, by a matrix engine and inverses.
 
-BLAS's solves run at 20 to 50 % of the speed of its products. Here, X = B T^-1 is computed by blocks of 64 columns. For
-an upper T:
+X = B T^-1 is computed by blocks of 64 columns. For an upper T:
 
     X_j = (B_j - Σ_(i<j) X_i T_ij) T_jj^-1                the inverses computed in fp64
 
-The sums are computed by products: by BLAS with recursive halving, or by the matrix engine with 16-bit operands, which
-rounds X_i and T_ij. An LU with blocks of 64 rounds in the same way in its trailing updates, so the error bound of the
-LU does not change.
+The matrix engine computes the sums with 16-bit operands, to which it rounds X_i and T_ij. An LU with blocks of 64
+rounds in the same way in its trailing updates, so the error bound of the LU does not change.
 
 B_j T_jj^-1 has an error of u·|X_j||T_jj||T_jj^-1||T_jj|, compared with u·|X_j||T_jj| for substitution. The first error
 can be much larger if T_jj is ill-conditioned, for example after a small pivot in an LU without pivoting. The caller
-then uses BLAS's solves.
+then substitutes.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import math
 import numpy as np
 from numba import types
 
-from mxpeak.kernels.host.engine.jit import FLAG, INT, MATRIX, MATRIX32, VECTOR, ZERO, inner, jit
+from mxpeak.kernels.host.engine.jit import FLAG, INT, MATRIX32, VECTOR, ZERO, inner, jit
 from mxpeak.kernels.host.engine.matrix_engines import COLUMNS, DEPTH, ROWS, begin, end
 from mxpeak.kernels.host.engine.vector_ir import gemm_at, row, row_block
 from mxpeak.kernels.host.lu.operands import (
@@ -41,11 +39,9 @@ from mxpeak.kernels.host.lu.triangle import add, dot_squared
 
 #: The order of the inverted diagonal blocks.
 BLOCK = 64
-#: The largest growth of variances for which inverses are used. In fp32, a well-scaled block of HPL-MxP has a growth
-#: below 2, and the variance of a sum of 64 products is ten times the variance of one rounding. In fp64, L11 of a
-#: random matrix with pivoting has a growth of 30 to 45. This error affects an entry of U12 once, but rounding errors
-#: affect it in all of its updates.
-MAX_GROWTH = {"fp32": 16.0, "fp64": 256.0}
+#: The largest growth of variances for which inverses are used, if operands are not rounded. A well-scaled block of
+#: HPL-MxP has a growth below 2, and the variance of a sum of 64 products is ten times the variance of one rounding.
+MAX_GROWTH = 16.0
 #: Right-hand sides that are solved together. With the columns of a block, they fit into the second-level cache.
 CHUNK = 384
 
@@ -106,7 +102,7 @@ def _invert(upper, T, j0, W):
                 w_i[c] /= np.float64(T[j0 + i, j0 + i])
 
 
-@jit(INT, INT, FLAG, MATRIX32, VECTOR, also=(INT, INT, FLAG, MATRIX, VECTOR), allocates=True, later=True)
+@jit(INT, INT, FLAG, MATRIX32, VECTOR, allocates=True, later=True)
 def invert_blocks(tid, threads, upper, T, growth):
     """Invert this thread's diagonal blocks of an upper or a unit lower triangle T, in place.
 
@@ -158,33 +154,6 @@ def _multiply(right, B, at, count, k, size, W, copy, gemm):
     gemm_at(gemm, W.dtype.type(1), (columns, rows, size), first, second, row_block(B, i, j))
 
 
-@jit(INT, INT, FLAG, MATRIX32, MATRIX32, INT, also=(INT, INT, FLAG, MATRIX, MATRIX, INT), allocates=True, later=True)
-def solve_by_products(tid, threads, right, B, W, gemm):
-    """Compute B = B T^-1 (`right`, T upper) or B = T^-1 B (T unit lower) in place, for this thread's part of B.
-
-    W is a row-major copy of T with inverted diagonal blocks. Each thread solves for some rows of B if `right`,
-    otherwise for some columns.
-    """
-    n, minus_one = W.shape[0], W.dtype.type(-1)
-    copy = np.empty((CHUNK, BLOCK) if right else (BLOCK, CHUNK), W.dtype)
-    first, end = part_of(tid, threads, B.shape[0] if right else B.shape[1])
-    for at in range(first, end, CHUNK):
-        count = min(CHUNK, end - at)
-        for k in range(0, n, BLOCK):
-            _multiply(right, B, at, count, k, min(BLOCK, n - k), W, copy, gemm)
-            done = k // BLOCK + 1
-            turn, t = (done & -done) * BLOCK, done * BLOCK  # the steps update 1, 2, 1, 4, 1, 2, 1, 8 ... blocks
-            if t >= n:
-                continue
-            t0, t1 = t - turn, min(t + turn, n)
-            if right:
-                X1, T12, B2 = row_block(B, at, t0), row_block(W, t0, t), row_block(B, at, t)
-                gemm_at(gemm, minus_one, (t1 - t, count, turn), T12, X1, B2)
-            else:
-                X1, T21, B2 = row_block(B, t0, at), row_block(W, t, t0), row_block(B, t, at)
-                gemm_at(gemm, minus_one, (count, t1 - t, turn), X1, T21, B2)
-
-
 @jit(INT, INT, ENGINE, FLAG, MATRIX32, MATRIX32, STRIPS, types.int32[:, :, ::1], INT, allocates=True, later=True)
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
     """Compute B = B T^-1 in place for this thread's rows of B, with products by the matrix engine.
@@ -234,7 +203,5 @@ def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm)
     end(engine.code)
 
 
-#: The entry points of solves with inverses, and the entry points that are also called if a matrix engine computes
-#: products.
-BY_INVERSES = (invert_blocks, solve_by_products)
-BY_ENGINES = (solve_right_rounded, solve_left_rounded)
+#: The entry points of solves with inverses.
+ENTRIES = (invert_blocks, solve_right_rounded, solve_left_rounded)
