@@ -47,6 +47,11 @@ WIDTH = 512
 FEW = 4
 
 
+#: The largest number of pieces of a product per thread and the smallest number of rows of a piece, because BLAS packs B
+#: again for each piece. On two cores that other programs also use, products are 5 to 10 % faster with four pieces per
+#: thread than with one.
+PIECES, HEIGHT = 4, 256
+
 #: OpenBLAS kernels whose STRSM and DTRSM are slower than the kernel `substitution`. With AVX-512, DTRSM reaches 20 to
 #: 35 % of the rate of DGEMM, and the kernel 80 to 90 %. With AVX2, STRSM reaches 100 GFLOP/s of 106.
 SLOW_TRSM = ("SkylakeX", "Cooperlake", "SapphireRapids")
@@ -238,16 +243,26 @@ class HostLu(HostPanels, Synchronous):
             self._subtract(C, A, B)
 
     def _subtract(self, C: Array, A: Array, B: Array) -> None:
-        """Compute C -= A B by BLAS, each thread for its part of C."""
+        """Compute C -= A B by BLAS. A thread that has finished a piece of C takes the next one.
+
+        With one piece per thread, the slowest core would determine the time.
+        """
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
+        if self.threads > 1:
+            down *= max(1, min(PIECES, m // (HEIGHT * down)))
+        pieces = iter(
+            [
+                (slice(m * i // down, m * (i + 1) // down), slice(n * j // across, n * (j + 1) // across))
+                for i in range(down)
+                for j in range(across)
+            ]
+        )
 
-        def part(tid: int) -> None:
-            i, j = tid % down, tid // down
-            rows = slice(m * i // down, m * (i + 1) // down)
-            columns = slice(n * j // across, n * (j + 1) // across)
-            blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
+        def take_pieces(tid: int) -> None:
+            for rows, columns in pieces:  # a list's iterator returns each item to one thread only
+                blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
 
-        self._team.run(part)
+        self._team.run(take_pieces)
 
     def subtract_emulated_product(self, C: Array, A: Array, B: Array) -> Emulation:
         if C.strides[1] != C.itemsize:
