@@ -559,6 +559,26 @@ class Vectors:
 
     def add_product(self, a, b, c):
         """Return a · b + c for vectors, with one rounding if the processor has a fused multiply-add."""
-        name = f"llvm.fmuladd.v{self.lanes}{self.real.intrinsic_name}"
-        kind = ir.FunctionType(self.type, [self.type] * 3)
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c])
+        return self.builder.call(self.function("fmuladd", 3), [a, b, c])
+
+    def function(self, name, arguments):
+        """Return LLVM's function `name` of this number of vectors."""
+        kind = ir.FunctionType(self.type, [self.type] * arguments)
+        full_name = f"llvm.{name}.v{self.lanes}{self.real.intrinsic_name}"
+        return cgutils.get_or_insert_function(self.builder.module, kind, full_name)
+
+    def transposed(self, lines):
+        """Transpose a square tile, given by one vector per line; the number of lanes is a power of two.
+
+        Step b exchanges the entries (i, j + b) and (i + b, j) of all 2b×2b blocks.
+        """
+        lanes, lines = range(self.lanes), list(lines)
+        for b in (1 << e for e in range(self.lanes.bit_length() - 1)):
+            upper = [lane if not lane & b else self.lanes + (lane ^ b) for lane in lanes]
+            lower = [lane | b if not lane & b else self.lanes + lane for lane in lanes]
+            for i in (lane for lane in lanes if not lane & b):
+                pair = lines[i], lines[i | b]
+                lines[i], lines[i | b] = (
+                    self.builder.shuffle_vector(*pair, constant(_I32, places)) for places in (upper, lower)
+                )
+        return lines

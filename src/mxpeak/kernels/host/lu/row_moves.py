@@ -6,14 +6,20 @@ In a row-major matrix, each piece of a row is contiguous in memory.
 from __future__ import annotations
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, inner, jit
-from mxpeak.kernels.host.engine.vector_ir import address_of, column, prefetch, prefetch_read, row
+from mxpeak.kernels.host.engine.vector_ir import Vectors, address_of, column, row
 
 #: Columns of a strip: the rows of two panels, restricted to a strip, fit into half a megabyte.
 STRIP = 128
 #: Rows and columns of a tile of a transposing copy: one cache line of fp64 entries.
 TILE = 8
+
+_I64 = ir.IntType(64)
 
 
 @inner()
@@ -70,15 +76,24 @@ def permute_rows(tid, threads, A, block, sources, targets, block_rows):
             _move(row(outgoing, t, 0, c1 - c0), row(A, targets[t], c0, c1))
 
 
-@inner()
-def _prefetch_tile(source, target, i, j):
-    """Prefetch the cache lines of a tile at (i, j), where one matrix is row-major and the other column-major."""
-    by_rows = source.strides[1] == source.itemsize
-    for k in range(TILE):
-        across, down = (i + k, j), (i, j + k)
-        s, t = (across, down) if by_rows else (down, across)
-        prefetch_read(address_of(source, s[0], s[1]))
-        prefetch(address_of(target, t[0], t[1]))
+@intrinsic
+def _transpose_tile(typingctx, of, source, target):
+    """Copy the TILE contiguous lines of a tile to the lines of the transposed tile, in vector registers.
+
+    `source` and `target` are pairs of the first line's address and the distance in bytes of the lines.
+    """
+    pair = types.UniTuple(types.int64, 2)
+
+    def codegen(context, builder, signature, args):
+        vectors = Vectors(context, builder, of, TILE)
+        (source, down), (target, across) = (cgutils.unpack_tuple(builder, given) for given in args[1:])
+        places = [(builder.mul(down, _I64(i)), builder.mul(across, _I64(i))) for i in range(TILE)]
+        lines = vectors.transposed([vectors.load(builder.add(source, place)) for place, _ in places])
+        for line, (_, place) in zip(lines, places):
+            vectors.store(line, builder.add(target, place))
+        return context.get_dummy_value()
+
+    return types.void(of, pair, pair), codegen
 
 
 @inner()
@@ -93,8 +108,8 @@ def _copy_entries(source, target, r0, r1, c0, c1):
 def copy_block(tid, threads, source, target):
     """Copy this thread's rows of `source` to `target`, each row-major or column-major.
 
-    Matrices of the same order are copied line by line. Otherwise, the copy proceeds tile by tile, so that cache lines
-    are reused, and prefetches the tile below.
+    Matrices of the same order are copied line by line. Otherwise, tiles are transposed in registers, which takes a
+    third of the time of a copy by entries.
     """
     r0, r1 = part_of(tid, threads, source.shape[0])
     columns, each = source.shape[1], source.itemsize
@@ -106,12 +121,14 @@ def copy_block(tid, threads, source, target):
         for j in range(columns):
             _move(column(source, j, r0, r1), column(target, j, r0, r1))
         return
+    by_rows = source.strides[1] == each and target.strides[0] == each
+    if not by_rows and not (source.strides[0] == each and target.strides[1] == each):
+        _copy_entries(source, target, r0, r1, 0, columns)
+        return
+    down, across = (source.strides[0], target.strides[1]) if by_rows else (source.strides[1], target.strides[0])
     inner_rows, inner_columns = r1 - (r1 - r0) % TILE, columns - columns % TILE
-    for i0 in range(r0, inner_rows, TILE):
-        for j0 in range(0, inner_columns, TILE):
-            _prefetch_tile(source, target, min(i0 + TILE, r1 - TILE), j0)
-            for j in range(j0, j0 + TILE):
-                for i in range(TILE):  # a fixed number of passes, which the compiler unrolls
-                    target[i0 + i, j] = source[i0 + i, j]
-        _copy_entries(source, target, i0, i0 + TILE, inner_columns, columns)
+    for i in range(r0, inner_rows, TILE):
+        for j in range(0, inner_columns, TILE):
+            _transpose_tile(source, (address_of(source, i, j), down), (address_of(target, i, j), across))
+        _copy_entries(source, target, i, i + TILE, inner_columns, columns)
     _copy_entries(source, target, inner_rows, r1, 0, columns)
