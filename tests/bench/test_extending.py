@@ -266,7 +266,7 @@ def test_the_broadcast_carries_panels_on_ranks() -> None:
     exec(code, {})
     config = HplConfig(n=(61,), nb=(8,), grid=((1, 3),), bcast=("star",), threads=1, warmup="none")
     for (found,) in run_ranks(3, lambda comm: run_hpl(config, comm)):
-        assert (found.status, found.problem["variant"]) == ("valid", "WR18R2R8")
+        assert (found.status, found.problem["variant"]) == ("valid", "WR18R2L16")
         assert found.phases["bcast"]["calls"] > 0
 
 

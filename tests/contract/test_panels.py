@@ -72,6 +72,21 @@ def test_a_panel_is_the_reference_panel(backend: Backend, rng: Any, monkeypatch:
             assert within(A[jb:], A_ref[jb:], bound), (m, where, pfact, rfact)
 
 
+def test_the_upper_of_equal_pivots_wins_in_any_chunk_of_rows(
+    backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries of -1, 0 and 1: elimination of four columns is exact, and most columns have many largest entries."""
+    for stored, m in product(STORED, (64, 131, 300)):
+        values = rng.integers(-1, 2, (m, 4)).astype(STORED[stored][0])
+        values[: m // 2] *= rng.integers(0, 2, (m // 2, 1))
+        pivots_ref, _, _ = factored(backend_named("reference"), values, BlockCyclic(m, 4, 0, 1), precision=stored)
+        for where in on_either(backend, monkeypatch):
+            for pfact in FACTS if where != "device" else ():
+                rows = BlockCyclic(m, 4, 0, 1)
+                pivots, _, _ = factored(backend, values, rows, nbmin=4, pfact=pfact, precision=stored)
+                assert pivots == pivots_ref, (stored, m, pfact)
+
+
 @pytest.mark.parametrize("P", [2, 3, 5])
 def test_a_panel_over_a_process_column_has_the_pivots_of_one_process(backend: Backend, P: int) -> None:
     n, nb, jb = 97, 8, 8

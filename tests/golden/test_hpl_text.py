@@ -87,13 +87,13 @@ def test_long_lists_go_on_in_a_second_and_third_line_as_in_the_golden_report():
 def test_broadcasts_that_hpl_does_not_know_show_their_name_and_digit(bcast: str):
     text = report(config(bcast=(bcast,)), 4, {})
     assert f"\nBCAST  :{bcast:>8} \n" in text
-    assert f"\nWR1{6 if bcast == 'lib' else 7}R2R8 " in text
+    assert f"\nWR1{6 if bcast == 'lib' else 7}R2L16" in text
 
 
 def test_the_variant_and_the_header_state_the_look_ahead_depth_that_runs():
     text = report(config(n=(20000,), depth=(0, 3)), 4, {}, {})
     assert "\nDEPTH  :       0        1 \n" in text
-    assert re.findall(r"^WR\d1R2R8", text, re.MULTILINE) == ["WR01R2R8", "WR11R2R8"]
+    assert re.findall(r"^WR\d1R2L16", text, re.MULTILINE) == ["WR01R2L16", "WR11R2L16"]
 
 
 def test_settings_of_the_input_file_that_mxpeak_ignores_are_marked_wherever_they_appear():
@@ -170,4 +170,4 @@ def test_sanity_strings_of_reframe_and_easybuild_are_there():
 def test_hplx_finds_the_line_after_the_exact_header_and_rule():
     lines = report(config(), 4, {}).splitlines()
     head = lines.index("T/V                N    NB     P     Q               Time                 Gflops")
-    assert lines[head + 2].split() == ["WR11R2R8", "20000", "256", "2", "2", "32.50", "1.6412e+02"]
+    assert lines[head + 2].split() == ["WR11R2L16", "20000", "256", "2", "2", "32.50", "1.6412e+02"]

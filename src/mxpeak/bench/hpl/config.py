@@ -23,8 +23,8 @@ UNUSED = ("l1_form", "u_form", "equilibration", "alignment")
 class HplCase(LuCase):
     """The settings of one HPL solve: one combination of the values in the lists of options."""
 
-    pfact: str = "right"
-    nbmin: int = 8
+    pfact: str = "left"
+    nbmin: int = 16
     ndiv: int = 2
     rfact: str = "right"
     swap: str = "mix"
@@ -69,7 +69,7 @@ class HplConfig(LuConfig):
         0.0, real(0.0, 1.0), "fraction of columns in the split update (default: 0, or 0.5 on a GPU)", "grid", "FRACTION"
     )
     pfact: tuple[str, ...] = option(
-        ("right",), listed(one_of(*FACTS, digits=True)), "panel factorization: left, crout or right", "grid"
+        ("left",), listed(one_of(*FACTS, digits=True)), "panel factorization: left, crout or right", "grid"
     )
     rfact: tuple[str, ...] = option(
         ("right",),
@@ -78,7 +78,7 @@ class HplConfig(LuConfig):
         "grid",
     )
     nbmin: tuple[int, ...] = option(
-        (8,), listed(integer(1)), "number of columns at which the panel recursion stops", "grid", "K,..."
+        (16,), listed(integer(1)), "number of columns at which the panel recursion stops", "grid", "K,..."
     )
     ndiv: tuple[int, ...] = option(
         (2,), listed(integer(2)), "number of parts per level of the panel recursion", "grid", "K,..."

@@ -23,9 +23,9 @@ from mxpeak.spans import Spans
 class PanelOptions:
     """HPL's parameters for factoring and broadcasting panels: PFACT, RFACT, NBMIN, NDIV and BCAST."""
 
-    pfact: str = "right"
+    pfact: str = "left"
     rfact: str = "right"
-    nbmin: int = 8
+    nbmin: int = 16
     ndiv: int = 2
     bcast: str = "1ringM"
 

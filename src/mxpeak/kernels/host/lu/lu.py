@@ -242,7 +242,7 @@ class HostLu(HostPanels, Synchronous):
         else:
             self._subtract(C, A, B)
 
-    def _subtract(self, C: Array, A: Array, B: Array) -> None:
+    def _subtract(self, C: Array, A: Any, B: Any) -> None:
         """Compute C -= A B by BLAS. A thread that has finished a piece of C takes the next one.
 
         With one piece per thread, the slowest core would determine the time.

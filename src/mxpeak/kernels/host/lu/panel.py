@@ -12,23 +12,30 @@ and ranks and has moved the rows.
 from __future__ import annotations
 
 import ctypes
+from itertools import product
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 from mxpeak.kernels.contract.lu import HAS_TOP, HEAD, ROW, VALUE, Exchange, Panel, PanelOutcome
 from mxpeak.kernels.host.engine import blas
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, MATRIX, MATRIX32, TABLE, VECTOR, inner, jit
 from mxpeak.kernels.host.engine.team import Team
 from mxpeak.kernels.host.engine.vector_ir import (
+    HAS_AVX512,
     SYNC,
+    Vectors,
     address_of,
     barrier,
     call_at,
     column,
     column_block,
+    constant,
     cycles,
     gemm_at,
     prefetch,
@@ -41,6 +48,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 RIGHT, LEFT, CROUT = range(3)
 LEAF, SOLVE, TOP, UPDATE = range(4)
+
+#: Bytes of a vector register, and the vectors of each column that are processed together.
+REGISTER, VECTORS = 64 if HAS_AVX512 else 32, 4
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 # Indices in `state`.
 SINGULAR, BROKEN, LEAF_CYCLES, SWAP_CYCLES, ALL_CYCLES = range(5)
@@ -80,30 +92,126 @@ def _tile_rows(t, tile, first, rows):
     return max(t * tile, first), min((t + 1) * tile, rows)
 
 
+class _LargestRow:
+    """Emit a running search for the row with the largest absolute value, over chunks of rows in vector registers.
+
+    NaN is ignored. Of equally large entries, the upper one is chosen.
+    """
+
+    def __init__(self, vectors):
+        self._vectors, start = vectors, [-1.0] * vectors.lanes
+        self._largest = [self._slot(constant(vectors.real, start)) for _ in range(VECTORS)]
+        self._chunk = [self._slot(constant(_I64, [0] * vectors.lanes)) for _ in range(VECTORS)]
+
+    def _slot(self, value):
+        return cgutils.alloca_once_value(self._vectors.builder, value)
+
+    def compare(self, values, chunk):
+        """Emit a comparison of a chunk's values with the largest values found so far in the same lanes."""
+        vectors, builder = self._vectors, self._vectors.builder
+        chunk = vectors.all(chunk)
+        for value, largest, at in zip(values, self._largest, self._chunk):
+            size, before = builder.call(vectors.function("fabs", 1), [value]), builder.load(largest)
+            larger = builder.fcmp_ordered(">", size, before)
+            builder.store(builder.select(larger, size, before), largest)
+            builder.store(builder.select(larger, chunk, builder.load(at)), at)
+
+    def result(self):
+        """Return the largest value, or -1 without values, and its row."""
+        vectors, builder = self._vectors, self._vectors.builder
+        value, row = ir.Constant(vectors.real, -1.0), _I64(0)
+        for v, lane in product(range(VECTORS), range(vectors.lanes)):
+            size = builder.extract_element(builder.load(self._largest[v]), _I32(lane))
+            chunk = builder.extract_element(builder.load(self._chunk[v]), _I32(lane))
+            at = builder.add(builder.mul(chunk, _I64(VECTORS * vectors.lanes)), _I64(v * vectors.lanes + lane))
+            equal = builder.and_(builder.fcmp_ordered("==", size, value), builder.icmp_signed("<", at, row))
+            better = builder.or_(builder.fcmp_ordered(">", size, value), equal)
+            value, row = builder.select(better, size, value), builder.select(better, at, row)
+        return value, row
+
+
+@intrinsic
+def _finish_chunks(typingctx, of, first, apart, u, reciprocal, before, chunks):
+    """Compute l_j = reciprocal·a_j and a_(j+1) -= Σ_(k<=j) l_k u_k in chunks of rows, and search a_(j+1).
+
+    The function reads and writes each entry once, because the sums stay in registers. It returns the largest |a_(j+1)|
+    and its row.
+
+    first     the address of the first column l_k; the columns are `apart` bytes apart
+    u         the address of the contiguous factors u_k
+    before    the number of columns l_k before l_j
+    """
+    signature = types.Tuple((of.dtype, types.int64))(of, *[types.int64] * 3, of.dtype, *[types.int64] * 2)
+
+    def codegen(context, builder, signature, args):
+        _, first, apart, u, reciprocal, before, chunks = args
+        vectors = Vectors.of_registers(context, builder, of, REGISTER, REGISTER)
+        a_j = builder.add(first, builder.mul(apart, before))
+        a_next, scale = builder.add(a_j, apart), vectors.all(reciprocal)
+        sums = [cgutils.alloca_once(builder, vectors.type) for _ in range(VECTORS)]
+        search = _LargestRow(vectors)
+
+        def subtract(l_k, k):
+            minus_u = vectors.minus(builder.add(u, builder.mul(k, _I64(vectors.size))))[0]
+            for value, total in zip(l_k, sums):
+                builder.store(vectors.add_product(value, minus_u, builder.load(total)), total)
+
+        with cgutils.for_range(builder, chunks) as chunk:
+            down = builder.mul(chunk.index, _I64(REGISTER * VECTORS))
+            rows = [builder.add(down, _I64(REGISTER * v)) for v in range(VECTORS)]
+            for row, total in zip(rows, sums):
+                builder.store(vectors.load(builder.add(a_next, row)), total)
+            with cgutils.for_range(builder, before) as loop:
+                column = builder.add(first, builder.mul(apart, loop.index))
+                subtract([vectors.load(builder.add(column, row)) for row in rows], loop.index)
+            l_j = [builder.fmul(vectors.load(builder.add(a_j, row)), scale) for row in rows]
+            subtract(l_j, before)
+            results = [builder.load(total) for total in sums]
+            for row, l, a in zip(rows, l_j, results):
+                vectors.store(l, builder.add(a_j, row))
+                vectors.store(a, builder.add(a_next, row))
+            search.compare(results, chunk.index)
+        return context.make_tuple(builder, signature.return_type, search.result())
+
+    return signature, codegen
+
+
 @inner(fastmath={"contract"})
-def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal):
-    """Divide column j of rows r0:r1 by pivot j, and update the columns that the variant needs next.
+def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal, best, where, tid):
+    """Divide column j of rows r0:r1 by pivot j, update the columns that the variant needs next, and search column j+1.
 
     right            A[:, j+1:c1] -= A[:, j] · L1[j, j+1:c1]
     left, crout      A[:, j+1]    -= A[:, c0:j+1] · L1[c0:j+1, j+1]
+
+    The search updates thread tid's maximum |A[r, j+1]| and its row.
     """
-    rows = r1 - r0
-    if rows <= 0:
+    if r1 <= r0:
         return
-    l_j = column(A, j, r0, r1)
+    first = r0
+    if variant != RIGHT and j + 1 < c1:
+        chunk = VECTORS * REGISTER // A.itemsize
+        chunks, l, u = (r1 - r0) // chunk, address_of(A, r0, c0), address_of(L1, c0, j + 1)
+        largest, at = _finish_chunks(A, l, A.strides[1], u, reciprocal, j - c0, chunks)
+        if largest > best[tid * 8]:
+            best[tid * 8], where[tid * 8] = largest, r0 + at
+        first += chunks * chunk
+    rows = r1 - first
+    l_j = column(A, j, first, r1)
     for r in range(rows):
         l_j[r] *= reciprocal
     if variant == RIGHT:
         for c in range(j + 1, c1):
-            a_c, u = column(A, c, r0, r1), L1[j, c]
+            a_c, u_c = column(A, c, first, r1), L1[j, c]
             for r in range(rows):
-                a_c[r] -= l_j[r] * u
+                a_c[r] -= l_j[r] * u_c
     elif j + 1 < c1:
-        a_next = column(A, j + 1, r0, r1)
+        a_next = column(A, j + 1, first, r1)
         for k in range(c0, j + 1):
-            l_k, u = column(A, k, r0, r1), L1[k, j + 1]
+            l_k, u_k = column(A, k, first, r1), L1[k, j + 1]
             for r in range(rows):
-                a_next[r] -= l_k[r] * u
+                a_next[r] -= l_k[r] * u_k
+    if j + 1 < c1:
+        _search(A, j + 1, first, r1, best, where, tid)
 
 
 @inner()
@@ -129,11 +237,12 @@ def _to_global(il, nb, p, P):
 
 
 @inner()
-def _move_rows(A, L1, j, top, work, threads):
+def _move_rows(A, L1, j, c0, c1, top, work, threads):
     """Select the pivot row of all threads and ranks, copy it to row j of L1, and copy row j to the pivot's place.
 
-    The exchange is one combined max-and-row reduction over the process column. It overwrites `candidate` with the
-    winner's row and the previous row j.
+    With one process row, only columns c0:c1 of the leaf are copied, and `_move_beside` copies the others later.
+    Otherwise, the exchange is one combined max-and-row reduction over the process column. It overwrites `candidate`
+    with the winner's row and the previous row j.
     """
     best, where, candidate = work.best, work.where, work.candidate
     il0, nb, p, P, jb = work.geometry[0], work.geometry[1], work.geometry[2], work.geometry[3], L1.shape[0]
@@ -149,9 +258,9 @@ def _move_rows(A, L1, j, top, work, threads):
         work.pivots[j] = _to_global(il0 + at, nb, p, P)
         # Each entry is in a different cache line, perhaps in another thread's cache. Request all lines before waiting
         # for one.
-        for c in range(jb):
+        for c in range(c0, c1):
             prefetch(address_of(A, at, c))
-        for c in range(jb):
+        for c in range(c0, c1):
             L1[j, c] = A[at, c]
             A[at, c] = A[j, c]
         return
@@ -177,6 +286,23 @@ def _move_rows(A, L1, j, top, work, threads):
         at = winner // nb // P * nb + winner % nb - il0
         for c in range(jb):
             A[at, c] = candidate[HEAD + jb + c]
+
+
+@inner()
+def _move_beside(tid, threads, A, L1, c0, c1, work):
+    """Copy the pivot rows of a leaf c0:c1 to L1, and rows c0:c1 to their places, in this thread's other columns.
+
+    The rows of all pivots are moved column by column. In a column, rows c0:c1 are in one or two cache lines.
+    """
+    il0, jb = work.geometry[0], L1.shape[0]
+    for c in range(tid, jb, threads):
+        if c0 <= c < c1:
+            continue
+        a, u = column(A, c, 0, A.shape[0]), column(L1, c, 0, jb)
+        for j in range(c0, c1):
+            at = work.pivots[j] - il0
+            u[j] = a[at]
+            a[at] = a[j]
 
 
 @inner()
@@ -208,7 +334,7 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
     for j in range(c0, c1):
         barrier(sync, threads, yield_address)
         if tid == 0:
-            _move_rows(A, L1, j, top, work, threads)
+            _move_rows(A, L1, j, c0, c1, top, work, threads)
             if state[BROKEN] == 0:
                 _row_of_u(L1, j, c0, c1, variant)
         barrier(sync, threads, yield_address)
@@ -222,9 +348,10 @@ def _leaf(tid, threads, A, L1, c0, c1, top, variant, work):
         reciprocal = L1.dtype.type(1) / pivot
         for t in range(tid, tiles, threads):
             r0, r1 = _tile_rows(t, tile, j + 1 if top > 0 else 0, rows)
-            _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal)
-            if j + 1 < c1:
-                _search(A, j + 1, r0, r1, best, where, tid)
+            _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal, best, where, tid)
+    if work.geometry[3] == 1:
+        _move_beside(tid, threads, A, L1, c0, c1, work)
+        barrier(sync, threads, yield_address)
 
 
 @inner()
