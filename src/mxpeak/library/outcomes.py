@@ -84,6 +84,8 @@ class Info:
         Whether x may have no correct digits.
     message : str
         Notes and advice, one per line, or an empty string.
+    times : dict of str to float
+        Time in seconds of each phase.
     """
 
     __slots__ = ()
@@ -91,6 +93,7 @@ class Info:
     scaled: bool
     ill_conditioned: bool
     message: str
+    times: dict[str, float]
 
     @property
     def converged(self) -> bool:
@@ -102,6 +105,10 @@ class Info:
         scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]
         return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])
+
+    def _times_as_text(self) -> str:
+        """Return the time of each phase as text, or an empty string if nothing was computed."""
+        return ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
 
     def __bool__(self) -> NoReturn:
         """Raise a TypeError, because SciPy returns info = 0 for success and a truth value would be ambiguous."""

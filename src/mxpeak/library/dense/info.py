@@ -352,8 +352,9 @@ class SolveInfo(Info):
                 lines.append(f"  growth          {self.growth:.2e}")
         if self.grid is not None:
             lines.append(f"  memory          {size_text(self.bytes_a_rank)} per rank")
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
-        return self._as_text([*lines, f"  time            {times}"])
+        if times := self._times_as_text():
+            lines.append(f"  time            {times}")
+        return self._as_text(lines)
 
     def _headline(self) -> str:
         """Return the first line of the summary: sizes, precision, fallback and number of refinement steps."""

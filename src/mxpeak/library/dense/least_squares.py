@@ -179,8 +179,9 @@ class LeastSquaresInfo(Info):
         if (bound := self.error_bound) is not None:
             lines.append(f"  forward error   {bound_text(bound)}")
         lines.append(f"  condition       {self.condition:.2e} (estimate)")
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
-        return self._as_text([*lines, f"  time            {times}"])
+        if times := self._times_as_text():
+            lines.append(f"  time            {times}")
+        return self._as_text(lines)
 
 
 def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> tuple[Any, LeastSquaresInfo]:
@@ -441,7 +442,8 @@ class _Problem:
                 condition = factors.condition()
         coarse, m, k = PRECISIONS[name].u > factors.u, factors.m, B.shape[1]
         if not condition <= _max_condition(name, factors):
-            self._note_failure(name, f"the condition of A is {condition:.1e} or more")
+            found = f"{condition:.1e} or more" if isfinite(condition) else "infinite, or too large to estimate"
+            self._note_failure(name, f"the condition of A is {found}")
             return None
         F, G = self._sides(factors)
         enough = plain_lu(m, k, is_complex=factors.is_complex)
@@ -484,7 +486,9 @@ class _Problem:
             x, residual, history, rank, values = solve_by_svd(kernels, A, B, self.rcond, enough=enough)
             sizes = values.tolist()
             sensitivity = svd_sensitivity(kernels.xp, x, residual, sizes, rank, self._u)
-        if rank < min(m, n):
+        if not rank:  # the failures of the QRs have the same reason
+            self._notes = ["all entries of A are zero, so x = 0 is the solution of minimum norm"]
+        elif rank < min(m, n):
             self._notes.append(f"A has rank {rank}, less than {min(m, n)}; x has minimum norm")
         outcome = Outcome.SOLVED if isfinite(history[-1]) else Outcome.NOT_FINITE
         condition = Estimates.from_values((inf,))

@@ -117,7 +117,7 @@ class GmresInfo(Info):
         where += "" if self.ranks == 1 else f" on the largest of {self.ranks} ranks"
         order = "row after row" if self.colours is None else _count(self.colours, "color")
         entries = f"{self.nnz} entries" if self.nnz or not self.n else f"a {self.storage}"
-        times = ", ".join(f"{name} {time_s:.3g} s" for name, time_s in self.times.items())
+        times = "; ".join(filter(None, (f"set-up {self.setup_s:.3g} s", self._times_as_text())))
         lines = [
             f"{verdict}: n = {self.n}, {entries}{sides}, {_count(self.iterations, 'iteration')} "
             f"in {_count(self.cycles, 'cycle')}",
@@ -125,7 +125,7 @@ class GmresInfo(Info):
             f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
             f"  preconditioner  {self.preconditioner}{levels}{' of an earlier matrix' * self.lagged} ({self.reason})",
             f"  storage         {self.storage}, {order}, {self.bytes / 2**20:.3g} MiB{where}",
-            f"  time            set-up {self.setup_s:.3g} s; {times}",
+            f"  time            {times}",
         ]
         if self.condition is not None:
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
