@@ -7,9 +7,11 @@ from threading import Event
 
 import pytest
 
+from mxpeak.bench.sparse import SolveProgress
 from mxpeak.configs.run import ShowConfig
 from mxpeak.errors import UsageError
-from mxpeak.spans import Phase, Step
+from mxpeak.solvers.krylov import Solve
+from mxpeak.spans import Phase, Spans, Step
 from mxpeak.watch.progress import MAX_SAMPLES, Progress, duration, is_terminal
 from mxpeak.watch.step_table import StepTable
 
@@ -229,3 +231,29 @@ def test_a_table_combines_short_steps_and_ends_with_the_last_one():
     assert 4 <= len(rows) <= 5
     assert rows[-1][:3] == ["50/50", "100", "%"]
     assert sum(float(row[-1]) for row in rows) == pytest.approx(0.5, abs=1e-3)
+
+
+def test_the_table_of_a_solve_with_fewer_steps_than_expected_ends_as_finished():
+    stream = io.StringIO()
+    table = StepTable(stream, {}, interval_s=1.0)
+    for label, steps in ("row at the end", 45), ("row before the end", 40):
+        table.start(label, 60e9)
+        for k in range(1, steps + 1):
+            table.step(Step(label, k, 60, k * 1e9, 60e9, 0.1 * k))
+        table.finish(label, 0.1 * steps)
+    rows = [line.split() for line in stream.getvalue().splitlines()]
+    assert rows[5][:2] == ["40/60", "67"]
+    assert rows[6][:3] == ["45/45", "100", "%"]
+    assert rows[-2][:2] == ["40/60", "67"]
+    assert " ".join(rows[-1]) == "finished after 40 steps; mxpeak expected 60"
+
+
+def test_the_last_cycle_of_a_solve_ends_at_its_number_of_steps():
+    counts: list[tuple[int, int]] = []
+    spans = Spans()
+    spans.look = lambda step: counts.append((step.index, step.count))
+    progress = SolveProgress(spans, "convergence", 100, 1e9, aim=1e-9)
+    spans.start("convergence", 100e9)
+    for steps, residual in (30, 2e-3), (55, 1e-10):
+        progress.cycle(Solve(steps=steps, residual=residual))
+    assert counts == [(30, 100), (55, 55)]

@@ -256,7 +256,9 @@ class SolveProgress:
 
     def cycle(self, solve: Solve) -> None:
         """Report a completed restart cycle, and estimate the total number of steps from its residual."""
-        if 0.0 < self.aim < solve.residual < 1.0:
+        if solve.residual <= self.aim:
+            self.expected = self.before + solve.steps
+        elif 0.0 < self.aim < solve.residual < 1.0:
             self.expected = int((self.before + solve.steps) * log(self.aim) / log(solve.residual))
         self.step(solve.steps)
 

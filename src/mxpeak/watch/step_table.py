@@ -7,6 +7,7 @@ readable.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import TextIO
 
 from mxpeak.records import rate_text, three_digits
@@ -27,27 +28,33 @@ class StepTable(Progress):
         super().__init__(stream, environ, "always", ROW_S if interval_s is None else interval_s)
         self._show_live, self._skipped = False, skipped
         self._columns: list[str] = []
-        self._unshown: Step | None = None
+        self._step: Step | None = None
         self._phases_shown: dict[str, float] = {}
 
     def start(self, label: str, total_flops: float) -> None:
         """Reset the table for a new computation, and print its label."""
         super().start(label, total_flops)
-        self._columns, self._unshown, self._phases_shown = [], None, {}
+        self._columns, self._step, self._phases_shown = [], None, {}
         self._print(f"{label}; rate, and seconds per phase, since the previous row")
 
     def step(self, step: Step) -> None:
         """Store a sample of the step, and print a row if the interval has passed since the previous row."""
         self._last = (step.elapsed_s, step.done_flops)
         self._sample()
-        self._unshown = step
+        self._step = step
         if self._due(step):
             self._print_row(step)
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Print the row of the remaining steps, and store the last sample."""
-        if self._unshown is not None and self._unshown.done_flops > self._mark[1]:
-            self._print_row(self._unshown)
+        """Print the row of the remaining steps, or that the computation needed fewer steps than expected.
+
+        The number of steps of an iterative solver is an estimate until the solver ends.
+        """
+        step, fewer = self._step, self._step is not None and self._step.index < self._step.count
+        if step is not None and step.done_flops > self._mark[1]:
+            self._print_row(replace(step, count=step.index, total_flops=step.done_flops) if fewer else step)
+        elif step is not None and fewer:
+            self._print(f"finished after {step.index} steps; mxpeak expected {step.count}")
         super().finish(label, elapsed_s)
 
     def _print_row(self, step: Step) -> None:
@@ -68,7 +75,7 @@ class StepTable(Progress):
             rate_text(step.done_flops / max(step.elapsed_s, 1e-9)),
         ]
         self._print(self._cells(cells, [f"{spent.get(name, 0.0):.4f}" for name in self._columns]))
-        self._mark, self._phases_shown, self._unshown = self._last, phases, None
+        self._mark, self._phases_shown = self._last, phases
 
     def _cells(self, cells: list[str], phases: list[str]) -> str:
         """Join cells and phase times to one line of the table, with aligned columns."""
