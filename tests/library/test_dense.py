@@ -420,7 +420,11 @@ def test_a_fallback_is_kept(kernels: DenseKernels, precision: str) -> None:
     assert F.precision == ("fp64" if precision == "fp32" else precision)  # of which the factors tell at once
     first = F.solve(random(n))[1]
     assert first.fallback
-    said = "by its LU in fp32 the condition of A is" if precision == "fp32" else "the LU in fp16 was too coarse"
+    said = (
+        "the LU in fp32 indicates that the condition of A is"
+        if precision == "fp32"
+        else "the LU in fp16 was too coarse"
+    )
     assert said in first.message
     second = F.solve(random(n))[1]
     assert (first.precision, second.precision, F.precision) == ("fp64", "fp64", "fp64")

@@ -328,7 +328,7 @@ def test_a_transpose_whose_own_correction_is_not_accurate_goes_to_fp64(
     monkeypatch.setattr(deflation, "plain_lu", lambda n, *, is_complex: 0.0)
     y, info = F.solve(b, transposed=True)
     assert (info.precision, info.fallback, info.solved) == ("fp64", True, True)
-    assert "by its LU in fp32 the condition of A is" in info.message
+    assert "the LU in fp32 indicates that the condition of A is" in info.message
     assert eta(A.T, y, b) <= enough(n)
     assert F.precision == "fp64"
 

@@ -123,7 +123,7 @@ def test_fp32_does_not_hide_that_a_matrix_is_singular() -> None:
     with pytest.warns(IllConditionedWarning, match="numerically singular"):
         _, info = solved(A, A @ np.ones(n), (1, 1))[0]
     assert (info.precision, info.fallback, info.ill_conditioned) == ("fp64", True, True)
-    assert "by its LU in fp32 the condition of A is" in info.message
+    assert "the LU in fp32 indicates that the condition of A is" in info.message
 
 
 def test_sums_beyond_the_largest_number_are_refused() -> None:

@@ -36,7 +36,7 @@ def note_of_breakdown(precision: str, reason: str, name: str = "LU", again: str 
 def note_of_doubt(condition: float, precision: str = "fp32", name: str = "LU", again: str = AGAIN) -> str:
     """Return the note that the factors in this precision cannot distinguish the condition number from infinity."""
     seen = f"the condition of A is {condition:.1e} or more" if isfinite(condition) else "A may be singular"
-    return f"by its {name} in {precision} {seen}; {again}"
+    return f"the {name} in {precision} indicates that {seen}; {again}"
 
 
 def note_of_low_accuracy(
