@@ -132,14 +132,8 @@ def test_the_hosts_panel_solves_are_in_fp32_where_it_has_no_products_of_16_bits(
     assert "panels solved" not in verdict(single)
 
 
-@pytest.mark.parametrize(
-    ("trsm", "method", "text"),
-    [
-        ("library", "library", "U12 solved by triangular solves in fp64"),
-        ("kernel", "library", "U12 solved by triangular solves in fp64"),
-    ],
-)
-def test_hpl_records_how_it_solves_for_u(trsm: str, method: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("trsm", ["library", "kernel"])
+def test_hpl_records_how_it_solves_for_u(trsm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = HostLu.__init__
 
     def chosen(self: Any, *arguments: Any) -> None:
@@ -150,8 +144,8 @@ def test_hpl_records_how_it_solves_for_u(trsm: str, method: str, text: str, monk
     for ranks in (1, 2):
         result = on_ranks(ranks, hpl, HplConfig(kernels="host", **SMALL))
         assert result.validation["passed"]
-        assert result.result["panel_solves"] == {"operands": "fp64", "method": method, "share": 1.0}
-        assert text in verdict(result)
+        assert result.result["panel_solves"] == {"operands": "fp64", "method": "library", "share": 1.0}
+        assert "U12 solved by triangular solves in fp64" in verdict(result)
 
 
 def test_one_low_solve_is_enough_for_the_record_to_be_low() -> None:

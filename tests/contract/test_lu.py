@@ -94,11 +94,9 @@ def test_what_is_not_finite_reaches_the_factors_of_a_block(backend: Backend, rng
         assert not np.isfinite(D[4, 3:]).any()  # l_43, and with it all that it is multiplied by
 
 
-def expected_methods(backend: Backend, trsm: str, precision: str) -> tuple[str, ...]:
-    """Return the methods that a backend may report: torch inverts fp32 blocks, and the host well-conditioned blocks."""
-    if (trsm or getattr(backend.kernels, "trsm", "library")) == "library" or (backend.on_torch and precision != "fp32"):
-        return ("library",)
-    return ("blocked-inverse",) if backend.on_torch else ("blocked-inverse", "library")
+def expected_method(backend: Backend, trsm: str, precision: str) -> str:
+    """Return the method that a backend reports: torch may invert fp32 blocks."""
+    return "blocked-inverse" if backend.on_torch and trsm == "inverse" and precision == "fp32" else "library"
 
 
 def test_solves_with_the_diagonal_block_multiply_back(
@@ -121,7 +119,7 @@ def test_solves_with_the_diagonal_block_multiply_back(
             X = matrix(backend, B, precision)
             how = kernels.solve_right_upper(X, panel(backend, poisoned(T, ~lower(n)), precision), precision)
             assert how.operands == precision
-            assert how.method in expected_methods(backend, trsm, precision)
+            assert how.method == expected_method(backend, trsm, precision)
             W = numbers(backend, X).astype(WIDE)
             size = 2.5 * np.abs(W).max(initial=0) if backend.on_torch else np.abs(W) @ np.abs(T)
             assert within(W @ T, B, times * (n + 1) * u * size), (trsm, precision, m, n)
@@ -129,7 +127,7 @@ def test_solves_with_the_diagonal_block_multiply_back(
             X = matrix(backend, B, precision)
             how = kernels.solve_unit_lower(panel(backend, poisoned(L, lower(m)), precision), X, precision)
             assert how.operands == precision
-            assert how.method in expected_methods(backend, trsm, precision)
+            assert how.method == expected_method(backend, trsm, precision)
             W, I_L = numbers(backend, X).astype(WIDE), L + np.eye(m, dtype=WIDE)
             size = 1.5 * np.abs(W).max(initial=0) if backend.on_torch else np.abs(I_L) @ np.abs(W)
             assert within(I_L @ W, B, times * (m + 1) * u * size), (trsm, precision, m, n)

@@ -98,8 +98,8 @@ class Team:
     def shape(self, m: int, n: int) -> tuple[int, int]:
         """Return the numbers of parts, down and across, into which the threads divide an m×n block.
 
-        There is one part per thread. Squares would need the fewest reads of the factors of a product, but a part with
-        long rows is faster than one with short rows, so a cut of the columns counts twice.
+        There is one part per thread. Square parts need the fewest reads of a product's factors, but long rows are
+        faster than short rows. Therefore, the height of a part has twice the weight of its width.
         """
         cuts = [(down, self.threads // down) for down in range(1, self.threads + 1) if self.threads % down == 0]
         return min(cuts, key=lambda cut: 2 * m / cut[0] + n / cut[1])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import product
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from mxpeak.kernels.host.engine import blas, matrix_engines
 from mxpeak.kernels.host.engine.first_use import LOADED, declared
 from mxpeak.kernels.host.engine.matrix_engines import MatrixEngine, engine_for
 from mxpeak.kernels.host.engine.team import Team
+from mxpeak.kernels.host.engine.vector_ir import HAS_AVX512
 from mxpeak.kernels.host.lu import block, cast, operands, row_moves, row_sums, solves, substitution, triangle
 from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles
 from mxpeak.kernels.host.lu.operands import EngineTiles, LeftOperand, RightOperand, aligned
@@ -47,10 +50,11 @@ WIDTH = 512
 FEW = 4
 
 
-#: The largest number of pieces of a product per thread and the smallest number of rows of a piece, because BLAS packs B
-#: again for each piece. On two cores that other programs also use, products are 5 to 10 % faster with four pieces per
-#: thread than with one.
-PIECES, HEIGHT = 4, 256
+#: The largest number of pieces of a product per thread. On two cores that other programs also use, products are 5 to
+#: 10 % faster with four pieces per thread than with one.
+PIECES = 4
+#: The smallest number of rows of a piece, because BLAS packs B again for each piece.
+HEIGHT = 256
 
 #: OpenBLAS kernels whose STRSM and DTRSM are slower than the kernel `substitution`. With AVX-512, DTRSM reaches 20 to
 #: 35 % of the rate of DGEMM, and the kernel 80 to 90 %. With AVX2, STRSM reaches 100 GFLOP/s of 106.
@@ -71,8 +75,8 @@ class HostLu(HostPanels, Synchronous):
         self._emulation_memory = by_tiles.Memory()
         #: The code of the matrix engine for residues of emulated fp64 products, or None if SGEMM multiplies them.
         self.int8_engine = int8.code if matrix_engines.is_present(int8) else None
-        #: What substitutes in solves with the diagonal block: BLAS (`library`) or the kernel `substitution` (`kernel`).
-        self.trsm = "kernel" if blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
+        #: The routine for solves by substitution: that of BLAS (`library`) or the kernel `substitution` (`kernel`).
+        self.trsm = "kernel" if HAS_AVX512 and blas.blas_facts()["architecture"] in SLOW_TRSM else "library"
         self._packed: dict[tuple[int, np.dtype[Any]], tuple[Array, Array]] = {}
         for listed in declared(LOADED):
             listed.compile()  # before any clock starts
@@ -182,6 +186,7 @@ class HostLu(HostPanels, Synchronous):
 
     def _substitute(self, right: bool, B: Array, T: Array) -> None:
         """Compute B = B T^-1 or B = T^-1 B by the kernel `substitution`, and by products for a large T."""
+        assert B.strides[1] == B.itemsize or B.shape[1] <= 1 or not B.size, "B must be row-major"
         n, threads = len(T), self.threads
         if B.size == 0:
             return
@@ -192,8 +197,8 @@ class HostLu(HostPanels, Synchronous):
             self._team.run(substitution.pack, threads, right, T[k:end, k:end], T_k)
             self._team.run(substitution.substitute, threads, right, B_k, T_k, strips)
             if end < n:
-                C, *factors = (B[:, end:], B_k, T[k:end, end:]) if right else (B[end:], T[end:, k:end], B_k)
-                self._subtract(C, *factors)
+                C, A_k, X_k = (B[:, end:], B_k, T[k:end, end:]) if right else (B[end:], T[end:, k:end], B_k)
+                self._subtract(C, A_k, X_k)
 
     def _substitution_memory(self, order: int, dtype: np.dtype[Any]) -> tuple[Array, Array]:
         """Return the packed triangle and the strips of all threads, in memory that is kept for the next solve."""
@@ -201,6 +206,9 @@ class HostLu(HostPanels, Synchronous):
             rows = -(-order // substitution.ROWS) * substitution.ROWS
             packed = aligned(rows * rows, dtype).reshape(rows // substitution.ROWS, -1)
             strips = aligned(self.threads * rows * substitution.WIDTH // dtype.itemsize, dtype)
+            if self._poison:
+                packed.fill(np.nan)
+                strips.fill(np.nan)
             self._packed = {(order, dtype): (packed, strips.reshape(self.threads * rows, -1))}
         return self._packed[order, dtype]
 
@@ -250,17 +258,15 @@ class HostLu(HostPanels, Synchronous):
         (m, n), (down, across) = C.shape, self._team.shape(*C.shape)
         if self.threads > 1:
             down *= max(1, min(PIECES, m // (HEIGHT * down)))
-        pieces = iter(
-            [
-                (slice(m * i // down, m * (i + 1) // down), slice(n * j // across, n * (j + 1) // across))
-                for i in range(down)
-                for j in range(across)
-            ]
-        )
+        pieces: SimpleQueue[tuple[slice, slice]] = SimpleQueue()
+        for i, j in product(range(down), range(across)):
+            pieces.put((slice(m * i // down, m * (i + 1) // down), slice(n * j // across, n * (j + 1) // across)))
 
         def take_pieces(tid: int) -> None:
-            for rows, columns in pieces:  # a list's iterator returns each item to one thread only
-                blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
+            with suppress(Empty):
+                while True:
+                    rows, columns = pieces.get_nowait()
+                    blas.gemm(-1.0, A[rows], B[:, columns], C[rows, columns])
 
         self._team.run(take_pieces)
 

@@ -1,9 +1,10 @@
 """Factor a panel with partial pivoting (FACT), in compiled code on all threads (rocHPL §III-A).
 
 The rank's rows of the panel are divided into tiles of a multiple of NB rows, distributed round-robin to the threads.
-Only the owning thread accesses a tile, except that thread 0 moves pivot rows. Each column needs two barriers. At the
-first, all threads have searched for the pivot. At the second, thread 0 has selected the best candidate of all threads
-and ranks and has moved the rows.
+Only the owning thread accesses a tile, except for row moves. Each column needs two barriers. At the first, all threads
+have searched for the pivot. At the second, thread 0 has selected the best candidate of all threads and ranks and has
+moved the rows. With one process row, thread 0 moves only the columns of the leaf. At the end of the leaf, all threads
+move the other columns, followed by a third barrier.
 
     active rows    the unfinished rows: on the process row that owns the diagonal block, row j and below for column j
     L1             the jb×jb block of finished rows (L11 and U11), the same on every rank of the process column
@@ -187,31 +188,31 @@ def _finish_column(A, L1, j, c0, c1, r0, r1, variant, reciprocal, best, where, t
     """
     if r1 <= r0:
         return
-    first = r0
-    if variant != RIGHT and j + 1 < c1:
+    last, rest = j + 1 == c1, r0
+    if variant != RIGHT and not last:
         chunk = VECTORS * REGISTER // A.itemsize
         chunks, l, u = (r1 - r0) // chunk, address_of(A, r0, c0), address_of(L1, c0, j + 1)
         largest, at = _finish_chunks(A, l, A.strides[1], u, reciprocal, j - c0, chunks)
         if largest > best[tid * 8]:
             best[tid * 8], where[tid * 8] = largest, r0 + at
-        first += chunks * chunk
-    rows = r1 - first
-    l_j = column(A, j, first, r1)
+        rest += chunks * chunk
+    rows, l_j = r1 - rest, column(A, j, rest, r1)
     for r in range(rows):
         l_j[r] *= reciprocal
+    if last:
+        return
     if variant == RIGHT:
         for c in range(j + 1, c1):
-            a_c, u_c = column(A, c, first, r1), L1[j, c]
+            a_c, u_c = column(A, c, rest, r1), L1[j, c]
             for r in range(rows):
                 a_c[r] -= l_j[r] * u_c
-    elif j + 1 < c1:
-        a_next = column(A, j + 1, first, r1)
+    else:
+        a_next = column(A, j + 1, rest, r1)
         for k in range(c0, j + 1):
-            l_k, u_k = column(A, k, first, r1), L1[k, j + 1]
+            l_k, u_k = column(A, k, rest, r1), L1[k, j + 1]
             for r in range(rows):
                 a_next[r] -= l_k[r] * u_k
-    if j + 1 < c1:
-        _search(A, j + 1, first, r1, best, where, tid)
+    _search(A, j + 1, rest, r1, best, where, tid)
 
 
 @inner()

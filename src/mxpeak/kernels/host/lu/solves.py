@@ -39,8 +39,9 @@ from mxpeak.kernels.host.lu.triangle import add, dot_squared
 
 #: The order of the inverted diagonal blocks.
 BLOCK = 64
-#: The largest growth of variances for which inverses are used, if operands are not rounded. A well-scaled block of
-#: HPL-MxP has a growth below 2, and the variance of a sum of 64 products is ten times the variance of one rounding.
+#: The largest growth of variances for which inverses are used with operands in fp32; a wider u multiplies it by the
+#: square of the ratio. A well-scaled block of HPL-MxP has a growth below 2, and the variance of a sum of 64 products is
+#: ten times the variance of one rounding.
 MAX_GROWTH = 16.0
 #: Right-hand sides that are solved together. With the columns of a block, they fit into the second-level cache.
 CHUNK = 384
@@ -158,8 +159,7 @@ def _multiply(right, B, at, count, k, size, W, copy, gemm):
 def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm):
     """Compute B = B T^-1 in place for this thread's rows of B, with products by the matrix engine.
 
-    The method is that of `solve_by_products`. T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a
-    left operand.
+    T_strips is T as a right operand, and X_rows[tid] is a buffer for X as a left operand.
     """
     n, X_low = W.shape[0], X_rows[tid]
     copy = np.empty((CHUNK, BLOCK), np.float32)
@@ -182,8 +182,7 @@ def solve_right_rounded(tid, threads, engine, fp16, B, W, T_strips, X_rows, gemm
 def solve_left_rounded(tid, threads, engine, fp16, B, W, T_rows, X_strips, gemm):
     """Compute B = T^-1 B in place for this thread's columns of B, with products by the matrix engine.
 
-    The method is that of `solve_by_products`. T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a
-    right operand.
+    T_rows is T as a left operand, and X_strips[tid] is a buffer for X as a right operand.
     """
     n, X_low = W.shape[0], X_strips[tid]
     copy = np.empty((BLOCK, CHUNK), np.float32)
