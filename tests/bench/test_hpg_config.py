@@ -184,6 +184,14 @@ def test_a_typed_nx_displaces_the_other_sides_of_a_file():
     assert settled({"box": "48x96x16"}, {}).box is None, "one representation: nx, ny and nz"
 
 
+def test_errors_name_the_box_flag_only_if_it_sets_all_sides():
+    assert settled({"box": "48x96x16"}, {"nx": 32}).flag_of_cube(64) == "--box 64x64x64"
+    assert settled({}, {"box": "48x96x16"}).flag_of_cube(64) == "--box 64x64x64"
+    assert settled({"nz": "96"}, {"box": "48x48x16"}).flag_of_cube(64) == "--nx 64"
+    assert settled({"nx": "96"}, {}).flag_of_cube(64) == "--nx 64"
+    assert settled({}, {}).flag_of_cube(64) == "--nx 64"
+
+
 @pytest.mark.parametrize("side", ["nx", "ny", "nz"])
 def test_a_box_and_a_side_from_the_same_source_conflict(side: str):
     with pytest.raises(UsageError) as caught:

@@ -311,6 +311,17 @@ def test_a_box_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pyt
     assert "does not fit" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("benchmark", ["hpcg", "hpg-mxp"])
+def test_errors_about_the_box_flag_name_it(benchmark: str, capsys: pytest.CaptureFixture[str]):
+    argv = ["run", benchmark, "--dry-run", "--box"]
+    assert cli.main([*argv, "33x32x32"]) == 2
+    assert "use --box 32x32x32 or --box 40x32x32\n" in capsys.readouterr().err
+    assert cli.main(["run", benchmark, "--mem", "1GB", "--box", "200x200x208"]) == 5
+    assert re.search(r"use --box (\d+)x\1x\1, the largest cube that fits", capsys.readouterr().err)
+    assert cli.main([*argv, "16x16x16"]) == 0
+    assert re.search(r"^  nz +16 +flag$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_what_stands_beside_the_figure_has_to_fit_too(capsys: pytest.CaptureFixture[str]):
     """With --mode explore that is rows, whose column numbers take more than packed's."""
     flags = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")

@@ -301,6 +301,31 @@ def test_a_bad_box_is_refused_with_the_arithmetic_and_what_to_type(box: Box, say
         check_box(box)
 
 
+@pytest.mark.parametrize(
+    ("box", "says"),
+    [
+        (
+            Box(33, 32, 20),
+            "--box 33x32x20: 33 is not a multiple of 8, as 4 levels of multigrid need (33 / 8 leaves a remainder of "
+            "1); use --box 32x32x16 or --box 40x32x16",
+        ),
+        (
+            Box(64, 8, 8),
+            "--box 64x8x8: 8 is less than 16, the smallest value that the rules allow; use --box 64x16x16, or "
+            "--mode explore",
+        ),
+        (
+            Box(432, 432, 432),
+            "a local box of 432x432x432 has 27*432*432*432 = 2176782336 entries, but 32-bit indices support "
+            "at most 2^31-1 = 2147483647; use --box 424x424x424, the largest cube, on more ranks",
+        ),
+    ],
+)
+def test_the_error_about_a_box_from_the_box_flag_names_this_flag_and_a_valid_box(box: Box, says: str):
+    with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
+        check_box(box, by_box=True)
+
+
 @pytest.mark.parametrize("box", [Box(8, 8, 8), Box(16, 16, 136), Box(16, 16, 16, 1, 1, 11)])
 def test_beyond_the_rules_only_what_cannot_be_is_refused(box: Box):
     check_box(box, rules=False)

@@ -159,7 +159,9 @@ def _boxes(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> dict[i
     """Return the box per rank for every rank count, given the box `shape` per rank on the fewest ranks."""
     if config.study == "weak":
         for ranks in counts:
-            check_box(Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official")
+            check_box(
+                Box.of(0, shape, process_grid(ranks)), rules=config.mode == "official", by_box=config.sides_from_box
+            )
         return dict.fromkeys(counts, shape)
     why = next(filter(None, misfits(config, shape, counts)), "")
     if why:
@@ -205,7 +207,7 @@ def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
     """Return advice that names the closest cubic box that can be divided."""
     sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
     side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
-    return "remove some rank counts from --ranks-list" if side is None else f"use --nx {side}"
+    return "remove some rank counts from --ranks-list" if side is None else f"use {config.flag_of_cube(side)}"
 
 
 #: A function that returns the source, a description and the expected rates of results.

@@ -45,7 +45,7 @@ def box_of(config: SparseConfig, rank: int, ranks: int) -> Box:
     default, quick = (GPU_NX, GPU_QUICK_NX) if config.on_gpu else (DEFAULT_NX, QUICK_NX)
     nx = quick if config.quick else default
     box = Box.of(rank, config.shape or (nx, nx, nx), completed_grid(config, ranks))
-    check_box(box, rules=config.mode == "official")
+    check_box(box, rules=config.mode == "official", by_box=config.sides_from_box)
     return box
 
 
@@ -176,7 +176,7 @@ def fitted(
         return box, None
     nx = largest_fitting(box, hierarchies, budget, node_bytes)
     if given or not nx:
-        raise ResourceError(_too_large(box, memory_need(box, hierarchies), need, node_bytes, nx))
+        raise ResourceError(_too_large(box, config, memory_need(box, hierarchies), need, node_bytes, nx))
     text = (
         f"local boxes of {times(box.shape)} need {size_text(need)} per node, but only "
         f"{size_text(node_bytes)} per node is available, so mxpeak uses {times((nx, nx, nx))}"
@@ -213,10 +213,10 @@ def _node_need(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -
     return budget.need(lambda n, nb, P, Q: {"total": total}, box.global_rows, 1, box.ranks, 1)
 
 
-def _too_large(box: Box, parts: dict[str, int], need: int, node_bytes: int, fitting: int) -> str:
+def _too_large(box: Box, config: SparseConfig, parts: dict[str, int], need: int, node_bytes: int, fitting: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    none = f"even --nx {MIN_SIDE} does not fit, so use more nodes or a larger --mem"
-    advice = f"use --nx {fitting}, the largest cube that fits" if fitting else none
+    none = f"even {config.flag_of_cube(MIN_SIDE)} does not fit, so use more nodes or a larger --mem"
+    advice = f"use {config.flag_of_cube(fitting)}, the largest cube that fits" if fitting else none
     return (
         f"a local box of {times(box.shape)} needs {what}, of which the last two are not used at the same "
         f"time: the total is {size_text(parts['total'])} per rank and {size_text(need)} per node, but "

@@ -14,6 +14,8 @@ from mxpeak.options import Setting, ValueParser, boolean, integer, one_of, optio
 
 #: Measuring time in seconds that the rules of both benchmarks require.
 OFFICIAL_S = 1800
+#: The options that --box replaces.
+SIDES = ("nx", "ny", "nz")
 
 
 def box_sides(text: str) -> tuple[int, int, int]:
@@ -29,7 +31,8 @@ def box_sides(text: str) -> tuple[int, int, int]:
 class SparseConfig(StoppableConfig):
     """The options of a benchmark of the 27-point problem, which runs one case.
 
-    both_ways   whether the sweeps go forward and backward (symmetric Gauss–Seidel)
+    both_ways        whether the sweeps go forward and backward (symmetric Gauss–Seidel)
+    sides_from_box   whether all sides of the box come from --box, which error messages then name
     """
 
     both_ways: ClassVar[bool] = False
@@ -98,6 +101,7 @@ class SparseConfig(StoppableConfig):
         "SECONDS",
     )
     abft: bool = option(False, boolean, "detect bit flips in solves and matrices", "measuring")
+    sides_from_box: bool = False
     # This option has another meaning for a benchmark that is limited by memory bandwidth.
     warmup: str = option(
         "gemm",
@@ -117,6 +121,8 @@ class SparseConfig(StoppableConfig):
         for name, least in (("ny", x), ("nz", x), ("npx", grid), ("npy", grid), ("npz", grid)):
             if settled[name].strength < least:
                 settled[name] = Setting(None, "default")
+        if max(settled[name].strength for name in SIDES) > settled["sides_from_box"].strength:
+            settled["sides_from_box"] = Setting(False, "default")
         return settled
 
     @property
@@ -142,11 +148,15 @@ class SparseConfig(StoppableConfig):
                 raise UsageError(f"{flag} {n} needs --nx; add --nx {n}")
         return None
 
+    def flag_of_cube(self, side: int) -> str:
+        """Return the flag that sets a cubic box with this side: --box if the user has set the box with it, or --nx."""
+        return f"--box {side}x{side}x{side}" if self.sides_from_box else f"--nx {side}"
+
 
 def _with_sides(settings: dict[str, Setting]) -> dict[str, Setting]:
     """Return the settings with --box replaced by nx, ny and nz, except for sides from a source of higher precedence."""
     box = settings.pop("box")
-    for name, side in zip(("nx", "ny", "nz"), box.value or ()):
+    for name, side in zip(SIDES, box.value or ()):
         if settings[name].strength == box.strength:
             raise UsageError(
                 f"--box {'x'.join(map(str, box.value))} conflicts with --{name} {settings[name].value}, because both "
@@ -154,4 +164,6 @@ def _with_sides(settings: dict[str, Setting]) -> dict[str, Setting]:
             )
         if settings[name].strength < box.strength:
             settings[name] = Setting(side, box.origin)
+    if box.value is not None:
+        settings["sides_from_box"] = Setting(True, box.origin)
     return settings | {"box": Setting(None, "default")}

@@ -13,7 +13,7 @@ box from its neighbors. Each neighbor sends a face, an edge or a corner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -295,39 +295,71 @@ def largest_cube(levels: int = LEVELS) -> int:
     return n
 
 
-def check_box(box: Box, *, rules: bool = True) -> None:
-    """Raise UsageError for a box that mxpeak cannot use or, if `rules`, that breaks the rules of HPCG and HPG-MxP."""
-    _check_halving(box.shape, MIN_SIDE if rules else 1)
+def check_box(box: Box, *, rules: bool = True, by_box: bool = False) -> None:
+    """Raise UsageError for a box that mxpeak cannot use or, if `rules`, that breaks the rules of HPCG and HPG-MxP.
+
+    The message names --box if `by_box`, otherwise --nx, --ny or --nz.
+    """
+    flags = ShapeFlags(box.shape, by_box)
+    _check_halving(flags, MIN_SIDE if rules else 1)
     if rules:
-        _check_sides(box.shape)
+        _check_sides(flags)
         _check_local_aspect(box.shape)
         _check_grid_aspect(box.grid)
     if STENCIL * box.rows > INT32_MAX:
         raise UsageError(
             f"a local box of {times(box.shape)} has {STENCIL}*{'*'.join(map(str, box.shape))} = "
             f"{STENCIL * box.rows} entries, but 32-bit indices support at most 2^31-1 = {INT32_MAX}; use "
-            f"--nx {largest_cube()}, the largest cube, on more ranks"
+            f"{flags.cube(largest_cube())}, the largest cube, on more ranks"
         )
 
 
-def _check_halving(shape: Triple, least: int) -> None:
+@dataclass(frozen=True, slots=True)
+class ShapeFlags:
+    """The flags that set the sides of a box: --box if `by_box`, otherwise --nx, --ny and --nz."""
+
+    shape: Triple
+    by_box: bool
+
+    def side(self, axis: int) -> str:
+        """Return text that names the side of this axis with its flag and its value."""
+        n = self.shape[axis]
+        return f"--box {times(self.shape)}: {n}" if self.by_box else f"--n{'xyz'[axis]} {n}"
+
+    def better(self, axis: int, sizes: Iterable[int], corrected: Callable[[int], int]) -> str:
+        """Return the flags that set the side of this axis to each of the sizes.
+
+        With --box, each other side is `corrected`, so that a box with several wrong sides needs one correction.
+        """
+        if not self.by_box:
+            return " or ".join(f"--n{'xyz'[axis]} {size}" for size in sizes)
+        others = [corrected(n) for n in self.shape]
+        return " or ".join(f"--box {times([*others[:axis], size, *others[axis + 1 :]])}" for size in sizes)
+
+    def cube(self, side: int) -> str:
+        """Return the flag that sets all sides to the same value."""
+        return f"--box {times((side,) * 3)}" if self.by_box else f"--nx {side}"
+
+
+def _check_halving(flags: ShapeFlags, least: int) -> None:
     step = 2 ** (LEVELS - 1)
-    for name, n in zip("xyz", shape):
+    for axis, n in enumerate(flags.shape):
         if n % step:
             sizes = dict.fromkeys(max(size, least) for size in good_sizes(n))
-            good = " or ".join(f"--n{name} {size}" for size in sizes)
+            better = flags.better(axis, sizes, lambda side: max(good_sizes(side)[0], least))
             raise UsageError(
-                f"--n{name} {n} is not a multiple of {step}, as {LEVELS} levels of multigrid need ({n} / "
-                f"{step} leaves a remainder of {n % step}); use {good}"
+                f"{flags.side(axis)} is not a multiple of {step}, as {LEVELS} levels of multigrid need ({n} / "
+                f"{step} leaves a remainder of {n % step}); use {better}"
             )
 
 
-def _check_sides(shape: Triple) -> None:
-    for name, n in zip("xyz", shape):
+def _check_sides(flags: ShapeFlags) -> None:
+    for axis, n in enumerate(flags.shape):
         if n < MIN_SIDE:
+            better = flags.better(axis, (MIN_SIDE,), lambda side: max(side, MIN_SIDE))
             raise UsageError(
-                f"--n{name} {n} is less than {MIN_SIDE}, the smallest value that the rules allow; use "
-                f"--n{name} {MIN_SIDE}, or --mode explore"
+                f"{flags.side(axis)} is less than {MIN_SIDE}, the smallest value that the rules allow; use "
+                f"{better}, or --mode explore"
             )
 
 
@@ -359,7 +391,7 @@ def _ratio(what: str, shape: Triple) -> str:
     )
 
 
-def times(shape: Triple) -> str:
+def times(shape: Sequence[int]) -> str:
     """Format three integers in the form 2x2x4."""
     return "x".join(map(str, shape))
 

@@ -29,8 +29,18 @@ WAY = (
 )  # fmt: skip
 #: Machine facts that affect a rate.
 FACTS = ("cpu_model", "hostname", "physical_cores", "logical_cores_allowed", "memory_total_bytes", "nodes", "governor")
-#: Settings that do not change how a case runs: output files, minimum rates and repetitions.
-ASIDE = ("trace", "min_gflops", "min_share", "baseline", "max_slowdown", "target", "watchdog", "repeat")
+#: Settings that do not change how a case runs: output files, minimum rates, repetitions and the use of --box.
+ASIDE = (
+    "trace",
+    "min_gflops",
+    "min_share",
+    "baseline",
+    "max_slowdown",
+    "target",
+    "watchdog",
+    "repeat",
+    "sides_from_box",
+)
 #: Verdicts of cases whose change the text explains.
 CHANGED = ("faster", "slower", "ambiguous")
 
