@@ -385,14 +385,18 @@ def test_json_goes_to_a_file_too(here, capsys):
         (["pivots", "-N", "ten"], "-N: 'ten' is not an integer"),
         (["--seeds", "0"], "--seeds: 0 is out of range"),
         (["gmres", "--diagonal-scale", "nan"], "--diagonal-scale: 'nan' is not a finite number"),
-        (["pivots", "--diagonal-scale", "1"], "--diagonal-scale applies only to gmres, but pivots was requested"),
+        (
+            ["pivots", "--diagonal-scale", "1"],
+            "--diagonal-scale applies only to the study gmres, but the command runs the study pivots",
+        ),
         (["pivots", "--json", "no/such/file"], "cannot write no/such/file"),
-        (["pivots", "--nb", "8"], "--nb applies only to fact, but pivots was requested"),
+        (["pivots", "--nb", "8"], "--nb applies only to the study fact, but the command runs the study pivots"),
         (
             ["--threads", "1"],
-            "--threads applies only to fact and hpg-mxp, but pivots and norms and gmres were requested",
+            "--threads applies only to the studies fact and hpg-mxp, but the command runs the studies pivots, norms "
+            "and gmres; remove --threads, or run mxpeak study fact",
         ),
-        (["fact", "--nx", "32"], "--nx applies only to hpg-mxp, but fact was requested"),
+        (["fact", "--nx", "32"], "--nx applies only to the study hpg-mxp, but the command runs the study fact"),
         (["hpg-mxp", "--nx", "20"], "--nx 20 is not a multiple of 8"),
         (["hpg-mxp", "--rt", "-1"], "--rt: -1 is out of range"),
         (["hpg-mxp", "--threads", "1,2"], "--threads 1,2 has 2 values, but the study hpg-mxp needs one number"),
@@ -400,9 +404,21 @@ def test_json_goes_to_a_file_too(here, capsys):
         (["fact", "--threads", "1024"], "--threads 1024 exceeds the"),
         (
             ["pivots", "--generator", "ddd"],
-            "--generator applies only to generators and pivoting, but pivots was requested",
+            "--generator applies only to the studies generators and pivoting, but the command runs the study pivots",
         ),
-        (["generators", "--precision", "fp16"], "--precision applies only to pivoting, but generators was requested"),
+        (
+            ["generators", "--precision", "fp16"],
+            "--precision applies only to the study pivoting, but the command runs the study gen",
+        ),
+        (
+            ["fact", "--seeds", "3"],
+            "--seeds applies only to the studies pivots, norms, gmres, generators and pivoting, but the command runs "
+            "the study fact; remove --seeds, or run mxpeak study pivots",
+        ),
+        (
+            ["hpg-mxp", "-N", "100"],
+            "-N applies only to the studies pivots, norms, gmres, generators, pivoting and fact",
+        ),
         (["generators", "--generator", "dd"], "--generator: 'dd' is unknown; use one of sqrt-n"),
         (["pivoting", "-N", "3,200"], "groups of 4 rows by butterflies, but N = 3; use -N 4 or more"),
         (

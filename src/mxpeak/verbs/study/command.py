@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,8 @@ STUDIES = (*DEFAULT, "generators", "pivoting", "fact", "hpg-mxp")
 ON_RANKS = (*DEFAULT, "generators", "pivoting")
 #: The studies that read a flag, if not all of them do.
 READERS = {
+    "n": (*ON_RANKS, "fact"),
+    "seeds": ON_RANKS,
     "diagonal_scale": ("gmres",),
     "generator": ("generators", "pivoting"),
     "precision": ("pivoting",),
@@ -182,13 +185,19 @@ def _check_flags(args: argparse.Namespace, studies: tuple[str, ...]) -> None:
     """Raise a UsageError if a flag applies to none of the studies, or if fact cannot run on several ranks."""
     for name, readers in READERS.items():
         if getattr(args, name) is not None and not set(readers) & set(studies):
-            flag = f"--{name.replace('_', '-')}"
+            flag = "-N" if name == "n" else f"--{name.replace('_', '-')}"
             raise UsageError(
-                f"{flag} applies only to {' and '.join(readers)}, but {' and '.join(studies)} "
-                f"{'was' if len(studies) == 1 else 'were'} requested; remove {flag}, or run mxpeak study {readers[0]}"
+                f"{flag} applies only to {_named(readers)}, but the command runs {_named(studies)}; remove {flag}, "
+                f"or run mxpeak study {readers[0]}"
             )
     if "fact" in studies and "hpg-mxp" not in studies and args.ranks not in (None, "1"):
         raise UsageError(f"fact measures one process, but --ranks is {args.ranks}; remove fact, or use --ranks 1")
+
+
+def _named(studies: Sequence[str]) -> str:
+    """Return text that names these studies, such as "the studies pivots, norms and gmres"."""
+    *others, last = studies
+    return f"the studies {', '.join(others)} and {last}" if others else f"the study {last}"
 
 
 def _sweep(args: argparse.Namespace, threads: tuple[int, ...] | None) -> SweepPlan:
