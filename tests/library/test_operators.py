@@ -83,6 +83,39 @@ def test_functions_may_reuse_their_memory_and_overwrite_their_argument() -> None
     assert reached(A, x, B, 1e-9)
 
 
+@pytest.mark.parametrize("solve", [mx.gmres, mx.cg, mx.minres, mx.bicgstab])
+@pytest.mark.parametrize("size", [1e200, 1e300, 1e-200, 1e-300])
+def test_operators_of_any_size_have_the_solution_of_their_matrix(solve: Callable[..., Any], size: float) -> None:
+    S = poisson(9, 9)
+    H = sparse.csr_array(S + 0.1 * sparse.diags_array([1j * np.ones(80), -1j * np.ones(80)], offsets=(1, -1)))
+    for M in (S, H):
+        for options in ({}, {"M": lambda r: r / (4.0 * size)}, {"x0": np.ones(81) / 3.0}, {"precision": "fp32"}):
+            x, info = solve(aslinearoperator(M * size), B * size, **options)
+            assert info.converged, info
+            assert reached(M, x, B, 1e-9)
+    x, info = solve(aslinearoperator(S * size), np.stack([B, 3.0 * B], axis=1))
+    assert info.converged
+    for j in range(2):
+        assert reached(S, x[:, j] * size, B * (1.0, 3.0)[j], 1e-9)
+
+
+def test_huge_operators_over_ranks_are_scaled_alike() -> None:
+    S = poisson(40) * 1e200
+
+    def body(comm: Communicator) -> Any:
+        rows = slice(0, 40) if comm.rank == 0 else slice(0, 0)
+
+        def multiply(x: Any) -> Any:
+            return S @ x if len(x) else x
+
+        return [solve(multiply, vector(40)[rows], comm=comm) for solve in (mx.gmres, mx.minres)]
+
+    for x, info in run_ranks(2, body)[0]:
+        assert info.converged
+        assert info.scaled
+        assert reached(poisson(40), x * 1e200, vector(40), 1e-9)
+
+
 def test_vectors_in_fp32_are_refined_to_fp64() -> None:
     x, info = mx.gmres(aslinearoperator(A), B, precision="fp32", rtol=1e-12)
     assert info.converged

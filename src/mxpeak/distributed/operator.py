@@ -8,6 +8,7 @@ from math import nan
 
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import vector_type, zeros
+from mxpeak.kernels.arrays import without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.spans import Spans
 
@@ -28,7 +29,12 @@ class OperatorFormat:
 
 
 class OperatorMatrix:
-    """A function x -> A x for vectors in fp64, or for this rank's part, used with vectors of another format."""
+    """A function x -> A x for vectors in fp64, or for this rank's part, used with vectors of another format.
+
+    exponent    A is multiplied by 2^exponent
+    """
+
+    exponent = 0
 
     def __init__(
         self,
@@ -54,12 +60,18 @@ class OperatorMatrix:
         return x
 
     def multiply(self, x: Vector, y: Vector) -> None:
-        """Compute y = A x, or NaN without a call of the function if x is not finite. Collective."""
-        xp = self._kernels.xp
+        """Compute y = A x, or NaN without a call of the function if x is not finite. Collective.
+
+        Factors below 1 are those of x, because A x could overflow. Factors above 1 are divided between x and A x.
+        """
+        xp, fp64 = self._kernels.xp, vector_type(self._kernels, "fp64")
+        before = min(self.exponent, self.exponent // 2)
         with self._spans("operator"):
+            if before:
+                with without_warnings():
+                    x = 2.0**before * xp.asarray(x, dtype=fp64)
             if not self._group.all(xp.all(xp.isfinite(x))):
                 y[:] = nan
                 return
-            copied = xp.asarray(x, dtype=vector_type(self._kernels, "fp64"), copy=True)
-            Ax = self._function(copied)
-            self._kernels.scale(y, 1.0, xp.asarray(Ax, dtype=copied.dtype))
+            Ax = xp.asarray(self._function(xp.asarray(x, dtype=fp64, copy=True)), dtype=fp64)
+            self._kernels.scale(y, 1.0, Ax * 2.0 ** (self.exponent - before) if self.exponent > before else Ax)

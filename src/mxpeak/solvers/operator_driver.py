@@ -2,26 +2,35 @@
 
 Each product may take much longer than the other operations of a step. Therefore, all vectors are in fp64 unless the
 user requests fp32: cycles in fp32 gain at most six digits and then restart, which takes additional products.
+
+Squares of numbers far from 1 overflow or underflow. If a solve fails, one more product shows the size of A. If it is
+far from 1, the solve starts again with A times a power of two, which is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from mxpeak.distributed.operator import OperatorFormat, OperatorMatrix
 from mxpeak.distributed.rank_group import RankGroup
+from mxpeak.distributed.spaces import zeros
+from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.runtime.calls import compile_once
-from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions
+from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
 from mxpeak.solvers.krylov import gmres_ir
-from mxpeak.solvers.precond.equilibration import Equilibration
+from mxpeak.solvers.precond.equilibration import Equilibration, largest_exponent
 from mxpeak.solvers.precond.formats import Formats
 from mxpeak.solvers.precond.matrix_builder import one_group
 from mxpeak.solvers.precond.problem import FIRST_USE, PreconditionedProblem, SolvePlan
 from mxpeak.solvers.precond.setup import Choice
 from mxpeak.spans import Spans
+
+#: A is scaled if its product with a random vector has a binary exponent e with |e| > FAR. The power of two is at most
+#: 2^FARTHEST.
+FAR, FARTHEST = 60, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,7 @@ class OperatorDriver(GmresDriver):
     """A GMRES solver for one operator and many right-hand sides. All methods are collective."""
 
     remedy = ", or a preconditioner M"
+    _may_not_scale = False
 
     def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
         self._begin_set_up(kernels, options, group, A.n)
@@ -94,6 +104,37 @@ class OperatorDriver(GmresDriver):
 
         key = "operator", kernels.device, kernels.parts, formats.vectors
         compile_once(f"{FIRST_USE} operators with {formats.vectors} vectors", key, use, self.group.comm)
+
+    def solve(self, b: Vector, x0: Vector, tol: float, steps: int = 0) -> SolveResult:
+        """Solve for one right-hand side, and solve again if A must be scaled; `steps` have led to x0."""
+        result = super().solve(b, x0, tol, steps)
+        if result.residual <= tol or self._may_not_scale or not self._scaled_by_product():
+            return result
+        again = super().solve(b, x0, tol, result.steps)
+        again.cycles += result.cycles - result.steps
+        return again
+
+    def _scaled_by_product(self) -> bool:
+        """Scale A by the size of its product with a random vector, and return whether A needed it. Collective."""
+        xp, first, own = self._kernels.xp, self.group.first, self._matrix.A.own
+        w, Aw = xp.asarray(probe_vector(self.n)[first : first + own] / self.n), zeros(self._kernels, own, "fp64")
+        self._matrix.outer.multiply(w, Aw)
+        return self._scaled_to_one(Aw)
+
+    def _scaled_to_one(self, product: Vector) -> bool:
+        """Scale A so that this product has entries near 1, and return whether A needed it. Collective."""
+        xp, group, self._may_not_scale = self._kernels.xp, self.group, True
+        if group.all(not xp.any(product != 0.0)):
+            return False
+        exponent = int(group.largest(largest_exponent(product, 0, xp)))
+        if abs(exponent) <= FAR:
+            return False
+        exponent, own = max(-FARTHEST, min(-exponent, FARTHEST)), self._matrix.A.own
+        rows, columns = xp.full(own, exponent), xp.full(own, 0)
+        self.plan = replace(self.plan, scaling=Equilibration(rows, columns, xp, group))
+        self._matrix.inner.exponent = self._matrix.outer.exponent = exponent
+        self._restart_problem()
+        return True
 
     def _terms(self, y: Vector, b: Vector) -> float:
         """Return infinity, because |A| is unknown."""

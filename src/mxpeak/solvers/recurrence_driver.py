@@ -103,15 +103,19 @@ class RecurrenceRounds(GmresDriver):
         """Return 1, because a short recurrence stores no basis."""
         return 1
 
-    def check_symmetry(self) -> None:
-        """Raise a UsageError if the method needs a symmetric A, and A is not symmetric. Collective."""
+    def check_symmetry(self) -> Vector | None:
+        """Raise a UsageError if the method needs a symmetric A, and A is not symmetric. Collective.
+
+        Returns the product of A and a random vector, or None without a check.
+        """
         if not self.method.hermitian:
-            return
+            return None
         xp, group, system = self._kernels.xp, self.group, self._recurrence(lambda: None)
         first, own = group.first, self.problem.system.matrix.n
         s = probe_vector(2 * self.n)
         u, w = (xp.asarray(part[first : first + own]) for part in (s[: self.n], s[self.n :]))
         Au, Aw = system.multiply(u), system.multiply(w)
+        product = Au
         low = xp.complex64 if self._kernels.parts == 2 else xp.float32
         with without_warnings():
             in_fp32 = group.all(all(xp.all(xp.asarray(v, dtype=low) == v) for v in (Au, Aw)))
@@ -127,6 +131,7 @@ class RecurrenceRounds(GmresDriver):
                 f"A is not {kind}, as {self._options.method} requires: for random u and w, uᴴAw and (Au)ᴴw differ by "
                 f"{difference / size:.1e} of ||u||·||Aw|| + ||Au||·||w||; use mxpeak.gmres or mxpeak.bicgstab"
             )
+        return product
 
     def _recurrence(self, watch: Callable[[], None]) -> RecurrenceSystem:
         problem = self.problem
@@ -276,7 +281,8 @@ class RecurrenceOperatorDriver(RecurrenceRounds, OperatorDriver):
 
     def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
         OperatorDriver.__init__(self, kernels, A, choice, options, group)
-        self.check_symmetry()
+        if (product := self.check_symmetry()) is not None:
+            self._scaled_to_one(product)
 
     def _error_of_product(self, z: Vector) -> float:
         """Return an estimate of a bound of the norm of the rounding errors of A z. Collective.
