@@ -145,7 +145,10 @@ def real(least: float = -math.inf, largest: float = math.inf) -> ValueParser[flo
 
 def share(text: str) -> float:
     """Parse a share of at least 0 and below 1, such as 5% or 0.05."""
-    value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
+    try:
+        value = real()(text[:-1]) / 100.0 if text.endswith("%") else real()(text)
+    except UsageError:
+        raise UsageError(f"{quoted(text)} is not a share; use a share such as 5% or 0.05") from None
     if not 0.0 <= value < 1.0:
         raise UsageError(
             f"{quoted(text)} is out of range; use a share of at least 0% and below 100%, such as 5% or 0.05"

@@ -294,6 +294,15 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
         ),
         (["run", "hpl", "-N", "0"], "-N/--n: 0 is out of range; use an integer from 1 to "),
         (["compare", "a", "b", "--tolerance", "-5%"], "--tolerance: '-5%' is out of range; use a share"),
+        (
+            ["compare", "a", "b", "--tolerance", "abc"],
+            "--tolerance: 'abc' is not a share; use a share such as 5% or 0.05",
+        ),
+        (
+            ["baseline", "from", "a", "--tolerance", "x%"],
+            "--tolerance: 'x%' is not a share; use a share such as 5% or 0.05",
+        ),
+        (["scan", "--tolerance", "nan"], "--tolerance: 'nan' is not a share; use a share such as 5% or 0.05"),
         (["run", "hpl", "-N", "-1e3"], "-N/--n: '-1e3' is not an integer"),
         (["run", "hpl", "--nb", "-64,128"], "--nb: -64 is out of range; use an integer from 1 to "),
         (["run", "hpl", "--mem", "-5GiB"], "--mem: '-5GiB' is not a memory budget"),
