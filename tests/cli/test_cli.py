@@ -302,6 +302,11 @@ def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest
             ["baseline", "from", "a", "--tolerance", "x%"],
             "--tolerance: 'x%' is not a share; use a share such as 5% or 0.05",
         ),
+        (
+            ["scan", "--nb", "5000", "-N", "500"],
+            "--nb 5000 exceeds -N 500, so the matrix has 500/5000 = 0.1 blocks per side; use --nb 500 or less, or "
+            "-N 5000 or more",
+        ),
         (["scan", "--tolerance", "nan"], "--tolerance: 'nan' is not a share; use a share such as 5% or 0.05"),
         (["run", "hpl", "-N", "-1e3"], "-N/--n: '-1e3' is not an integer"),
         (["run", "hpl", "--nb", "-64,128"], "--nb: -64 is out of range; use an integer from 1 to "),

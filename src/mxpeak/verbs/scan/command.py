@@ -86,7 +86,13 @@ def scan_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ScanR
 
 
 def _check_flags(run: Run[ScanConfig]) -> None:
-    """Raise a UsageError for a flag that has no effect with the other settings."""
+    """Raise a UsageError for a flag that has no effect with the other settings, or an --nb that exceeds -N."""
+    n, nb = run.config.n, run.config.nb
+    if n is not None and nb > n and run.origins["nb"] == "flag":
+        raise UsageError(
+            f"--nb {nb} exceeds -N {n}, so the matrix has {n}/{nb} = {n / nb:.2g} blocks per side; use --nb {n} or "
+            f"less, or -N {nb} or more"
+        )
     if run.config.unit != "group" and run.origins["group"] == "flag":
         raise UsageError(f"--group has no effect with --unit {run.config.unit}; use --unit group, or remove --group")
     for name in ("min_link", "link_tolerance"):
