@@ -19,7 +19,7 @@ from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.spans import Spans
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size, footprint, probes
-from mxpeak.verbs.scan.run import Record, measure, result
+from mxpeak.verbs.scan.run import Record, measure, result, short
 from mxpeak.verbs.scan.units import unit_of
 from tests.support.scans import open_bits
 
@@ -145,6 +145,43 @@ def test_every_size_has_work_for_the_clock_and_leaves_its_bits(n: int, nb: int) 
         probe.work()
         assert first == (probe.bits() if probe.bits else None), probe.name
     assert size.product_flops >= lu_flops(n)
+
+
+def short_of(n: int | None, lu_s: float, doubtful: str, *, tolerance: float = 0.05, against: str | None = None) -> str:
+    """Return the caution of a scan whose LU takes lu_s and whose products take one second, on the faster of two ranks.
+
+    The rates of the measure `doubtful` differ.
+    """
+    records = [
+        Record({}, "k", rates={"lu": [1e9 / lu_s / k], "gemm": [1e9 / k]}, amounts={"lu": 1e9, "gemm": 1e9})
+        for k in (1, 2)
+    ]
+    found = {"slow": [{"measure": doubtful}], "undecided": [{"result": "lu"}], "against": against}
+    cautions = short(found, records, ScanConfig(n=n, tolerance=tolerance))
+    return " ".join(f"{caution.text}; {caution.hint}" for caution in cautions)
+
+
+def test_a_larger_order_is_advised_if_slow_ranks_are_found_in_short_rounds() -> None:
+    assert short_of(40, 0.002, "lu") == (
+        "LU takes 2.00 ms per round, but rates within 5 % need 20 ms or more, because other programs interrupt a rank "
+        "for about 1 ms: ranks that are reported as slow may be healthy; use a larger -N, or remove -N to let each "
+        "round take about one second"
+    )
+    assert "need 100 ms or more" in short_of(40, 0.002, "lu", tolerance=0.0)
+    assert short_of(40, 0.002, "lu", against="baseline").endswith("; use a baseline with a larger -N")
+
+
+def test_no_larger_order_is_advised_if_rounds_are_long_or_the_ranks_agree_or_mxpeak_chose_the_order() -> None:
+    assert short_of(4000, 0.03, "lu") == ""
+    assert short_of(40, 0.002, "gemm") == ""
+    assert short_of(None, 0.002, "lu") == ""
+
+
+def test_a_measurement_states_the_work_whose_size_follows_from_the_order() -> None:
+    record = Record({"rank": 0}, "k")
+    shared = HostKernels(1, poison=True), Solo(), Spans(), CoreSensors([0], "/nowhere"), unit_of("rank", Solo())
+    measure(record, SIZE, CONFIG, *shared)
+    assert record.amounts == {"lu": lu_flops(SIZE.n), "gemm": SIZE.product_flops, "read": float(SIZE.read_bytes)}
 
 
 def test_memory_is_counted_for_every_rank_of_a_host() -> None:

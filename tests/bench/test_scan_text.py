@@ -46,6 +46,13 @@ def test_who_is_alike_is_said_to_be() -> None:
     assert "no other rank is of the same kind: 1 rank" in scan_text(BODIES["one of a kind"])
 
 
+def test_the_advice_for_undecided_rates_names_a_larger_order_if_rounds_are_short() -> None:
+    undecided = BODIES["scattered"]
+    assert "use more ranks or --rounds" in " ".join(verdict(undecided).split())
+    body = {**undecided, "warnings": [{"code": "short", "text": "", "hint": ""}]}
+    assert "use a larger -N, more ranks or --rounds" in " ".join(verdict(body).split())
+
+
 def test_each_that_stands_out_is_named_with_its_reasons() -> None:
     text = " ".join(scan_text(BODIES["slow and wrong"]).split())
     assert "SLOW rank 2 (node002, cores 0-3): LU at 61 % of the median in 3 of 3 rounds; GEMM at 61 %" in text

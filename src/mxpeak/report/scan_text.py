@@ -189,7 +189,8 @@ def _open_questions(body: Body) -> str:
     questions += [f"which results are correct ({', '.join(bits)})"] if bits else []
     if not questions:
         return ""
-    advice = f"use more {_noun(body)}s or --rounds, or compare the table with that of a healthy machine"
+    larger = "a larger -N, " if any(warning["code"] == "short" for warning in body.get("warnings", ())) else ""
+    advice = f"use {larger}more {_noun(body)}s or --rounds, or compare the table with that of a healthy machine"
     return _wrapped(f"undecided: {' and '.join(questions)}; {advice}", "  ") + "\n"
 
 

@@ -39,7 +39,7 @@ from mxpeak.perf.host import core_groups, host_facts, text_in
 from mxpeak.perf.sensors.choose import sensors
 from mxpeak.perf.sensors.contract import Sensors
 from mxpeak.precision import precision as format_of
-from mxpeak.records import Caution, size_text
+from mxpeak.records import Caution, size_text, three_digits
 from mxpeak.report.scan_text import count_text, measure_title
 from mxpeak.report.scans import SCHEMA_SCAN
 from mxpeak.runtime.compile import compile_in_turn
@@ -74,6 +74,8 @@ DEFAULT_N, NATIVE_DEFAULT_N, HPL_DEFAULT_N = 4096, 6144, 3264
 GPU_DEFAULT_N, SLOW_FP64_DEFAULT_N = 32768, 8192
 #: Order and block size of the problem that compiles and loads all kernels before the measurements.
 TINY = 48, 16
+#: Typical interruption of a rank by another program, and smallest tolerance for which a scan requires longer rounds.
+INTERRUPTION_S, LEAST_TOLERANCE = 1e-3, 0.01
 #: Largest number of links in a result; of more links, only the slow and wrong ones are stored.
 MAX_LINKS = 4096
 
@@ -82,6 +84,7 @@ MAX_LINKS = 4096
 class Record:
     """The measurements of a rank, which it sends to rank 0: location, values by round, health and links.
 
+    amounts     flops or bytes per round of the measures whose size follows from N
     bits        digests of the results of the unit
     own_bits    different digests of this rank's part of the results of its unit, if the unit has several ranks
     adapters    changes of the counters of the node's network adapters, on one rank per node
@@ -90,6 +93,7 @@ class Record:
     where: dict[str, Any]
     kind: str
     rates: dict[str, list[float]] = field(default_factory=dict)
+    amounts: dict[str, float] = field(default_factory=dict)
     bits: dict[str, list[str]] = field(default_factory=dict)
     own_bits: dict[str, set[str]] = field(default_factory=dict)
     residuals: dict[str, list[float]] = field(default_factory=dict)
@@ -132,12 +136,9 @@ def run_scan(
             return None
         facts = bench.facts.sections(begin, time.time())
         del facts["launch"]["binding"]  # the section of each rank contains its own binding
-        cautions = [*bench.facts.cautions, *_cached(size, bench)]
-        return {
-            **result(records, size, bench.config, baseline),
-            **facts,
-            "warnings": [asdict(caution) for caution in cautions],
-        }
+        found = result(records, size, bench.config, baseline)
+        cautions = [*bench.facts.cautions, *_cached(size, bench), *short(found, records, bench.config)]
+        return {**found, **facts, "warnings": [asdict(caution) for caution in cautions]}
 
 
 def _bench(run: Run[ScanConfig], *shared: Any) -> Bench[ScanConfig]:
@@ -210,6 +211,35 @@ def _cached(size: Size, bench: Bench[ScanConfig]) -> list[Caution]:
     return [Caution("cached", text, f"to measure memory, use -N {larger}")]
 
 
+def short(found: Mapping[str, Any], records: Sequence[Record], config: ScanConfig) -> list[Caution]:
+    """Return a caution if -N gives a measure with slow or undecided ranks too little time per round.
+
+    An interruption of INTERRUPTION_S must change a rate by less than the tolerance.
+    """
+    share = max(config.tolerance, LEAST_TOLERANCE)
+    doubtful = {finding.get("measure") for finding in (*found["slow"], *found["undecided"])}
+    times = {name: seconds for name, seconds in _shortest(records).items() if name in doubtful}
+    if config.n is None or not times or min(times.values()) >= INTERRUPTION_S / share:
+        return []
+    seconds, name = min((seconds, name) for name, seconds in times.items())
+    needed, interruption = 1e3 * INTERRUPTION_S / share, f"{1e3 * INTERRUPTION_S:g} ms"
+    text = (
+        f"{measure_title(name)} takes {three_digits(1e3 * seconds)} ms per round, but rates within {100 * share:g} % "
+        f"need {needed:g} ms or more, because other programs interrupt a rank for about {interruption}: ranks that are "
+        "reported as slow may be healthy"
+    )
+    advice = "use a larger -N, or remove -N to let each round take about one second"
+    return [Caution("short", text, advice if found["against"] is None else "use a baseline with a larger -N")]
+
+
+def _shortest(records: Sequence[Record]) -> dict[str, float]:
+    """Return the seconds per round of the fastest rank, for each measure whose size follows from N."""
+    return {
+        name: min(record.amounts[name] / median(record.rates[name]) for record in records)
+        for name in records[0].amounts
+    }
+
+
 def _start_record(bench: Bench[ScanConfig], unit: Unit) -> Record:
     device, placement = bench.kernels.device_facts(), bench.placement
     model = device.get("device_name") or host_facts()["cpu_model"] or machine()
@@ -278,6 +308,7 @@ def measure(
     `copies` also measures the copies between the device and the host, unless it is None.
     """
     each = probes(kernels, unit.comm, replace(size, unit_ranks=unit.comm.size))
+    record.amounts = {probe.name: probe.amount for probe in each}
     each += [] if copies is None else copies.probes(unit.comm.size)
     for probe in each:
         if config.warmup in ("full", probe.name):
