@@ -22,7 +22,7 @@ from mxpeak.perf.sensors.choose import node_sensors
 from mxpeak.perf.sensors.contract import SensorReading, Sensors
 from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.watch import live_sensors
-from mxpeak.watch.live_sensors import DeviceMeter
+from mxpeak.watch.live_sensors import DeviceMeter, LiveSensors
 from mxpeak.watch.prometheus import DeviceValues, Metrics, MetricsFile
 from tests.support.metrics import metrics
 from tests.support.sensors import H100, MI300X, Grows, Told, amdsmi, cray_node, nvml, package, two_cores
@@ -104,14 +104,17 @@ def test_the_devices_of_a_node_are_in_the_file_of_the_run(monkeypatch: pytest.Mo
     assert {name: values[f"mxpeak_device_{name}"] for name in expected} == expected
     assert values[f"mxpeak_device_energy_joules_total{gpu}"] % 7.0 == 0.0
     assert f"mxpeak_device_ecc_errors_total{labels(NVIDIA, kind='uncorrected')}" not in values, "NVML does not know it"
-    assert missing("no memory errors (NVML: Not Supported) of 0000:1b:00.0") in text
+    assert missing("mxpeak cannot read the memory errors of 0000:1b:00.0: NVML: Not Supported") in text
     assert values["mxpeak_update_time_seconds"] == 1.0, "readings are no progress: a stalled run must be noticed"
     run.ended(0)
     assert "mxpeak_device_" not in path.read_text()
     assert [thread.name for thread in threading.enumerate() if thread.name == "sensors"] == []
     said: list[str] = []
     live.log_missing(type("Session", (), {"log": said.append}))  # type: ignore[arg-type]
-    assert said == [f"note: {path} has\n  no memory errors (NVML: Not Supported) of 0000:1b:00.0"]
+    assert said == [
+        f"note: {path} does not contain all values of the devices:\n"
+        "  mxpeak cannot read the memory errors of 0000:1b:00.0: NVML: Not Supported"
+    ]
 
 
 @pytest.mark.usefixtures("often")
@@ -181,12 +184,12 @@ def test_a_driver_that_fails_leaves_no_old_values_and_does_not_end_the_readings(
     monkeypatch.setattr(observers, "node_sensors", find)
     power = f"mxpeak_device_power_watts{labels('lost')}"
     with watched(path, NodeDevices("node7", [0], [], amd=False), Metrics(path, ABOUT)):
-        until(lambda: missing("no values of devices (KeyError: 'libdriver.so')") in path.read_text())
+        until(lambda: missing("mxpeak cannot read the devices: KeyError: 'libdriver.so'") in path.read_text())
         failing = False
         until(lambda: f"{power} 5.0" in path.read_text())
-        assert "no values of" not in path.read_text()
+        assert "mxpeak cannot read" not in path.read_text()
         lost.error = RuntimeError("the driver was unloaded")
-        until(lambda: missing("no values of lost (RuntimeError: the driver was unloaded)") in path.read_text())
+        until(lambda: missing("mxpeak cannot read lost: RuntimeError: the driver was unloaded") in path.read_text())
         found = metrics(path.read_text())
         assert power not in found
         assert found[f"mxpeak_device_power_watts{labels('good')}"] == 5.0
@@ -271,5 +274,27 @@ def test_a_run_writes_the_values_of_its_devices(
     assert "mxpeak_device_" not in Path("m.prom").read_text()
     assert f"mxpeak_exit_code {code}.0" in Path("m.prom").read_text()
     said = capfd.readouterr().err
-    assert "note: m.prom has\n  no clock (" in said
+    assert "note: m.prom does not contain all values of the devices:\n  mxpeak cannot read the clock of cores: " in said
     assert json.loads(Path("r.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("clock (/sys/a: No such file)", "mxpeak cannot read the clock of cores: /sys/a: No such file"),
+        ("energy (a (reset) counter)", "mxpeak cannot read the energy of cores: a (reset) counter"),
+        ("all values (NVML: Not Found)", "mxpeak cannot read all values of cores: NVML: Not Found"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_reported_in_a_sentence(text: str, sentence: str) -> None:
+    class Broken(Sensors):
+        device, source, kind = "cores", "files", "cpu"
+
+        def missing(self) -> list[str]:
+            return [text]
+
+    notes: list[str] = []
+    live = LiveSensors(lambda: [Broken()], lambda values: None, notes.extend)
+    until(lambda: bool(notes))
+    live.stop()
+    assert notes[0] == sentence

@@ -137,7 +137,9 @@ class DeviceMetrics:
     def log_missing(self, session: Session) -> None:
         """Print the values that could not be read, with the reasons."""
         if self._missing:
-            session.log("\n  ".join([f"note: {self._path} has", *self._missing]))
+            session.log(
+                "\n  ".join([f"note: {self._path} does not contain all values of the devices:", *self._missing])
+            )
 
     def _note(self, missing: Sequence[str]) -> None:
         self._missing = missing

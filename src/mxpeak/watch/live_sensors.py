@@ -57,21 +57,29 @@ class LiveSensors:
                     meters = [self._known.setdefault(device.key, DeviceMeter(device)) for device in find()]
                     last_find = find
                 except Exception as error:  # the packages of the drivers raise errors of any type
-                    notes.append(f"no values of devices ({type(error).__name__}: {error})")
+                    notes.append(f"mxpeak cannot read the devices: {type(error).__name__}: {error}")
             for meter in meters:
                 try:
                     now, missing = meter.read(), meter.missing()
                 except Exception as error:
-                    notes.append(f"no values of {meter.device} ({type(error).__name__}: {error})")
+                    notes.append(f"mxpeak cannot read {meter.device}: {type(error).__name__}: {error}")
                 else:
                     values.append(now)
-                    notes += [f"no {text} of {meter.device}" for text in missing]
+                    notes += [_unread(text, meter.device) for text in missing]
             if self._ended:
                 return
             self._note(notes)
             self._show(values)
             self._wake.wait(pause_s)
             pause_s = self._every_s
+
+
+def _unread(text: str, device: str) -> str:
+    """Return a sentence about a value of a device that cannot be read, from a text such as "clock (reason)"."""
+    name, _, reason = text.partition(" (")
+    return (
+        f"mxpeak cannot read {'' if name.startswith('all ') else 'the '}{name} of {device}: {reason.removesuffix(')')}"
+    )
 
 
 class DeviceMeter:
