@@ -110,6 +110,41 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert f"warning: {text}" in said  # and at the end
 
 
+def test_the_resume_of_a_finished_run_reports_that_it_has_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = FolderCheckpointer.due
+
+    def due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return usual(checkpointing, step, count)
+
+    monkeypatch.setattr(FolderCheckpointer, "due", due)
+    assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", "killed"]) == 143
+    monkeypatch.setattr(FolderCheckpointer, "due", usual)
+    assert cli.main(["resume", "kept", "--out", "first"]) == 0
+    assert "finished" not in [warning["code"] for warning in result("first")["warnings"]]
+    capsys.readouterr()
+    assert cli.main(["resume", "kept", "--out", "second"]) == 0
+    again = result("second")
+    (text,) = [warning["text"] for warning in again["warnings"] if warning["code"] == "finished"]
+    steps = again["result"]["resumed"]["steps"]
+    assert text == f"the run in kept has already finished; mxpeak repeats the steps after step {steps}"
+    assert f"note: {text}" in " ".join(capsys.readouterr().err.split()), "at once, and not only in the result"
+
+
+def test_the_resume_of_a_run_that_finished_without_a_checkpoint_names_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", "first"]) == 0
+    capsys.readouterr()
+    assert cli.main(["resume", "kept", "--out", "second"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "kept contains no checkpoint, because its run finished before the first one was due; use the result" in said
+    assert not Path("second").exists()
+
+
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
 def test_a_device_matrix_is_kept_in_pieces_and_comes_back_bitwise(
     benchmark: str, monkeypatch: pytest.MonkeyPatch

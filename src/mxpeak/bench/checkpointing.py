@@ -56,6 +56,8 @@ OF_THE_NODES = ("order", "node_grid")
 #: Kernels whose matrices are NumPy arrays, and the type of the entries in a file by precision.
 IN_HOST_MEMORY = ("host", "reference")
 DTYPES = {"fp64": "float64", "fp32": "float32"}
+#: The file of a finished run in its folder.
+FINISHED = "finished"
 #: The largest number of defects of a checkpoint that a message lists.
 MAX_NAMED = 3
 
@@ -287,8 +289,18 @@ def check_resumable(folder: Path, record: RunRecord) -> None:
 
 
 def _none_whole(folder: Path, wrong: Sequence[str]) -> UsageError:
+    if not wrong and _is_finished(folder):
+        return UsageError(
+            f"{folder} contains no checkpoint, because its run finished before the first one was due; use the result "
+            "of this run, or use another --checkpoint folder to start again"
+        )
     text = "; ".join(wrong[:MAX_NAMED]) or "no checkpoint has been written yet"
     return UsageError(f"{folder} contains no intact checkpoint: {text}; use another --checkpoint folder to start again")
+
+
+def _is_finished(folder: Path) -> bool:
+    """Return whether the run of the folder has finished."""
+    return (folder / FINISHED).is_file()
 
 
 def _reason(error: Exception) -> str:
@@ -410,6 +422,11 @@ class CheckpointedRun:
         if result.rules:
             break_rule(result.rules, Violation("resumed", "a resumed run is not official"))
 
+    def mark_finished(self) -> None:
+        """Record in the folder that the run has a result, so that a later resume can report it."""
+        with suppress(OSError), new_file(self.folder / f".{FINISHED}.part", self.folder / FINISHED):
+            pass  # without the file, only the report is missing
+
 
 def open_checkpoints(
     config: LuConfig, case: LuCase, comm: Communicator, benchmark: str, chosen: Collection[str] = ()
@@ -453,6 +470,10 @@ def open_checkpoints(
             run.gap_s = comm.bcast_object(max(0.0, time.time() - run.resumed_from.unix))
             damaged = "a damaged checkpoint was not used: {}"
             run.cautions += [Caution("checkpoint-damaged", damaged.format(text)) for text in wrong]
+            if comm.bcast_object(_is_finished(folder)):
+                steps = run.resumed_from.first.steps
+                text = f"the run in {folder} has already finished; mxpeak repeats the steps after step {steps}"
+                run.cautions.append(Caution("finished", text, "use the result of the finished run"))
     except BaseException:
         for lock in locks:
             lock.release()

@@ -465,6 +465,7 @@ def _result(
     result.warnings += not_finite([solve.witness for solve in solves], case)
     if kept is not None:
         kept.about(result)
+        kept.mark_finished()
     if soak is not None:
         soak.about(result)
     about_checks(result, case, [solve.checked for solve in solves])

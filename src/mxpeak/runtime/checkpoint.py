@@ -2,6 +2,7 @@ r"""Write each rank's part of a distributed matrix in the background, and rename
 
     DIR/run.json            the run: benchmark, version and settings
     DIR/lock                locked by the run that uses the folder
+    DIR/finished            exists if the run has a result
     DIR/{a,b}/0-1           the part of process row 0 and column 1; the two slots alternate
 
 A part consists of a header, the entries by rows, and a digest of both:
