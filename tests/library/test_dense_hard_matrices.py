@@ -277,6 +277,72 @@ def test_sums_of_rows_may_exceed_the_range_of_fp32(assume_a: str) -> None:
     assert not np.isnan([info.condition, *info.error_bound]).any()
 
 
+def near_the_largest(n: int, dtype: Any, seed: int = 1) -> Any:
+    """Real and imaginary parts up to 2^1023 (fp64), so that row sums overflow, and |a_ij| of complex numbers, too."""
+    A = random((n, n), dtype, seed)
+    parts = [np.clip(part / 2.0, -1.0, 1.0) for part in (A.real, A.imag)]
+    largest = np.finfo(dtype).max
+    A = (parts[0] * largest + 1j * (parts[1] * largest)) if A.dtype.kind == "c" else parts[0] * largest
+    return A.astype(dtype)
+
+
+@for_each("dtype", [np.float64, np.complex128, np.complex64])
+@for_each("name", KERNELS)
+def test_matrices_whose_sums_and_moduli_overflow_are_solved(name: str, dtype: Any) -> None:
+    n = 61
+    A, small = near_the_largest(n, dtype), np.finfo(dtype).dtype.type(2.0**-20)
+    with np.errstate(over="ignore"):
+        assert np.abs(A).sum(axis=1).min() == np.inf or dtype is np.complex64
+    for b, precision in product((A[:, 3] / 2 + A[:, 7] * small, random(n, dtype)), ("auto", "fp64", "fp32")):
+        x, info = solve_on(dense_kernels(name), A, b, precision)
+        assert info.solved
+        assert info.message == ""
+        assert eta(A * small, x, b * small) <= 3 * enough(n)
+        assert 0.0 < info.componentwise_error <= 10.0  # inf moduli would make it 0
+        assert info.condition == pytest.approx(np.linalg.cond((A * small).astype(complex), 1), rel=0.7)
+
+
+def test_factors_of_a_matrix_near_the_largest_number_serve_any_call() -> None:
+    n = 40
+    for dtype in (np.float64, np.complex128):
+        A, b = near_the_largest(n, dtype), random(n, dtype)
+        F = mx.lu_factor(A)
+        x, info = F.solve(b, transposed=True)
+        assert info.solved
+        assert eta(A.T * 2.0**-20, x, b * 2.0**-20) <= 3 * enough(n)
+        x, info = mx.refine(A, b, np.zeros_like(b), F)
+        assert info.solved
+        assert eta(A * 2.0**-20, x, b * 2.0**-20) <= 3 * enough(n)
+
+
+@pytest.mark.parametrize("assume_a", ["sym", "her", "pos"])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_symmetric_matrices_near_the_largest_number_are_solved(assume_a: str, dtype: Any) -> None:
+    n = 40
+    S = near_the_largest(n, dtype)
+    other = np.tril(S, -1).T if assume_a == "sym" else np.tril(S, -1).conj().T
+    A = np.tril(S) + other
+    if assume_a != "sym":
+        np.fill_diagonal(A, A.diagonal().real)
+    if assume_a == "pos":
+        A /= 64.0
+        np.fill_diagonal(A, 1.7e308)
+    garbage = np.where(np.tri(n, dtype=bool), A, np.nan)  # the other triangle is not read
+    for precision in ("auto", "fp32"):
+        x, info = mx.solve(garbage, np.ones(n), assume_a=assume_a, lower=True, precision=precision)
+        assert info.solved
+        assert info.message == ""
+        assert eta(A * 2.0**-20, x, np.full(n, 2.0**-20, dtype)) <= 3 * enough(n)
+
+
+def test_a_matrix_that_scaling_would_round_is_not_scaled_down() -> None:
+    A = near_the_largest(30, np.float64)
+    A[4, :5] = 5e-324
+    x, info = mx.solve(A, np.ones(30))
+    assert eta(A * 2.0**-20, x, np.full(30, 2.0**-20)) <= 3 * enough(30)
+    assert info.componentwise_error <= 1.0
+
+
 def test_factors_of_a_tiny_matrix_serve_any_right_hand_side() -> None:
     A = 1e-310 * random((30, 30))
     factors = mx.lu_factor(A)

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import frexp, inf, isfinite, nan, sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.kernels.arrays import probe_vector, random_signs
@@ -27,7 +27,17 @@ from mxpeak.solvers.factorization import (
 )
 from mxpeak.solvers.refine import Equations, RefinedColumns
 from mxpeak.solvers.residual import backward_error
-from mxpeak.solvers.scaling import SPREAD, Balance, balanced, balanced_copy, ends, equilibration, powers, scale_rows
+from mxpeak.solvers.scaling import (
+    SPREAD,
+    Balance,
+    balanced,
+    balanced_copy,
+    ends,
+    equilibration,
+    lowered,
+    powers,
+    scale_rows,
+)
 from mxpeak.spans import Spans
 
 #: fp32 factors are useless if the mean of the pivots falls by this factor within the first eighth of the pivots.
@@ -96,6 +106,7 @@ class ScaledMatrix:
     A_inf       ||A||_inf
     norms       norms of A_s
     sums        Σ_j |a_ij| and Σ_i |a_ij| of A_s in the precision of the factors; None if they were not kept
+    exponent    A is the given matrix times 2^exponent
     """
 
     kernels: DenseKernels
@@ -105,6 +116,7 @@ class ScaledMatrix:
     A_inf: float
     norms: MatrixNorms
     sums: tuple[Vector, Vector] | None
+    exponent: int = 0
 
     @property
     def u(self) -> float:
@@ -146,6 +158,7 @@ class ScaledMatrix:
             self.A_one,
             MatrixNorms(A_s_one, A_s_inf, largest),
             None if self.sums is None else self.sums[::-1],
+            self.exponent,
         )
 
 
@@ -327,6 +340,10 @@ class ArrayFactors(Factorization):
         return min(1.0, _least_size(self.xp, self.lu.LU, self.singular))
 
 
+#: Factors of any kind.
+SomeFactors = TypeVar("SomeFactors", bound=ArrayFactors)
+
+
 def factor(
     backend: DenseBackend,
     A: Matrix,
@@ -338,6 +355,8 @@ def factor(
     across: bool = False,
 ) -> ArrayFactors | None:
     """Factor A, scaled if necessary, in one array of the factors' type, and return the factors.
+
+    If sums of |a_ij| overflow, the factors are those of 2^k A, unless this would round entries.
 
     Return None if the pivots decay and `unless_decayed` is set.
 
@@ -356,15 +375,22 @@ def factor(
     W = kernels.factor_storage(n, low)
     with kernels.computing():
         with spans("equilibrate"):
-            balance, A_inf = None, None
+            balance, A_inf, low_A = None, None, None
             row_sums, column_sums, largest = kernels.scaled_copy(R, None, W)
             before = ends(row_sums), ends(column_sums)
             if scale and not needs_no_scaling(precision, *before):
                 backend.check(A, kernels)
-                scales = equilibration(kernels, R)
-                balance = scales if rows else Balance(scales.C, scales.R)
-                A_inf = _inf_norm(kernels, R, by_rows=rows)
-                row_sums, column_sums, largest = balanced_copy(kernels, R, scales, W)
+                largest_sums = _largest_sums(kernels, R)
+                low_A = lowered(xp, A) if inf in largest_sums else None
+                if low_A is None:
+                    scales = equilibration(kernels, R)
+                    balance = scales if rows else Balance(scales.C, scales.R)
+                    A_inf = largest_sums[0 if rows else 1]
+                    row_sums, column_sums, largest = balanced_copy(kernels, R, scales, W)
+        if low_A is not None:
+            del W
+            again = factor(backend, low_A[0], precision, spans, unless_decayed=unless_decayed, across=across)
+            return None if again is None else with_exponent(again, low_A[1])
         native = unless_decayed and n >= BF16_FROM and not kernels.emulates("bf16", backend.own)
         if native and needs_no_scaling("bf16", *before) and _dominates(xp, W, row_sums, column_sums):
             precision, emulated, unless_decayed = "bf16", False, False
@@ -383,6 +409,12 @@ def factor(
     norms = MatrixNorms(float(sums[0].max()), float(sums[1].max()), largest)
     matrix = ScaledMatrix(kernels, A, rows, balance, norms.inf if A_inf is None else A_inf, norms, sums)
     return ArrayFactors(matrix, lu, precision, emulated=emulated, fp64=fp64)
+
+
+def with_exponent(factors: SomeFactors, exponent: int) -> SomeFactors:
+    """Record that the matrix of these factors is the given matrix times 2^exponent, and return the factors."""
+    factors.matrix = replace(factors.matrix, exponent=exponent)
+    return factors
 
 
 def factor_in_fp64(backend: DenseBackend, A: Matrix, spans: Spans) -> ArrayFactors:
@@ -624,10 +656,15 @@ def _pivots_decay(sizes: Vector, xp: Any) -> Callable[[Vector], bool]:
 
 def _inf_norm(kernels: DenseKernels, R: Matrix, *, by_rows: bool) -> float:
     """Return the largest sum of absolute values over a row of R (`by_rows`), or over a column."""
+    return _largest_sums(kernels, R)[0 if by_rows else 1]
+
+
+def _largest_sums(kernels: DenseKernels, R: Matrix) -> tuple[float, float]:
+    """Return the largest sum of absolute values over a row of R, and over a column."""
     xp = kernels.xp
     row_sums, column_sums = xp.empty(R.shape[0], dtype=xp.float64), xp.empty(R.shape[1], dtype=xp.float64)
     kernels.abs_sums(R, row_sums, column_sums)
-    return float((row_sums if by_rows else column_sums).max())
+    return float(row_sums.max()), float(column_sums.max())
 
 
 def _may_underflow(matrix: ScaledMatrix) -> bool:

@@ -170,11 +170,33 @@ def raised(xp: Any, A: Matrix) -> tuple[Matrix, int]:
     return shifted(xp, A, [exponent]), exponent
 
 
+def lowered(xp: Any, A: Matrix) -> tuple[Matrix, int] | None:
+    """Return 2^k A and k < 0 with row and column sums in the range, or None if small entries would be rounded.
+
+    The parts of a complex entry, which are finite, have a modulus that may overflow.
+    """
+    exponent = -(max(A.shape).bit_length() + 1)
+    low = shifted(xp, A, [exponent])
+    return (low, exponent) if bool(xp.all(shifted(xp, low, [-exponent]) == A)) else None
+
+
+def lowered_triangle(xp: Any, A: Triangle) -> tuple[Triangle, int] | None:
+    """Return 2^k A and k < 0 with row sums in the range, or None; see `lowered`."""
+    diagonal = _diagonal(xp, A)
+    strict = xp.tril(A.array, k=-1) if A.lower else xp.triu(A.array, k=1)
+    low = lowered(xp, strict + xp.astype(xp.eye(len(A)), A.dtype) * diagonal)
+    return None if low is None else (Triangle(low[0], A.lower, A.hermitian), low[1])
+
+
+def _diagonal(xp: Any, A: Triangle) -> Vector:
+    """Return the diagonal; the imaginary parts of a Hermitian matrix are not read."""
+    diagonal = A.array.diagonal()
+    return xp.real(diagonal) if A.hermitian and xp.isdtype(A.dtype, "complex floating") else diagonal
+
+
 def raised_triangle(xp: Any, A: Triangle) -> tuple[Triangle, int]:
     """Return 2^k A and k if all entries of the triangle are tiny, otherwise A and 0; see `raised`."""
-    tiny, diagonal = safe_minimum(xp, A.dtype), A.array.diagonal()
-    if A.hermitian and xp.isdtype(A.dtype, "complex floating"):
-        diagonal = xp.real(diagonal)  # the imaginary parts are not read
+    tiny, diagonal = safe_minimum(xp, A.dtype), _diagonal(xp, A)
     diagonal_max = float(xp.max(xp.abs(diagonal)))
     if not diagonal_max < tiny:
         return A, 0

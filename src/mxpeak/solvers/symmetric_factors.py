@@ -9,6 +9,7 @@ A258). Otherwise, rounding the entries could make a positive definite matrix ind
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from mxpeak.kernels.contract import Vector
@@ -23,9 +24,10 @@ from mxpeak.solvers.array_factors import (
     by_rows,
     needs_no_scaling,
     sizes_of_terms,
+    with_exponent,
 )
 from mxpeak.solvers.factorization import DOUBT, coarser_than_fp32
-from mxpeak.solvers.scaling import Balance, ends, powers, spread
+from mxpeak.solvers.scaling import Balance, ends, lowered_triangle, powers, spread
 from mxpeak.spans import Spans
 
 #: Multiples of the roundoff that are added to the diagonal, one attempt after another.
@@ -89,7 +91,8 @@ def factor_triangle(
 ) -> SymmetricFactors:
     """Factor A, scaled if necessary, in one array of the factors' type: by Cholesky if `definite`, otherwise L D L^T.
 
-    If the factorization breaks down, `singular` of the result is not zero.
+    If the factorization breaks down, `singular` of the result is not zero. If sums of |a_ij| overflow, the factors are
+    those of 2^k A, unless this would round entries.
     """
     kernels = backend.kernels
     n, rows = len(A), by_rows(A.array)
@@ -102,13 +105,18 @@ def factor_triangle(
     with kernels.computing():
         for shift in shifts(precision):
             with spans("equilibrate"):
-                D, A_inf = None, None
+                D, A_inf, low_A = None, None, None
                 sums, largest = kernels.copy_triangle(R, None, W)
                 if not needs_no_scaling(precision, ends(sums), ends(sums)):
                     backend.check(A, kernels)
-                    D = symmetric_scales(kernels, R, definite=definite)
                     A_inf = _inf_norm(kernels, A)
-                    sums, largest = kernels.copy_triangle(R, D, W)
+                    low_A = lowered_triangle(kernels.xp, A) if A_inf == inf else None
+                    if low_A is None:
+                        D = symmetric_scales(kernels, R, definite=definite)
+                        sums, largest = kernels.copy_triangle(R, D, W)
+            if low_A is not None:
+                del W
+                return with_exponent(factor_triangle(backend, low_A[0], precision, spans, definite=definite), low_A[1])
             with spans("factor"):
                 triangle = Triangle(W, R.lower, R.hermitian)
                 if definite:

@@ -130,8 +130,8 @@ class LUFactors(DenseFactors):
     Attributes
     ----------
     A : ndarray or tensor
-        Matrix from which mxpeak computed the factors. If the entries are tiny, mxpeak scales `A` and the factors up by
-        a power of two.
+        Matrix from which mxpeak computed the factors. If the entries are tiny, or their sums overflow, mxpeak scales
+        `A` and the factors by a power of two.
     precision : str
         Precision of the factors.
     condition : float
@@ -466,7 +466,8 @@ def factors_of(
         decayed = True
     backend, M, exponent = _prepared(kernels, A, dtype, "fp64")
     why = DECAYED if decayed else choose_precision(A.shape[0], dtype, precision, rhs, kernels.device).reason
-    return LUFactors(backend, M, fp64_factors(backend, M, spans), spans, precision, exponent=exponent, why=why)
+    fp64 = fp64_factors(backend, M, spans)
+    return _of_array(backend, fp64, spans, precision, exponent=exponent, why=why)
 
 
 def low_precision_factors(
@@ -489,7 +490,15 @@ def low_precision_factors(
         factors = fp64_factors(backend, M, spans)
     elif coarser and low.may_hide_singularity:  # a hidden singularity must be excluded before refinement
         factors, notes = _deflated(backend, M, low, spans)
-    return LUFactors(backend, M, factors, spans, precision, notes=notes, exponent=exponent, why=why)
+    return _of_array(backend, factors, spans, precision, notes=notes, exponent=exponent, why=why)
+
+
+def _of_array(
+    backend: DenseBackend, factors: ArrayFactors, spans: Spans, precision: str, *, exponent: int, **facts: Any
+) -> LUFactors:
+    """Return the factors of a matrix that was multiplied by 2^exponent before the factorization."""
+    A, exponent = factors.matrix.A, exponent + factors.matrix.exponent
+    return LUFactors(backend, A, factors, spans, precision, exponent=exponent, **facts)
 
 
 def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> DenseBackend:

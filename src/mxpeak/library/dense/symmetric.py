@@ -122,8 +122,8 @@ class CholeskyFactors(TriangleFactors):
     Attributes
     ----------
     A : ndarray or tensor
-        Matrix from which mxpeak computed the factor; only one triangle is read. If the entries are tiny, mxpeak scales
-        `A` and the factor up by a power of two.
+        Matrix from which mxpeak computed the factor; only one triangle is read. If the entries are tiny, or their
+        sums overflow, mxpeak scales `A` and the factor by a power of two.
     precision : str
         Precision of the factor.
     condition : float
@@ -252,7 +252,8 @@ def factors_of_triangle(
     if reason:
         notes, factors = (reason,), _fp64_factors(backend, triangle, spans, definite=definite)
     kind = CholeskyFactors if definite else TriangleFactors
-    return kind(backend, triangle.array, factors, spans, precision, notes=notes, exponent=exponent, why=why)
+    array, exponent = factors.matrix.A.array, exponent + factors.matrix.exponent
+    return kind(backend, array, factors, spans, precision, notes=notes, exponent=exponent, why=why)
 
 
 def _check_support(kernels: DenseKernels, precision: str, dtype: np.dtype[Any], structure: SymmetricKind) -> None:
