@@ -189,7 +189,7 @@ def test_cases_come_in_hpls_order_grid_outermost_ndiv_innermost():
 
 def test_the_tag_is_hpls_encoded_variant():
     config = HplConfig(n=(1,), order="column", depth=(0,), bcast=("ilib",), rfact=("crout",), pfact=("left",))
-    assert next(config.cases(1)).tag == "WC07C2L8"
+    assert next(config.cases(1)).tag == "WC07C2L16"
 
 
 # --- results ----------------------------------------------------------------------------------------------------
