@@ -117,7 +117,8 @@ def test_m_stands_for_the_inverse(inverse: Any) -> None:
         ({"atol": -1.0}, "atol=-1.0"),
         ({"callback": 3}, "callback=3"),
         ({"M": T, "preconditioner": "gs"}, "use only one of them"),
-        ({"M": "ilu"}, "M is str"),
+        ({"M": "ilu"}, 'M is str "ilu", but M must be .* use the argument preconditioner with one of auto, '),
+        ({"M": "none"}, 'use the argument preconditioner="none"$'),
         ({"M": sparse.linalg.spilu(T.tocsc())}, "M is SuperLU, which is a factorization; use its solve method"),
     ],
 )

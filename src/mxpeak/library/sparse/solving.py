@@ -18,7 +18,7 @@ from mxpeak.library.communicators import communicator
 from mxpeak.library.inputs import device_for, device_of
 from mxpeak.library.outcomes import warned
 from mxpeak.library.sparse import inputs
-from mxpeak.library.sparse.auto_preconditioner import choose_for_recurrence, choose_preconditioner
+from mxpeak.library.sparse.auto_preconditioner import PRECONDITIONERS, choose_for_recurrence, choose_preconditioner
 from mxpeak.library.sparse.gradients import differentiates, gmres_differentiably
 from mxpeak.library.sparse.info import GmresInfo
 from mxpeak.library.sparse.inputs import checked_options
@@ -191,6 +191,12 @@ def preconditioner_of(M: Any, preconditioner: Any) -> Any:
         raise UsageError("M conflicts with preconditioner, because both set the preconditioner; use only one of them")
     if callable(M) and not hasattr(M, "matvec"):
         return M
+    if isinstance(M, str):
+        known = f'="{M}"' if M in PRECONDITIONERS else f" with one of {', '.join(PRECONDITIONERS)}"
+        raise UsageError(
+            f'M is str "{M}", but M must be a matrix, a LinearOperator, or a function r -> M^-1 r; use the argument '
+            f"preconditioner{known}"
+        )
     if not hasattr(M, "shape"):
         raise UsageError(
             f"M is {type(M).__name__}, which is not a preconditioner; use a matrix, a LinearOperator, or a "
