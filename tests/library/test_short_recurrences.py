@@ -125,6 +125,22 @@ def test_the_recurrence_is_checked_and_started_again(name: str) -> None:
     assert info.converged, str(info)
     assert info.cycles > 1
     assert reached(A, x, b, 1e-11)
+    runs = f"{info.iterations} iterations in {info.cycles} runs, each from the last x"
+    assert str(info).splitlines()[0] == f"{name} converged: n = 144, a linear operator, {runs}"
+    assert len(info.history) == info.iterations + 1
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_the_iterations_of_several_parts_are_those_of_the_longest_one(name: str) -> None:
+    A, b = poisson(12, 12), vector(144) + 1j * np.ones(144)
+    options = {"preconditioner": "none"}
+    counts = [SOLVERS[name](A, part, **options)[1].iterations for part in (b.real, b.imag)]
+    _, info = SOLVERS[name](A, np.stack([b.real, b.imag], axis=1), **options)
+    assert info.iterations == max(counts)
+    assert f"2 right-hand sides, at most {max(counts)} iterations" in str(info)
+    _, info = SOLVERS[name](A, b, **options)
+    assert info.iterations >= max(counts)
+    assert info.iterations < sum(counts)
 
 
 @pytest.mark.parametrize("name", SOLVERS)

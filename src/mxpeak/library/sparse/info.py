@@ -33,7 +33,8 @@ class GmresInfo(Info):
     residual : float
         Relative residual ||b - A x|| / ||b|| of the returned x, computed in fp64 for the worst right-hand side.
     iterations : int
-        Largest number of iterations for any right-hand side.
+        Largest number of iterations for any right-hand side, over all of its cycles. If only b is complex, its real and
+        imaginary parts are solved one after the other, and `iterations` is the larger of both numbers.
     cycles : int
         Number of restart cycles for the right-hand side with the most iterations.
     values : str
@@ -119,8 +120,8 @@ class GmresInfo(Info):
         entries = f"{self.nnz} entries" if self.nnz or not self.n else f"a {self.storage}"
         times = "; ".join(filter(None, (f"set-up {self.setup_s:.3g} s", self._times_as_text())))
         lines = [
-            f"{verdict}: n = {self.n}, {entries}{sides}, {_count(self.iterations, 'iteration')} "
-            f"in {_count(self.cycles, 'cycle')}",
+            f"{verdict}: n = {self.n}, {entries}{sides}, {'at most ' * (self.rhs > 1)}"
+            f"{_count(self.iterations, 'iteration')}{self._cycles_as_text()}",
             f"  residual        {self.residual:.2e} (requested: {self.tol:.0e})",
             f"  precision       values {self.values}, vectors {self.vectors}, residuals fp64",
             f"  preconditioner  {self.preconditioner}{levels}{' of an earlier matrix' * self.lagged} ({self.reason})",
@@ -131,14 +132,19 @@ class GmresInfo(Info):
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
         return self._as_text(lines)
 
+    def _cycles_as_text(self) -> str:
+        """Return the number of cycles for the first line."""
+        return f" in {_count(self.cycles, 'cycle')}"
+
 
 @dataclass(frozen=True, slots=True)
 class KrylovInfo(GmresInfo):
     """Diagnostics of `cg`, `minres` and `bicgstab`: those of `gmres`, and the check of the recurrence.
 
-    For these methods, `cycles` is the number of runs of the recurrence. `history` contains the relative residuals at
-    the start and after each iteration. They are those of the recurrence. At the start and at the end of a run, they
-    are those of b - A x.
+    For these methods, `cycles` is the number of runs of the recurrence. A run ends if the recurrence claims to have
+    reached the tolerance, or breaks down. If b - A x is still too large, the next run starts from x. `iterations`
+    is the total over all runs. `history` contains the relative residuals at the start and after each iteration.
+    They are those of the recurrence. At the start and at the end of a run, they are those of b - A x.
 
     Attributes
     ----------
@@ -154,8 +160,11 @@ class KrylovInfo(GmresInfo):
 
     def __str__(self) -> str:
         first, residual, *lines = GmresInfo.__str__(self).splitlines()
-        first = f"{self.method} {first}".replace(" in 1 cycle", "").replace("cycle", "run")
-        return "\n".join([first, f"{residual}, by the recurrence: {self.claimed:.2e}", *lines])
+        return "\n".join([f"{self.method} {first}", f"{residual}, by the recurrence: {self.claimed:.2e}", *lines])
+
+    def _cycles_as_text(self) -> str:
+        """Return the number of runs if there are several."""
+        return f" in {self.cycles} runs, each from the last x" if self.cycles > 1 else ""
 
 
 def _count(number: int, name: str) -> str:
