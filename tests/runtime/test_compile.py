@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from mxpeak.comm.transports.solo import Solo
 from mxpeak.kernels.host.engine import cache, first_use, matrix_engines
 from mxpeak.kernels.host.engine.first_use import LOADED, LOADING, LOADING_PANELS, PANELS_LOADED, compile_from, entries
 from mxpeak.kernels.host.engine.jit import INT, INTEGERS, jit
-from mxpeak.kernels.host.lu import operands, solves
+from mxpeak.kernels.host.lu import operands, solves, substitution
 from mxpeak.runtime import compile as first_uses
 from mxpeak.runtime import placement
 from mxpeak.runtime.compile import compile_side_by_side
@@ -220,13 +221,14 @@ def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
 
 
 def test_a_processors_own_products_are_compiled_with_what_all_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, besides in (((), 0), (matrix_engines.ENGINES, 7)):
-        monkeypatch.setattr(matrix_engines, "chosen", lambda there=there: there)
+    for engines, avx512 in product(((), matrix_engines.ENGINES), (False, True)):
+        monkeypatch.setattr(matrix_engines, "chosen", lambda engines=engines: engines)
+        monkeypatch.setattr("mxpeak.kernels.host.engine.vector_ir.HAS_AVX512", avx512)
         every = {entry for entry in entries(LOADING) if entry.name}
         wanted = every - {*first_use.declared(LOADED)}
-        assert len(wanted) == besides
         entry_points = {getattr(import_module(f"{first_use.PACKAGE}.{entry.module}"), entry.name) for entry in wanted}
-        assert entry_points == ({*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES} if there else set())
+        by_engines = {*solves.ENTRIES, *operands.BY_ENGINES} if engines else set()
+        assert entry_points == by_engines | ({*substitution.ENTRIES} if avx512 else set())
 
 
 @pytest.mark.parametrize("use", [*DECLARED, *DECLARED_SOLVES])
