@@ -36,7 +36,7 @@ from mxpeak.solvers.checkpointing import NO_CHECKPOINTS
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
 from mxpeak.solvers.lu.panel import PanelOptions
 from mxpeak.solvers.lu.panel_solves import PanelSolves, panel_solve_facts
-from mxpeak.solvers.lu.pivoted_lu import PivotedLuOptions, factorize
+from mxpeak.solvers.lu.pivoted_lu import PivotedLu, PivotedLuOptions
 from mxpeak.solvers.lu.row_swap import SwapOptions
 from mxpeak.solvers.lu.triangular import solve_augmented
 from mxpeak.solvers.residual import ResidualNorms, residual_norms
@@ -76,12 +76,13 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     if keeper is not None:
         keeper.load(blocks)
     checks = PivotedChecks(A, wide, kernels, spans, keeper or NO_CHECKPOINTS) if bench.config.abft else None
+    lu = PivotedLu(options, None, solves, wide, kernels, spans, blocks, checks or keeper or NO_CHECKPOINTS)
+    lu.touch_buffers()
 
     def solve() -> None:
         spans.start(f"HPL N={case.n}", hpl_flops(case.n))
         with checking(checks):
-            kept = checks or keeper or NO_CHECKPOINTS
-            solution.append(factorize(wide, options, kernels, spans, blocks, kept, solves=solves))
+            solution.append(lu.factorize())
         with spans("ptrsv", flops=float(case.n) ** 2 / grid.all.size):
             solution.append(solve_augmented(A, kernels))
         spans.finish()

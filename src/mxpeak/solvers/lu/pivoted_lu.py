@@ -82,12 +82,12 @@ def factorize(
     updates are rounded, 2·u·|L||U| with the u of their format is added. The factorization takes 2/3 N³ flops.
     Collective over the grid.
     """
-    lu = _PivotedLu(options, order, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
-    lu.run(lu.overlap)
-    return lu.singular
+    return PivotedLu(
+        options, order, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper
+    ).factorize()
 
 
-class _PivotedLu(Pipeline):
+class PivotedLu(Pipeline):
     """Implements the four phases of the factorization with partial pivoting, and owns their buffers."""
 
     def __init__(self, options: PivotedLuOptions, order: RowOrder | None, solves: PanelSolves, *pipeline: Any):
@@ -120,6 +120,19 @@ class _PivotedLu(Pipeline):
         self._swap_buffers = {NEXT: following, ALL: rest, REST: rest, LEFT: rest, RIGHT: right}
         self._panels: dict[int, FactoredPanel] = {}
         self._marks: dict[int, Any] = {}  # by panel: the event in the device's work that the side stream waits for
+
+    def touch_buffers(self) -> None:
+        """Write to the panel buffers, so that the operating system provides their memory before the clock starts."""
+        A, kernels = self.A, self.kernels
+        jb = min(A.nb, *A.local.shape)
+        for buffer in self._panel_buffers:
+            rows = kernels.panel(buffer, A.rows.local_size, jb)
+            kernels.copy(A.local[:, :jb], rows)  # the threads touch the rows that they copy later
+
+    def factorize(self) -> int:
+        """Execute all steps, and return 0, or 1 + the first column without a nonzero pivot. Collective."""
+        self.run(self.overlap)
+        return self.singular
 
     def prepare(self, event: LuEvent) -> None:
         """Copy a panel's columns to its message buffer, and apply the update of the previous step to the copy.
