@@ -107,7 +107,7 @@ def _factored(
         with suppress(_EndedError):
             factor(check_device_messages(comm, kernels.transport), kernels, shape, (n, nb), what, spans, factorized)
 
-    poll = pivoted_lu._PivotedLu.update_if_ready
+    poll = pivoted_lu.PivotedLu.update_if_ready
 
     def poll_often(self: Any, event: Any) -> None:
         for _ in range(LOOKS):
@@ -117,7 +117,7 @@ def _factored(
     with (
         patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)),
         patch.object(panel, "allreduce_by", _in_turn),
-        patch.object(pivoted_lu._PivotedLu, "update_if_ready", poll_often),
+        patch.object(pivoted_lu.PivotedLu, "update_if_ready", poll_often),
     ):
         return played(shape[0] * shape[1], transport, body)[1]
 
