@@ -185,11 +185,11 @@ def test_a_typed_nx_displaces_the_other_sides_of_a_file():
 
 
 def test_errors_name_the_box_flag_only_if_it_sets_all_sides():
-    assert settled({"box": "48x96x16"}, {"nx": 32}).flag_of_cube(64) == "--box 64x64x64"
-    assert settled({}, {"box": "48x96x16"}).flag_of_cube(64) == "--box 64x64x64"
-    assert settled({"nz": "96"}, {"box": "48x48x16"}).flag_of_cube(64) == "--nx 64"
-    assert settled({"nx": "96"}, {}).flag_of_cube(64) == "--nx 64"
-    assert settled({}, {}).flag_of_cube(64) == "--nx 64"
+    assert settled({"box": "48x96x16"}, {"nx": 32}).sides_from_box
+    assert settled({}, {"box": "48x96x16"}).sides_from_box
+    assert not settled({"nz": "96"}, {"box": "48x48x16"}).sides_from_box
+    assert not settled({"nx": "96"}, {}).sides_from_box
+    assert not settled({}, {}).sides_from_box
 
 
 @pytest.mark.parametrize("side", ["nx", "ny", "nz"])

@@ -294,16 +294,6 @@ def test_good_boxes_pass(box: Box):
             "a local box of 432x432x432 has 27*432*432*432 = 2176782336 entries, but 32-bit indices support "
             "at most 2^31-1 = 2147483647; use --nx 424, the largest cube, on more ranks",
         ),
-    ],
-)
-def test_a_bad_box_is_refused_with_the_arithmetic_and_what_to_type(box: Box, says: str):
-    with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
-        check_box(box)
-
-
-@pytest.mark.parametrize(
-    ("box", "says"),
-    [
         (
             Box(33, 32, 20),
             "--box 33x32x20: 33 is not a multiple of 8, as 4 levels of multigrid need (33 / 8 leaves a remainder of "
@@ -321,9 +311,10 @@ def test_a_bad_box_is_refused_with_the_arithmetic_and_what_to_type(box: Box, say
         ),
     ],
 )
-def test_the_error_about_a_box_from_the_box_flag_names_this_flag_and_a_valid_box(box: Box, says: str):
+def test_a_bad_box_is_refused_with_the_arithmetic_and_what_to_type(box: Box, says: str):
+    """The message names --box and a valid box if the user has set the box by this flag, otherwise --nx."""
     with pytest.raises(UsageError, match=f"^{re.escape(says)}$"):
-        check_box(box, by_box=True)
+        check_box(box, by_box="--box" in says)
 
 
 @pytest.mark.parametrize("box", [Box(8, 8, 8), Box(16, 16, 136), Box(16, 16, 16, 1, 1, 11)])

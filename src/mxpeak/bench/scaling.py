@@ -16,7 +16,7 @@ from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import RunConfig
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
-from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, process_grid, times
+from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, flag_of_cube, process_grid, times
 from mxpeak.options import memory_bytes
 from mxpeak.records import Result
 from mxpeak.runtime.placement import ranks_here
@@ -207,7 +207,9 @@ def _advice(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> str:
     """Return advice that names the closest cubic box that can be divided."""
     sides = sorted(range(STEP, LARGEST_SIDE + 1, STEP), key=lambda side: abs(side - shape[0]))
     side = next((side for side in sides if not any(misfits(config, (side,) * 3, counts))), None)
-    return "remove some rank counts from --ranks-list" if side is None else f"use {config.flag_of_cube(side)}"
+    if side is None:
+        return "remove some rank counts from --ranks-list"
+    return f"use {flag_of_cube(side, by_box=config.sides_from_box)}"
 
 
 #: A function that returns the source, a description and the expected rates of results.

@@ -16,6 +16,7 @@ from mxpeak.layout.stencil import (
     Triple,
     check_box,
     device_grid,
+    flag_of_cube,
     largest_cube,
     process_grid,
     times,
@@ -215,8 +216,9 @@ def _node_need(box: Box, hierarchies: Sequence[HierarchySize], budget: Budget) -
 
 def _too_large(box: Box, config: SparseConfig, parts: dict[str, int], need: int, node_bytes: int, fitting: int) -> str:
     what = ", ".join(f"{name} {size_text(parts[name])}" for name in ("matrix", "vectors", "halo", "basis", "setup"))
-    none = f"even {config.flag_of_cube(MIN_SIDE)} does not fit, so use more nodes or a larger --mem"
-    advice = f"use {config.flag_of_cube(fitting)}, the largest cube that fits" if fitting else none
+    cube = flag_of_cube(fitting or MIN_SIDE, by_box=config.sides_from_box)
+    none = f"even {cube} does not fit, so use more nodes or a larger --mem"
+    advice = f"use {cube}, the largest cube that fits" if fitting else none
     return (
         f"a local box of {times(box.shape)} needs {what}, of which the last two are not used at the same "
         f"time: the total is {size_text(parts['total'])} per rank and {size_text(need)} per node, but "

@@ -148,10 +148,6 @@ class SparseConfig(StoppableConfig):
                 raise UsageError(f"{flag} {n} needs --nx; add --nx {n}")
         return None
 
-    def flag_of_cube(self, side: int) -> str:
-        """Return the flag that sets a cubic box with this side: --box if the user has set the box with it, or --nx."""
-        return f"--box {side}x{side}x{side}" if self.sides_from_box else f"--nx {side}"
-
 
 def _with_sides(settings: dict[str, Setting]) -> dict[str, Setting]:
     """Return the settings with --box replaced by nx, ny and nz, except for sides from a source of higher precedence."""

@@ -310,8 +310,13 @@ def check_box(box: Box, *, rules: bool = True, by_box: bool = False) -> None:
         raise UsageError(
             f"a local box of {times(box.shape)} has {STENCIL}*{'*'.join(map(str, box.shape))} = "
             f"{STENCIL * box.rows} entries, but 32-bit indices support at most 2^31-1 = {INT32_MAX}; use "
-            f"{flags.cube(largest_cube())}, the largest cube, on more ranks"
+            f"{flag_of_cube(largest_cube(), by_box=by_box)}, the largest cube, on more ranks"
         )
+
+
+def flag_of_cube(side: int, *, by_box: bool) -> str:
+    """Return the flag that sets all sides of a box to the same value: --box if `by_box`, otherwise --nx."""
+    return f"--box {times((side,) * 3)}" if by_box else f"--nx {side}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +340,6 @@ class ShapeFlags:
             return " or ".join(f"--n{'xyz'[axis]} {size}" for size in sizes)
         others = [corrected(n) for n in self.shape]
         return " or ".join(f"--box {times([*others[:axis], size, *others[axis + 1 :]])}" for size in sizes)
-
-    def cube(self, side: int) -> str:
-        """Return the flag that sets all sides to the same value."""
-        return f"--box {times((side,) * 3)}" if self.by_box else f"--nx {side}"
 
 
 def _check_halving(flags: ShapeFlags, least: int) -> None:
