@@ -110,9 +110,8 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert f"warning: {text}" in said  # and at the end
 
 
-def test_the_resume_of_a_finished_run_reports_that_it_has_finished(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def run_that_is_ended(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    """Run HPL with checkpoints, and end it by SIGTERM at step 4."""
     usual = FolderCheckpointer.due
 
     def due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
@@ -120,9 +119,15 @@ def test_the_resume_of_a_finished_run_reports_that_it_has_finished(
             os.kill(os.getpid(), signal.SIGTERM)
         return usual(checkpointing, step, count)
 
-    monkeypatch.setattr(FolderCheckpointer, "due", due)
-    assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", "killed"]) == 143
-    monkeypatch.setattr(FolderCheckpointer, "due", usual)
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderCheckpointer, "due", due)
+        assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", out]) == 143
+
+
+def test_the_resume_of_a_finished_run_reports_that_it_has_finished(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_that_is_ended(monkeypatch, "killed")
     assert cli.main(["resume", "kept", "--out", "first"]) == 0
     assert "finished" not in [warning["code"] for warning in result("first")["warnings"]]
     capsys.readouterr()
@@ -200,18 +205,9 @@ def test_a_killed_run_on_a_device_is_resumed(tmp_path: Path) -> None:
 def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = FolderCheckpointer.due
-
-    def due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return usual(checkpointing, step, count)
-
-    monkeypatch.setattr(FolderCheckpointer, "due", due)
-    assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", "first"]) == 143
+    run_that_is_ended(monkeypatch, "first")
     assert result("first")["status"] == "aborted"
     assert "ended by signal 15" in capsys.readouterr().err
-    monkeypatch.setattr(FolderCheckpointer, "due", usual)
     assert cli.main(["resume", "kept", "--out", "second"]) == 0
     assert result("second")["result"]["resumed"]["steps"] == 5
 
