@@ -18,7 +18,7 @@ import scipy.sparse
 import mxpeak as mx
 from mxpeak.kernels.host.dense import small_cholesky, small_lu, stacked_lu
 from mxpeak.kernels.host.kernels import HostKernels
-from mxpeak.kernels.host.lu import operands, solves
+from mxpeak.kernels.host.lu import operands, solves, substitution
 from mxpeak.kernels.host.lu.emulation import by_sgemm, by_tiles
 from mxpeak.kernels.host.lu.row_sums import add_rounded_sums, add_stored_sums
 from mxpeak.perf.host import one_core_each
@@ -71,7 +71,7 @@ def stacks(*types: Any) -> None:
 
 def units() -> None:
     """What only some processors call, and tests everywhere."""
-    for entry in (*solves.BY_INVERSES, *solves.BY_ENGINES, *operands.BY_ENGINES, add_rounded_sums, add_stored_sums):
+    for entry in (*solves.ENTRIES, *substitution.ENTRIES, *operands.BY_ENGINES, add_rounded_sums, add_stored_sums):
         entry.compiled()
 
 

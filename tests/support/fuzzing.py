@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from mxpeak import __version__
 from mxpeak.bench import checkpointing
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.matrix_market import read_matrix
@@ -351,15 +352,13 @@ def _part_text() -> str:
 
 def _record() -> checkpointing.RunRecord:
     settings = {"n": "4", "nb": "2", "grid": "1x1", "seed": "7", "watchdog": "off"}
-    return checkpointing.RunRecord("this", "hpl", checkpointing.__version__, settings)
+    return checkpointing.RunRecord("this", "hpl", __version__, settings)
 
 
 def _run_text() -> str:
     about = _record().about()
     more = {**about["settings"], "prometheus": "p", "trace": "t", "config": "c"}
-    return json.dumps(
-        {"schema": checkpointing.SCHEMA, **about, "settings": more, "digest": checkpointing._digest(about)}
-    )
+    return json.dumps({"schema": checkpoint.SCHEMA, **about, "settings": more, "digest": checkpointing._digest(about)})
 
 
 #: What stands whole at the beginning, and where it goes in.

@@ -8,9 +8,10 @@ import numpy as np
 
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.kernels.host.dense.dense import HostDense
+from mxpeak.library.dense.factors import LUFactors
 from mxpeak.library.dense.info import SolveInfo
 from mxpeak.library.dense.inputs import matrix, right_hand_side
-from mxpeak.library.dense.solving import LUFactors, lu_factor_by, solve_by
+from mxpeak.library.dense.solving import lu_factor_by, solve_by
 
 U = 2.0**-53
 TYPES = (np.float64, np.float32, np.complex128, np.complex64)

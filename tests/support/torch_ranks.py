@@ -341,7 +341,7 @@ def connects_alone() -> None:
     """Rank 1 does not connect to a new group within the time limit of rank 0."""
     comm: Any = start("torch")
     if comm.rank == 1:
-        torchdist.Group = lambda *arguments: time.sleep(4) or sys.exit(0)  # type: ignore[misc]
+        torchdist.Group = lambda *arguments: time.sleep(4) or sys.exit(0)  # type: ignore[attr-defined,misc]
     gloo.MEETING = timedelta(seconds=1)
     comm.split(0, comm.rank)
 

@@ -66,8 +66,8 @@ def _nodes(node: ast.AST, scope: str) -> Iterator[tuple[Any, str]]:
     """Yield every node below this one, with the qualified name of the class or function that contains it."""
     for child in ast.iter_child_nodes(node):
         yield child, scope
-        named = isinstance(child, ast.ClassDef | ast.FunctionDef)
-        yield from _nodes(child, f"{scope}.{child.name}".lstrip(".") if named else scope)
+        within = f"{scope}.{child.name}".lstrip(".") if isinstance(child, ast.ClassDef | ast.FunctionDef) else scope
+        yield from _nodes(child, within)
 
 
 def _calls(node: Any, names: tuple[str, ...]) -> bool:
