@@ -19,7 +19,7 @@ from mxpeak.cli import main as cli
 from mxpeak.cli import observers
 from mxpeak.cli.observers import DeviceMetrics
 from mxpeak.perf.sensors.choose import node_sensors
-from mxpeak.perf.sensors.contract import SensorReading, Sensors
+from mxpeak.perf.sensors.contract import ALL_VALUES, MissingValue, SensorReading, Sensors
 from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.watch import live_sensors
 from mxpeak.watch.live_sensors import DeviceMeter, LiveSensors
@@ -279,19 +279,20 @@ def test_a_run_writes_the_values_of_its_devices(
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("value", "sentence"),
     [
-        ("clock (/sys/a: No such file)", "mxpeak cannot read the clock of cores: /sys/a: No such file"),
-        ("energy (a (reset) counter)", "mxpeak cannot read the energy of cores: a (reset) counter"),
-        ("all values (NVML: Not Found)", "mxpeak cannot read all values of cores: NVML: Not Found"),
+        (("clock", "/sys/a: No such file"), "mxpeak cannot read the clock of cores: /sys/a: No such file"),
+        (("energy", "a counter (of 2)"), "mxpeak cannot read the energy of cores: a counter (of 2)"),
+        (("power (12 V)", "no file"), "mxpeak cannot read the power (12 V) of cores: no file"),
+        ((ALL_VALUES, "NVML: Not Found"), "mxpeak cannot read all values of cores: NVML: Not Found"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_reported_in_a_sentence(text: str, sentence: str) -> None:
+def test_a_value_that_cannot_be_read_is_reported_in_a_sentence(value: tuple[str, str], sentence: str) -> None:
     class Broken(Sensors):
         device, source, kind = "cores", "files", "cpu"
 
-        def missing(self) -> list[str]:
-            return [text]
+        def missing(self) -> list[MissingValue]:
+            return [MissingValue(*value)]
 
     notes: list[str] = []
     live = LiveSensors(lambda: [Broken()], lambda values: None, notes.extend)

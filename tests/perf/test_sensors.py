@@ -13,7 +13,7 @@ from mxpeak.perf.health import summary
 from mxpeak.perf.sensors.amd_smi import AmdSmiSensors
 from mxpeak.perf.sensors.amdgpu import AmdgpuSensors
 from mxpeak.perf.sensors.choose import gpu_sensors, node_sensors, processors, sensors
-from mxpeak.perf.sensors.contract import SensorReading
+from mxpeak.perf.sensors.contract import ALL_VALUES, SensorReading
 from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.perf.sensors.nvml import NvmlSensors
 from mxpeak.perf.sensors.pm_counters import pm_counters
@@ -53,13 +53,14 @@ def test_what_cannot_be_read_is_none_and_has_a_reason(tmp_path: Path) -> None:
     cores = CoreSensors([0], tmp_path)
     assert cores.read() == SensorReading()
     clock, temperature, throttling, errors = cores.missing()
-    assert clock == f"clock ({tmp_path}/{CPU.format(0)}cpufreq/scaling_cur_freq: No such file or directory)"
-    assert "no driver of coretemp, k10temp" in temperature
-    assert throttling.startswith("throttling (")
-    assert errors == f"memory errors (no memory controller with counts in {tmp_path}/sys/devices/system/edac/mc)"
+    assert clock == ("clock", f"{tmp_path}/{CPU.format(0)}cpufreq/scaling_cur_freq: No such file or directory")
+    assert temperature.name == "temperature"
+    assert temperature.reason.startswith("no driver of coretemp, k10temp")
+    assert throttling.name == "throttling"
+    assert errors == ("memory errors", f"no memory controller with counts in {tmp_path}/sys/devices/system/edac/mc")
     put(tmp_path, {CPU.format(0) + "cpufreq/scaling_cur_freq": "<unknown>\n", MEMORY.format(0) + "ce_count": ""})
     assert cores.read() == SensorReading()
-    assert cores.missing()[0].endswith("scaling_cur_freq contains '<unknown>')")
+    assert cores.missing()[0].reason.endswith("scaling_cur_freq contains '<unknown>'")
     assert set(summary([SensorReading(), SensorReading()]).values()) == {None}
 
 
@@ -116,7 +117,7 @@ def test_a_counter_that_only_root_can_read_is_unknown_with_the_path(tmp_path: Pa
     (folder / "energy_uj").mkdir()  # also root cannot read it
     (counter,) = processors(tmp_path)
     assert counter.joules() is None
-    assert counter.missing() == [f"energy and power ({folder}/energy_uj: Is a directory)"]
+    assert counter.missing() == [("energy and power", f"{folder}/energy_uj: Is a directory")]
     assert processors(tmp_path / "elsewhere") == []
 
 
@@ -128,7 +129,7 @@ def test_a_cray_node_has_counters_of_its_processors_and_memory(tmp_path: Path) -
     put(tmp_path, {PM + "cpu_energy": "1250 J 18 us\n"})
     assert (cpu.joules(), memory.joules()) == (250.0, 0.0)
     assert (cpu.read(), memory.read()) == (SensorReading(power_w=80.0), SensorReading())
-    assert memory.missing() == [f"power ({tmp_path}/{PM}memory_power contains 'NOTAVAIL')"]
+    assert memory.missing() == [("power", f"{tmp_path}/{PM}memory_power contains 'NOTAVAIL'")]
     put(tmp_path, {PM + "cpu_energy": "NOTAVAIL\n"})
     assert cpu.joules() is None
     package(tmp_path, 0, 5)
@@ -170,7 +171,7 @@ def test_the_energy_is_unknown_after_a_counter_was_reset(
         count = now
         put(tmp_path, {PM + "cpu_energy": f"{count} J 18 us\n"})
         assert counter.joules() == joules
-    assert "energy (the counter has been reset since the start)" in counter.missing()
+    assert ("energy", "the counter has been reset since the start") in counter.missing()
     assert "the counter has been reset" in why_unknown([counter], None)
 
 
@@ -192,7 +193,7 @@ def test_a_gpu_is_read_through_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
         power_w=pytest.approx(698.123),
         temperature_c=66,
     )
-    assert gpu.missing() == ["memory errors (NVML: Not Supported)"], "the uncorrected ones"
+    assert gpu.missing() == [("memory errors", "NVML: Not Supported")], "the uncorrected ones"
 
 
 def test_without_nvml_or_if_it_does_not_know_the_gpu_all_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +203,8 @@ def test_without_nvml_or_if_it_does_not_know_the_gpu_all_is_none(monkeypatch: py
     for gpu in (alone, NvmlSensors("0000:2c:00.0"), NvmlSensors(NVIDIA)):
         assert (gpu.uuid, gpu.joules()) == (None, None)
         assert gpu.read() == SensorReading()
-    assert alone.missing() == ["all values (NVML needs the Python package nvidia-ml-py: pip install nvidia-ml-py)"]
-    assert NvmlSensors("0000:2c:00.0").missing() == ["all values (NVML: Not Found)"]
+    assert alone.missing() == [(ALL_VALUES, "NVML needs the Python package nvidia-ml-py: pip install nvidia-ml-py")]
+    assert NvmlSensors("0000:2c:00.0").missing() == [(ALL_VALUES, "NVML: Not Found")]
 
 
 def test_a_function_that_a_version_of_nvml_lacks_is_an_unknown_value(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +213,7 @@ def test_a_function_that_a_version_of_nvml_lacks_is_an_unknown_value(monkeypatch
     monkeypatch.setitem(sys.modules, "pynvml", module)
     gpu = NvmlSensors(NVIDIA)
     assert gpu.read().temperature_c is None
-    assert any("temperature (NVML: " in text for text in gpu.missing())
+    assert "temperature" in [value.name for value in gpu.missing()]
 
 
 # --- AMD --------------------------------------------------------------------------------------------------------
@@ -223,7 +224,7 @@ def test_a_gpu_is_read_through_amdsmi(monkeypatch: pytest.MonkeyPatch, tmp_path:
     gpu = gpu_sensors(AMD, amd=True, root=amd_gpu(tmp_path))
     assert gpu.source == "amdsmi"
     assert gpu.read() == SensorReading(1325, 2100, None, ("power limit",), 5, 0, 1300, 731, 71)
-    assert gpu.missing() == ["energy (amdsmi: AMDSMI_STATUS_NOT_SUPPORTED)"]
+    assert gpu.missing() == [("energy", "amdsmi: AMDSMI_STATUS_NOT_SUPPORTED")]
 
 
 def test_values_that_amdsmi_does_not_know_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +232,8 @@ def test_values_that_amdsmi_does_not_know_are_none(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(known))
     gpu = AmdSmiSensors(AMD)
     assert gpu.read() == SensorReading(clock_mhz=900)
-    assert "power (amdsmi: AMDSMI_STATUS_NOT_SUPPORTED)" in gpu.missing()
-    assert AmdSmiSensors("0000:99:00.0").missing() == ["all values (amdsmi: AMDSMI_STATUS_NOT_FOUND)"]
+    assert ("power", "amdsmi: AMDSMI_STATUS_NOT_SUPPORTED") in gpu.missing()
+    assert AmdSmiSensors("0000:99:00.0").missing() == [(ALL_VALUES, "amdsmi: AMDSMI_STATUS_NOT_FOUND")]
     assert AmdSmiSensors("0000:99:00.0").read() == SensorReading()
 
 
@@ -258,7 +259,7 @@ def test_without_amdsmi_the_files_of_the_driver_are_read(
     assert gpu.read() == SensorReading(1430.0, 1700.0, None, None, 12, 1, 1600.0, 305.0, 57.0)
     assert gpu.joules() is None
     (energy,) = gpu.missing()
-    assert "only the Python package amdsmi of ROCm reports them" in energy
+    assert energy == ("energy and throttle reasons", "only the Python package amdsmi of ROCm reports them")
 
 
 def test_files_of_the_driver_that_are_missing_have_reasons(tmp_path: Path) -> None:
@@ -266,9 +267,9 @@ def test_files_of_the_driver_that_are_missing_have_reasons(tmp_path: Path) -> No
     gpu = AmdgpuSensors(AMD, tmp_path)
     assert gpu.read() == SensorReading(power_w=250.0)
     _, temperature, clock, errors = gpu.missing()
-    assert temperature == f"temperature ({tmp_path}/{GPU}hwmon/hwmon5/temp1_input contains 'N/A')"
-    assert clock == f"clock ({tmp_path}/{GPU}hwmon/hwmon5/freq1_input: No such file or directory)"
-    assert errors.startswith("memory errors (")
+    assert temperature == ("temperature", f"{tmp_path}/{GPU}hwmon/hwmon5/temp1_input contains 'N/A'")
+    assert clock == ("clock", f"{tmp_path}/{GPU}hwmon/hwmon5/freq1_input: No such file or directory")
+    assert errors.name == "memory errors"
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ def test_the_second_die_of_a_module_has_no_power_and_no_energy_of_its_own(
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(SECOND, {first: FIRST}))
     gpu = AmdSmiSensors(AMD, root)
     assert (gpu.first_die, gpu.joules(), gpu.read().power_w) == (first, None, None)
-    assert gpu.missing()[0] == f"energy and power (the first die of the module, {first}, measures both dies)"
+    assert gpu.missing()[0] == ("energy and power", f"the first die of the module, {first}, measures both dies")
     assert AmdSmiSensors(first, root).first_die is None
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(SECOND))
     assert AmdSmiSensors(AMD, root).first_die == first, "also if a batch system hides the other die"
@@ -320,5 +321,5 @@ def test_a_counter_of_zero_without_a_first_die_is_unknown(
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(answers, {ONE: other}))
     gpu = AmdSmiSensors(AMD, amd_dies(tmp_path, *dies, model=model))
     assert (gpu.first_die, gpu.joules()) == (None, None)
-    assert gpu.missing()[0] == "energy (amdsmi: the counter is 0)"
+    assert gpu.missing()[0] == ("energy", "amdsmi: the counter is 0")
     assert "the counter is 0" in why_unknown(None, gpu)

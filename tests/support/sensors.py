@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from mxpeak.perf.sensors.contract import Sensors
+from mxpeak.perf.sensors.contract import MissingValue, Sensors
 from tests.support.machine import put
 
 CPU = "sys/devices/system/cpu/cpu{}/"
@@ -230,5 +230,5 @@ class Closed(Told):
     def joules(self) -> float | None:
         return None
 
-    def missing(self) -> list[str]:
-        return ["energy and power (/sys/energy_uj: Permission denied)"]
+    def missing(self) -> list[MissingValue]:
+        return [MissingValue("energy and power", "/sys/energy_uj: Permission denied")]

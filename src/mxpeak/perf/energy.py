@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import Any
 
 from mxpeak.perf.devices import bus_address
-from mxpeak.perf.sensors.contract import Counter, Sensors
+from mxpeak.perf.sensors.contract import Counter, MissingValue, Sensors
 from mxpeak.spans import LongSpan
 
 #: Seconds between two readings, and the maximum number of readings that a region keeps.
@@ -235,12 +235,17 @@ def why_unknown(packages: Sequence[Sensors] | None, gpu: Sensors | None) -> str:
     if packages is not None and not packages:
         reasons.append("this system has no RAPL counters in /sys/class/powercap and no Cray pm_counters")
     elif packages and total(counter.joules() for counter in packages) is None:
-        files = [text for counter in packages for text in counter.missing()]
+        files = _names_and_reasons([value for counter in packages for value in counter.missing()])
         root = "on many systems, only root can read RAPL"
-        reasons.append(f"this user cannot read the counters of the processors: {'; '.join(files)}; {root}")
+        reasons.append(f"this user cannot read the counters of the processors: {files}; {root}")
     if gpu is not None and gpu.joules() is None and gpu.first_die is None:
-        reasons.append(f"the GPU reports no energy: {'; '.join(gpu.missing())}")
+        reasons.append(f"the GPU reports no energy: {_names_and_reasons(gpu.missing())}")
     return "; ".join(reasons)
+
+
+def _names_and_reasons(missing: Sequence[MissingValue]) -> str:
+    """Return a text such as "energy (NVML: Not Supported); power (NVML: Not Supported)"."""
+    return "; ".join(f"{value.name} ({value.reason})" for value in missing)
 
 
 def energy(ranks: Sequence[tuple[str, EnergyUsed]], rate_flops: float | None) -> dict[str, Any] | None:

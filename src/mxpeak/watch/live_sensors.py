@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from mxpeak.perf.sensors.contract import Sensors
+from mxpeak.perf.sensors.contract import ALL_VALUES, MissingValue, Sensors
 from mxpeak.watch.prometheus import UPDATE_S, DeviceValues
 
 #: Seconds between the first two readings, so that the power of devices with only an energy counter follows early.
@@ -65,7 +65,7 @@ class LiveSensors:
                     notes.append(f"mxpeak cannot read {meter.device}: {type(error).__name__}: {error}")
                 else:
                     values.append(now)
-                    notes += [_unread(text, meter.device) for text in missing]
+                    notes += [_unread(value, meter.device) for value in missing]
             if self._ended:
                 return
             self._note(notes)
@@ -74,12 +74,10 @@ class LiveSensors:
             pause_s = self._every_s
 
 
-def _unread(text: str, device: str) -> str:
-    """Return a sentence about a value of a device that cannot be read, from a text such as "clock (reason)"."""
-    name, _, reason = text.partition(" (")
-    return (
-        f"mxpeak cannot read {'' if name.startswith('all ') else 'the '}{name} of {device}: {reason.removesuffix(')')}"
-    )
+def _unread(value: MissingValue, device: str) -> str:
+    """Return a sentence about a value of a device that cannot be read."""
+    article = "" if value.name == ALL_VALUES else "the "
+    return f"mxpeak cannot read {article}{value.name} of {device}: {value.reason}"
 
 
 class DeviceMeter:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mxpeak.perf.devices import bus_address
 from mxpeak.perf.host import text_in
-from mxpeak.perf.sensors.contract import Growth, SensorReading, Sensors
+from mxpeak.perf.sensors.contract import ALL_VALUES, Growth, MissingValue, SensorReading, Sensors
 
 #: Joules per microjoule.
 MICRO = 1e-6
@@ -77,14 +77,16 @@ class AmdSmiSensors(Sensors):
             temperature_c=_number(self._ask("temperature", "amdsmi_get_temp_metric", hot, now)),
         )
 
-    def missing(self) -> list[str]:
-        """Return a text for each value that amdsmi has not reported since the creation, with its reason."""
+    def missing(self) -> list[MissingValue]:
+        """Return the values that amdsmi has not reported since the creation."""
         if not self.available:
-            return [f"all values ({self._why})"]
-        unread = [*self._joules.missing(), *(f"{name} (amdsmi: {error})" for name, error in self._errors.items())]
+            return [MissingValue(ALL_VALUES, self._why)]
+        errors = [MissingValue(name, f"amdsmi: {error}") for name, error in self._errors.items()]
+        unread = [*self._joules.missing(), *errors]
         if self.first_die is not None:
-            return [f"energy and power (the first die of the module, {self.first_die}, measures both dies)", *unread]
-        return ["energy (amdsmi: the counter is 0)", *unread] if self._joules.first == 0.0 else unread
+            reason = f"the first die of the module, {self.first_die}, measures both dies"
+            return [MissingValue("energy and power", reason), *unread]
+        return [MissingValue("energy", "amdsmi: the counter is 0"), *unread] if self._joules.first == 0.0 else unread
 
     def _energy(self) -> float | None:
         return _joules(self._ask("energy", "amdsmi_get_energy_count")) if self.available else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mxpeak.perf.devices import bus_address
 from mxpeak.perf.host import text_in
-from mxpeak.perf.sensors.contract import SensorReading, Sensors, scaled, why_unreadable
+from mxpeak.perf.sensors.contract import MissingValue, SensorReading, Sensors, scaled, why_unreadable
 
 #: Watts, degrees Celsius and MHz per unit of hwmon.
 MICRO, MILLI, HERTZ = 1e-6, 1e-3, 1e-6
@@ -40,8 +40,8 @@ class AmdgpuSensors(Sensors):
             temperature_c=max(hot, default=None),
         )
 
-    def missing(self) -> list[str]:
-        """Return a text for each value that the files do not contain, with the reason."""
+    def missing(self) -> list[MissingValue]:
+        """Return the values that the files do not contain."""
         now, monitor = self.read(), self._monitor
         values = (
             ("power", now.power_w, monitor / "power1_average"),
@@ -49,5 +49,6 @@ class AmdgpuSensors(Sensors):
             ("clock", now.clock_mhz, monitor / "freq1_input"),
             ("memory errors", now.ecc_corrected, self._folder / "ras/umc_err_count"),
         )
-        unread = [f"{name} ({why_unreadable(file)})" for name, value, file in values if value is None]
-        return ["energy and throttle reasons (only the Python package amdsmi of ROCm reports them)", *unread]
+        unread = [MissingValue(name, why_unreadable(file)) for name, value, file in values if value is None]
+        only_amdsmi = "only the Python package amdsmi of ROCm reports them"
+        return [MissingValue("energy and throttle reasons", only_amdsmi), *unread]

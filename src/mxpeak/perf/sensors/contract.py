@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mxpeak.perf.host import number_in
+
+#: Name of a missing value if no value of the device can be read.
+ALL_VALUES = "all values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,17 @@ class SensorReading:
     memory_clock_mhz: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
+
+
+class MissingValue(NamedTuple):
+    """A value that a device should have but that cannot be read.
+
+    name    name of the value, or `ALL_VALUES`
+    reason  reason why it cannot be read
+    """
+
+    name: str
+    reason: str
 
 
 class Counter(Protocol):
@@ -84,8 +98,8 @@ class Sensors:
         """Read the sensors and return the reading."""
         return SensorReading()
 
-    def missing(self) -> list[str]:
-        """Return a text for each value that the device should have but that cannot be read, with the reason."""
+    def missing(self) -> list[MissingValue]:
+        """Return the values that the device should have but that cannot be read."""
         return []
 
 
@@ -108,9 +122,9 @@ class Growth:
         self._last = now
         return None if self._reset else now - self.first
 
-    def missing(self) -> list[str]:
-        """Return a text about the energy if the counter has been reset, otherwise an empty list."""
-        return ["energy (the counter has been reset since the start)"] if self._reset else []
+    def missing(self) -> list[MissingValue]:
+        """Return the energy if the counter has been reset, otherwise an empty list."""
+        return [MissingValue("energy", "the counter has been reset since the start")] if self._reset else []
 
 
 def scaled(path: Path, unit: float) -> float | None:

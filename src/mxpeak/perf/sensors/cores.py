@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mxpeak.perf.host import number_in, text_in
-from mxpeak.perf.sensors.contract import SensorReading, Sensors, scaled, why_unreadable
+from mxpeak.perf.sensors.contract import MissingValue, SensorReading, Sensors, scaled, why_unreadable
 
 #: MHz per kHz of cpufreq, and °C per unit of hwmon.
 KHZ, MILLI = 1e-3, 1e-3
@@ -40,8 +40,8 @@ class CoreSensors(Sensors):
             temperature_c=max(self._temperatures(), default=None),
         )
 
-    def missing(self) -> list[str]:
-        """Return a text for each of clock, temperature and memory errors that cannot be read, with the reason."""
+    def missing(self) -> list[MissingValue]:
+        """Return each of clock, temperature, throttling and memory errors that cannot be read."""
         now, first = self.read(), self._cores[0] if self._cores else self._root
         hwmon = f"no driver of {', '.join(PROCESSORS)} in {self._root / 'sys/class/hwmon'}"
         values = (
@@ -50,7 +50,7 @@ class CoreSensors(Sensors):
             ("throttling", now.throttled, why_unreadable(first / "thermal_throttle/core_throttle_count")),
             ("memory errors", now.ecc_corrected, f"no memory controller with counts in {self._memory}"),
         )
-        return [f"{name} ({why})" for name, value, why in values if value is None]
+        return [MissingValue(name, why) for name, value, why in values if value is None]
 
     def _numbers(self, name: str) -> list[int]:
         return [number for core in self._cores if (number := number_in(core / name)) is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from mxpeak.perf.sensors.contract import Growth, SensorReading, Sensors
+from mxpeak.perf.sensors.contract import ALL_VALUES, Growth, MissingValue, SensorReading, Sensors
 
 #: Joules per millijoule, and watts per milliwatt.
 MILLI = 1e-3
@@ -71,12 +71,12 @@ class NvmlSensors(Sensors):
             temperature_c=self.ask(QUESTIONS["temperature"], TEMPERATURE),
         )
 
-    def missing(self) -> list[str]:
-        """Return a text for each value that NVML has not reported since the creation, with its reason."""
+    def missing(self) -> list[MissingValue]:
+        """Return the values that NVML has not reported since the creation."""
         if self._gpu is None:
-            return [f"all values ({self._why})"]
-        unread = [f"{name} (NVML: {self._errors[ask]})" for name, ask in QUESTIONS.items() if ask in self._errors]
-        return [*self._joules.missing(), *unread]
+            return [MissingValue(ALL_VALUES, self._why)]
+        errors = {name: self._errors[ask] for name, ask in QUESTIONS.items() if ask in self._errors}
+        return [*self._joules.missing(), *(MissingValue(name, f"NVML: {error}") for name, error in errors.items())]
 
     def ask(self, question: str, *about: int) -> Any:
         """Call an NVML function for this GPU and return its result; None if GPU or driver do not support it."""

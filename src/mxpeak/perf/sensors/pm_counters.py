@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from mxpeak.perf.host import number_in, text_in
-from mxpeak.perf.sensors.contract import Growth, SensorReading, Sensors, why_unreadable
+from mxpeak.perf.sensors.contract import Growth, MissingValue, SensorReading, Sensors, why_unreadable
 
 #: The folder of the counters, and the updates per second if the file raw_scan_hz does not contain them.
 FOLDER, UPDATES_HZ = "sys/cray/pm_counters", 10
@@ -37,10 +37,10 @@ class PmCounter(Sensors):
         """Read the power."""
         return SensorReading(power_w=_value(self._power, "W"))
 
-    def missing(self) -> list[str]:
-        """Return a text for each of energy and power that cannot be read, with the reason."""
+    def missing(self) -> list[MissingValue]:
+        """Return each of energy and power that cannot be read."""
         values = (("energy", self._energy, "J"), ("power", self._power, "W"))
-        unread = [f"{name} ({why_unreadable(file)})" for name, file, unit in values if _value(file, unit) is None]
+        unread = [MissingValue(name, why_unreadable(file)) for name, file, unit in values if _value(file, unit) is None]
         return [*self._joules.missing(), *unread]
 
 

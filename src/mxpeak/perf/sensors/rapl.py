@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mxpeak.perf.host import number_in, text_in
-from mxpeak.perf.sensors.contract import Sensors, why_unreadable
+from mxpeak.perf.sensors.contract import MissingValue, Sensors, why_unreadable
 
 #: Joules per count.
 MICRO = 1e-6
@@ -41,9 +41,9 @@ class Rapl(Sensors):
         self._last, self._total = now, self._total + grown
         return MICRO * self._total
 
-    def missing(self) -> list[str]:
-        """Return a text about the energy if it cannot be read, with the reason."""
-        return [] if self._last is not None else [f"energy and power ({why_unreadable(self._file)})"]
+    def missing(self) -> list[MissingValue]:
+        """Return energy and power if they cannot be read."""
+        return [] if self._last is not None else [MissingValue("energy and power", why_unreadable(self._file))]
 
 
 def rapl(root: str | Path = "/") -> list[Rapl]:
