@@ -94,7 +94,7 @@ def device_of(values: Any) -> str:
             f"an array is distributed over {len(devices)} devices, but mxpeak needs it on one device; use "
             "jax.device_put(array, jax.devices()[0])"
         )
-    if any(device.platform == "tpu" for device in devices):  # without DLPack
+    if any(device.platform == "tpu" for device in devices):  # TPU arrays do not support DLPack
         return "tpu"
     kind, index = values.__dlpack_device__()
     name = DEVICES.get(int(kind), f"device type {int(kind)} of DLPack")

@@ -4,7 +4,7 @@
 
 Both gradients need one more solve, with the factors of the first. The formulas are those of torch. JAX defines the
 gradients of complex numbers as their conjugates. JAX passes placeholders instead of arrays in `jax.jit` and `jax.vmap`.
-mxpeak then solves in a callback, as soon as JAX has the numbers.
+mxpeak then solves in a callback, as soon as JAX has the arrays.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DifferentiableSystem(ABC):
 
     @abstractmethod
     def gradient(self, y: Any, x: Any) -> Any:
-        """Return the derivative -y x^T with respect to the numbers."""
+        """Return the derivative -y x^T with respect to `numbers`, the entries of A."""
 
     def shape_of_x(self, numbers: Any, b: Any, form: str) -> tuple[int, ...]:
         """Return the shape of x."""
@@ -55,9 +55,9 @@ class DifferentiableSystem(ABC):
     def gradients(
         self, solve: Solve, operands: tuple[Any, Any, Any], dx: Any, form: str, *, of_A: bool
     ) -> tuple[Any, Any]:
-        """Return the gradients with respect to the numbers, or None unless `of_A`, and with respect to b.
+        """Return the gradients with respect to the entries of A, or None unless `of_A`, and with respect to b.
 
-        `operands` are the numbers, b and x. `solve(numbers, b, form)` is a differentiable operation.
+        `operands` are the entries of A, b and x. `solve(numbers, b, form)` is a differentiable operation.
         """
         numbers, _, x = operands
         db = solve(numbers, dx, ADJOINT[form])
@@ -127,6 +127,6 @@ def _of_jax() -> Callable[..., Any]:
 
 
 def _in_callback(system: DifferentiableSystem, form: str, numbers: Any, b: Any) -> Any:
-    """Return x as a NumPy array when JAX has the numbers."""
+    """Return x as a NumPy array. JAX calls this function when it has the arrays."""
     b = np.asarray(b)
     return np.asarray(system.solve_batch(np.asarray(numbers), b, form), b.dtype)

@@ -31,10 +31,14 @@ class Crossover(NamedTuple):
 
 
 #: The order from which fp32 factors with refinement are faster than the fp64 factors of an engine. fp32 saves half the
-#: time of 2/3·n³ flops, and each step of refinement reads A and the factors once. Speed of fp32 over `small_lu`,
-#: AVX-512 and AVX2: real, one right-hand side, 0.7 to 1.1 at n = 800, 0.8 to 1.1 at 1000, 0.9 to 1.4 at 1200 to 1400;
-#: 8 right-hand sides, 0.7 to 0.9 at 1000, 0.9 to 1.1 at 1400; complex, one right-hand side, 0.8 to 1.0 at 500, 1.0 to
-#: 1.3 at 700; 8 right-hand sides, 0.7 to 0.9 at 700.
+#: time of 2/3·n³ flops, and each step of refinement reads A and the factors once. Measured speed of fp32 relative to
+#: `small_lu`, with AVX-512 and with AVX2:
+#:
+#:                                 n = 500       700         800         1000        1200–1400
+#:     real, 1 right-hand side                               0.7–1.1     0.8–1.1     0.9–1.4
+#:     real, 8 right-hand sides                                          0.7–0.9     0.9–1.1 (1400)
+#:     complex, 1 right-hand side  0.8–1.0       1.0–1.3
+#:     complex, 8 right-hand sides               0.7–0.9
 FP32_FROM = {
     ("small_lu", "real"): Crossover(1024, 1400),
     ("small_lu", "complex"): Crossover(600, 1000),
@@ -56,7 +60,7 @@ SMALL_LSTSQ_ENTRIES = 1 << 17
 #: fp32 is faster for at most n / ORDERS_PER_RHS right-hand sides. Refining one right-hand side takes about 9·n² flops,
 #: most of which are slow.
 ORDERS_PER_RHS = 128
-#: If fp32 factors exist, computing fp64 factors takes less time from n divided by this number of right-hand sides on.
+#: If fp32 factors exist, new fp64 factors take less time for at least n / ORDERS_PER_REFACTORING right-hand sides.
 #: Measured: n/16 at n = 500, n/10 at 1000, n/32 at 2000.
 ORDERS_PER_REFACTORING = 16
 #: A step of GMRES takes about as long as an fp64 LU divided by (n / ORDERS_PER_GMRES_STEP).
@@ -66,7 +70,8 @@ OWN_PRECISION_BELOW = 2048
 #: The order from which `small_lu` saves enough time to import its compiler, which takes 0.6 s.
 SMALL_LU_FROM = 32
 #: Largest number of columns of [A B], with those of A counted twice, for which `small_lu` is faster than LAPACK. Its
-#: panels use one core. Speed over NumPy for complex128: 1.0 to 1.1 at n = 1000; LAPACK with the check reaches 0.9.
+#: panels use one core. For complex128 at n = 1000, it is 1.0 to 1.1 times as fast as NumPy, and LAPACK with the check
+#: 0.9 times.
 SMALL_LU_COLUMNS, SMALL_LU_COLUMNS_COMPLEX128 = 4500, 2200
 #: Largest order for which the compiled Cholesky factorization, which uses one core, is faster than LAPACK's.
 SMALL_CHOLESKY_ORDER = 512
@@ -88,7 +93,7 @@ def choose_precision(
 ) -> FactorPrecision:
     """Return the precision of the factors and the reason. "auto" selects the lowest one that is faster than fp64.
 
-    On a device (`kernels.torch.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
+    On a device (`kernels.torch.engine.device.Device`), "auto" is fp32 if fp64 products are slower. If fp64 products are
     equally fast, only 16-bit formats could be faster, but they are not. On an H100 at n = 24,576, fp16 takes 0.76 s,
     and the library's fp64 LU takes 0.37 s.
     """

@@ -1,4 +1,4 @@
-"""Factor and solve Hermitian positive definite distributed matrices from one triangle, and test whether they are it."""
+"""Factor Hermitian positive definite distributed matrices from one triangle, and test whether a matrix may be one."""
 
 from __future__ import annotations
 

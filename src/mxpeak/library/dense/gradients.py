@@ -22,7 +22,8 @@ class DenseSystem(DifferentiableSystem):
     """A dense system or a stack of systems.
 
     `solve` is `mxpeak.solve` with all options. `factor` is `mxpeak.lu_factor` or `mxpeak.cho_factor`, whose factors of
-    a single matrix are reused. A stack is solved again, because its systems are small, and so is A without `factor`.
+    a single matrix are reused. A stack is solved again, because its systems are small. A single matrix without `factor`
+    is also solved again.
     """
 
     def __init__(self, solve: Callable[..., Any], factor: Callable[[Any], Any] | None):
@@ -30,7 +31,7 @@ class DenseSystem(DifferentiableSystem):
         self._factors: Any = None
 
     def solve(self, numbers: Any, b: Any, form: str) -> Any:
-        """Return x, with the factors of the first call if A is a single matrix."""
+        """Return x. If A is a single matrix, use the factors of the first call."""
         if numbers.ndim > 2 or self._factor is None:
             x, info = self._solve(numbers, b, transposed=form)
         else:

@@ -127,9 +127,9 @@ class DirectSolution(NamedTuple):
     """The solution X of A X = B and the factors of A in its own type, from LAPACK or from the small LU.
 
     of           LAPACK's routines for the type
-    history      the worst backward error, and the one after a correction if there was one
+    history      the worst backward error, followed by that after the correction if one was necessary
     enough       whether the last error is as small as that of a stable solver
-    probe        ||A||·||z||·u
+    probe        ||A||·||z||·u for the solution z of A z = s with a random s
     LU, pivots   the factors of A^T if `transposed`, otherwise of A; pivots are counted from 0
     norms        ||A||_inf, ||A||_1 and max |a_ij|
     """
@@ -177,9 +177,9 @@ class CholeskySolution(NamedTuple):
     The factor is from LAPACK or from the compiled factorization.
 
     of       LAPACK's routines for the type
-    history  the worst backward error, and the one after a correction if there was one
+    history  the worst backward error, followed by that after the correction if one was necessary
     enough   whether the last error is as small as that of a stable solver
-    probe    ||A||·||z||·u
+    probe    ||A||·||z||·u for the solution z of A z = s with a random s
     C        the factor of A, or of its conjugate if `of_conjugate`, in column-major order
     lower    whether C is lower triangular
     norm     ||A||_inf

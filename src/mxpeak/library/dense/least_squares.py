@@ -288,7 +288,7 @@ def lstsq_by(kernels: DenseKernels, A: Input, b: Input, precision: str) -> tuple
     M = A.on(kernels.device, dtype)
     M = M if lies_well(M) else xp.asarray(M, copy=True)
     B = block(b, dtype, kernels)
-    if not (k := columns(b)):  # A has a rank although there is no x
+    if not (k := columns(b)):  # without right-hand sides, only the rank of A is computed
         B = xp.zeros((m, 1), dtype=M.dtype)
     small = kernels.device is None and qr_on_one_thread(m, n, B.shape[1], dtype)
     with kernels.computing(), one_thread() if small else nullcontext():
@@ -387,7 +387,7 @@ class _Problem:
         """Return the diagnostics of a solution; `changes` are those of x by its conversion to the range of b."""
         (m, n), fallback = self._A.shape, bool(self._notes)
         outcome, bounds, unit = solution.outcome, solution.bounds, max(m, n) * self._u
-        u = float(self._kernels.xp.finfo(self._A.dtype).eps) / 2  # that of the backward errors, which may be in fp64
+        u = float(self._kernels.xp.finfo(self._A.dtype).eps) / 2  # the unit of the errors, maybe of fp64
         history = [eta * u / self._u for eta in solution.history]
         if changes.normwise:
             history[-1] += changes.normwise / unit
@@ -486,7 +486,7 @@ class _Problem:
             x, residual, history, rank, values = solve_by_svd(kernels, A, B, self.rcond, enough=enough)
             sizes = values.tolist()
             sensitivity = svd_sensitivity(kernels.xp, x, residual, sizes, rank, self._u)
-        if not rank:  # the failures of the QRs have the same reason
+        if not rank:  # the QRs failed for this reason
             self._notes = ["all entries of A are zero, so x = 0 is the solution of minimum norm"]
         elif rank < min(m, n):
             self._notes.append(f"A has rank {rank}, less than {min(m, n)}; x has minimum norm")

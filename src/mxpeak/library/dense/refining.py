@@ -145,7 +145,7 @@ def _given(F: Any, A: Input, dtype: np.dtype[Any], kernels: DenseKernels) -> LUF
 
 
 def _full_rank(given: LUFactors) -> bool:
-    """Return whether GMRES solves a system with A for random numbers, which it does not if A is singular.
+    """Return whether GMRES solves A z = s for a random s, which is not possible if A is singular.
 
     The factors of another matrix do not show whether A is singular, and neither does the residual if b suits A.
     """

@@ -46,7 +46,7 @@ class SmallCholeskyPlan(NamedTuple):
     of        LAPACK's routines for the type
     shape     shape of the work array for [A B s]
     memory    numbers of entries of the work array and of the array of facts
-    s         random numbers for the probe
+    s         random right-hand side of the probe
     bound     largest backward error that needs no correction
     facts     number of facts that the solver returns
     """

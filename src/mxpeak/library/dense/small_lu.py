@@ -1,7 +1,7 @@
 """Solve one system of moderate order on the host with the compiled small LU, and check the result in the same call.
 
-The check is the same as in `lapack_solver`: row and column sums of A, the backward error, and a solution for random
-numbers in addition to b. The compiled code takes 10 µs at n = 50; NumPy's solver takes 18 µs.
+The check is the same as in `lapack_solver`: row and column sums of A, the backward error, and the solution for a random
+right-hand side in addition to b. The compiled code takes 10 µs at n = 50; NumPy's solver takes 18 µs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from mxpeak.solvers.accuracy import SAMPLED, plain_lu
 from mxpeak.solvers.scaling import balanced
 
 #: BLAS computes the products if [A B] has at least this many bytes, about the size of a second-level cache. Speed
-#: relative to NumPy with two threads, without and with BLAS: fp64 2.0 and 1.5 at n = 300, 1.6 and 1.9 at 400, 1.2 and
-#: 1.9 at 700; complex128 1.35 and 1.5 at 256, 0.96 and 1.2 at 400; fp32 1.9 and 3.6 at 1000.
+#: relative to NumPy, with two threads:
+#:
+#:                   fp64                      complex128       fp32
+#:     n             300     400     700       256     400      1000
+#:     without BLAS  2.0     1.6     1.2       1.35    0.96     1.9
+#:     with BLAS     1.5     1.9     1.9       1.5     1.2      3.6
 BY_BLAS_FROM = 1 << 20
 
 
@@ -50,7 +54,7 @@ class SmallLuPlan(NamedTuple):
     of        LAPACK's routines for the type
     shape     shape of the work array for [A B s]
     memory    numbers of entries of that work array and of the work array for absolute values
-    s, t      random numbers for the probe and for the right-hand sides
+    s, t      the random right-hand side of the probe, and random weights of the right-hand sides
     enough    largest backward error that needs no correction
     facts     number of facts that the solver returns
     """

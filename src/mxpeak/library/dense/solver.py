@@ -49,7 +49,7 @@ class DenseSolver:
         self.solve_stack = partial(solve, precision=precision, device=device, assume_a=assume_a, lower=lower)
         self._factors: LUFactors | None = None  # of the current matrix, or of an earlier one
         self._lagged: LUFactors | None = None  # factors of an earlier matrix, with the residuals of the current one
-        self._steps = 0  # of all solves since the last update
+        self._steps = 0  # the steps of all solves since the last update
         self._A: Input | None = None  # the matrix of the factors, or of the residuals if they are lagged
         self._user: Any = None  # the matrix of the user: an `Input`, or a placeholder of JAX
         self._kernels: DenseKernels | None = None

@@ -1,6 +1,7 @@
 """Solve a stack of small systems on the host with the compiled LU of one system per vector lane, and check each system.
 
-The checks are those of `stack`: row and column sums of A, the backward error, and a solution for random numbers.
+The checks are those of `stack`: row and column sums of A, the backward error, and the solution for a random right-hand
+side.
 """
 
 from __future__ import annotations

@@ -50,14 +50,16 @@ DOMINATED = 0.7
 #: times the number of entries. If multigrid is also suitable, factors are used up to FACTORED_ROWS rows; above,
 #: multigrid is faster.
 NARROW_GRAPH, FACTORED_ROWS = 60.0, 200_000
-#: If multigrid is not suitable, the fill-in is also computed from an order of elimination. This needs few entries per
-#: row and a separator that is no larger than that of a planar graph (Lipton and Tarjan 1979), times sqrt(n), because
-#: the order takes too long for other graphs. A chain of rows lowers this mean size of a level, but not the size of the
-#: largest level, which has at most LARGEST times sqrt(n) rows. A mesh of 40,000 rows with 200 long lines has 12.3.
+#: If multigrid is not suitable, the fill-in is also computed from an order of elimination. For large or dense graphs,
+#: this order takes too long. It is therefore computed only for at most FEW_ENTRIES entries per row, and a separator of
+#: at most SEPARATOR·sqrt(n) rows, as planar graphs have (Lipton and Tarjan 1979). The separator is estimated by the
+#: mean level of a breadth-first search, which a long chain of rows makes too small. Therefore, the largest level must
+#: also have at most LARGEST·sqrt(n) rows: a mesh of 40,000 rows with 200 long lines has 12.3·sqrt(n).
 FEW_ENTRIES, SEPARATOR, LARGEST = 6.0, sqrt(8.0), 14.0
 #: Largest ratio of |A - A^T| to |A + A^T| for which multigrid treats a matrix as symmetric.
 SKEW = 0.1
-#: Mean number of neighbors of a row's neighbor, relative to that of a row, above which multigrid levels fill up.
+#: Largest mean number of neighbors of a neighbor, relative to that of a row, for which multigrid is used. Above this
+#: ratio, multigrid levels fill up.
 HUBS = 4.0
 
 

@@ -1,4 +1,4 @@
-"""Divide b and x0 into the vectors that a solver solves for, and combine the solutions.
+"""Divide b and x0 into real right-hand sides and initial guesses for a solver, and combine the solutions.
 
 Each column of b is one right-hand side. If A is real and b or x0 is complex, the real and imaginary parts of a column
 are two right-hand sides of the real matrix. Both parts share the tolerance of their column.
@@ -29,7 +29,7 @@ class Side:
 
 
 class RightHandSideColumns:
-    """The columns of b and x0, and the sides that the solver receives. The constructor is collective."""
+    """The columns of b and x0, and the right-hand sides that the solver receives. The constructor is collective."""
 
     def __init__(self, kernels: SparseKernels, group: RankGroup, B: Any, X0: Any, rtol: float, atol: float):
         self._xp, self._group, self._shape = kernels.xp, group, B.shape
@@ -53,7 +53,10 @@ class RightHandSideColumns:
         return max(rtol, atol / size) if size else rtol
 
     def _parts(self, b: Vector, x0: Vector, tol: float) -> list[Side]:
-        """Return the real and the imaginary part of a side; each may leave tol·||b|| / sqrt(2). Collective."""
+        """Return the real and the imaginary part of a column as two right-hand sides. Collective.
+
+        The residual of each part may be at most tol·||b|| / sqrt(2).
+        """
         xp, least = self._xp, tol * distributed_norm(self._group, b, self._xp) / sqrt(2.0)
         sides = []
         for take in (xp.real, xp.imag):
@@ -63,9 +66,9 @@ class RightHandSideColumns:
         return sides
 
     def shown(self, finished: Sequence[SolveResult], x: Vector) -> Vector:
-        """Return x of the current column, given the results of the earlier sides and x of the current side.
+        """Return x of the current column, given the results of the earlier right-hand sides and x of the current one.
 
-        The real part of a column is solved first. Its imaginary part is then that of x0.
+        The real part of a column is solved first. Until it is solved, the imaginary part of x is that of x0.
         """
         if not self._split:
             return x
@@ -75,7 +78,7 @@ class RightHandSideColumns:
         return complex_of(x, self.sides[side + 1].x0, self._xp)
 
     def combined(self, results: list[SolveResult]) -> list[SolveResult]:
-        """Return one result per column, given one per side. Collective."""
+        """Return one result per column, given one per right-hand side. Collective."""
         if not self._split:
             return results
         return [

@@ -142,9 +142,9 @@ class KrylovInfo(GmresInfo):
     """Diagnostics of `cg`, `minres` and `bicgstab`: those of `gmres`, and the check of the recurrence.
 
     For these methods, `cycles` is the number of runs of the recurrence. A run ends if the recurrence claims to have
-    reached the tolerance, or breaks down. If b - A x is still too large, the next run starts from x. `iterations`
-    is the total over all runs. `history` contains the relative residuals at the start and after each iteration.
-    They are those of the recurrence. At the start and at the end of a run, they are those of b - A x.
+    reached the tolerance, or breaks down. If b - A x is still too large, the next run starts from x. `iterations` is
+    the total over all runs. `history` contains the relative residuals at the start and after each iteration. They are
+    the residuals of the recurrence. Only those at the start and at the end of a run are computed from b - A x.
 
     Attributes
     ----------

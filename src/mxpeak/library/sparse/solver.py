@@ -54,7 +54,7 @@ class SparseSolver:
         self._device = device
         self._source: Any = None  # the matrix in torch's graph, if it is differentiated
         self._updates = 0
-        self._driver: GmresDriver | None = None  # of the current matrix, or with an earlier preconditioner
+        self._driver: GmresDriver | None = None  # for the current matrix, maybe with an earlier preconditioner
         self._first = 0  # iterations of the first solve with this preconditioner
         self._lagged = self._refresh = False
         self._A, self._device_of_A = self._read(A)
