@@ -24,7 +24,7 @@ from mxpeak.solvers.fp64_probe import Fp64Products
 
 NATIVE, EMULATED, AUTO = "native", "emulated", "auto"
 AnyConfig = TypeVar("AnyConfig", bound=PlaceConfig)
-#: The demand of the TOP500 on the operations of HPL, and the state of its interpretation.
+#: The requirement of the TOP500 for the operations of HPL, and its current interpretation.
 TOP500 = "the TOP500 counts double precision floating point operations, and no ruling on emulated fp64 is known"
 
 
@@ -53,13 +53,13 @@ class Arithmetic:
 
     @property
     def suspected(self) -> bool:
-        """Return whether the products of a solve must be checked, because they are emulated, or were meant to be."""
+        """Return whether a solve's products must be checked, because they are emulated or emulation was requested."""
         return bool(self.emulated) or self.request is not None
 
     def checked(self, products: int, native: int, bits: int | None) -> Arithmetic:
-        """Return the arithmetic with further checked products, of which `native` were native.
+        """Return the arithmetic after `products` further checks, in which `native` products were native.
 
-        `bits` are the fewest bits of these products, or None if they are not known.
+        `bits` is the smallest number of bits that one of these products kept, or None if it is unknown.
         """
         bits = self.bits if bits is None else bits if not self.products else min(bits, self.bits or bits)
         return replace(self, products=self.products + products, native=self.native + native, bits=bits)

@@ -240,7 +240,7 @@ class Bench(Generic[AnyConfig]):
         """
         figures = {} if result is None else result.result
         section = self._energy(MAIN, next((figures[key] for key in RATES if figures.get(key)), None))
-        if self._meters[DOUBLE].regions:  # on all ranks or on none
+        if self._meters[DOUBLE].regions:  # true on all ranks or on none
             section |= self._energy(DOUBLE, figures.get("double_rate_flops"))
         return section
 

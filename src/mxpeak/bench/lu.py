@@ -165,7 +165,7 @@ class LuBench(Bench[LuConfig]):
         self.grid = lru_cache(maxsize=None)(self._grid)
         self._readings = Readings()
         self.kept: CheckpointedRun | None = None  # while a run with --checkpoint is timed
-        self.fp64: Arithmetic | None = None  # of the products of the current case, if they are in fp64
+        self.fp64: Arithmetic | None = None  # the arithmetic of the current case, if its products are in fp64
         self._probed = lru_cache(maxsize=None)(partial(probe_products, self.kernels))
 
     def default_n(self, footprint: Footprint, case: LuCase, nb: int, precision: str) -> int:

@@ -35,7 +35,8 @@ PACKING_BYTES, PIECE = 132, 2**22
 #: Maximum bytes of a column index in packed chunks, because consecutive rows share an index.
 PACKED_BYTES = 1
 FP64_BYTES = 8
-#: Entries per row of the copied rows of the next level: 13 of every eighth row, and more at the surface of the box.
+#: Copied entries per row: 13 entries are copied for every eighth row, which is on the next level, and more at the
+#: surface of the box.
 POINTS = 2
 #: Rows per group of copied rows in a packed chunk, which ends at the end of a line and is padded with zeros.
 POINTS_GROUP = 8

@@ -24,7 +24,7 @@ EFFICIENCY_CORE = 0.35
 
 
 def applies(root: Path) -> bool:
-    """Return whether this host runs macOS and `root` is not the folder of an invented host."""
+    """Return whether this host runs macOS, and `root` is not the folder of a simulated host in a test."""
     return sys.platform == "darwin" and root == Path("/")
 
 

@@ -346,7 +346,7 @@ def _version(name: str) -> str | None:
 
     The version is cached, because reading the metadata takes milliseconds.
     """
-    from importlib import metadata  # which imports the packages email and csv; `mxpeak --help` needs neither
+    from importlib import metadata  # imports the packages email and csv, which `mxpeak --help` does not need
 
     try:
         return metadata.version(name)

@@ -77,7 +77,7 @@ def gpus_in(root: str | Path = "/", environ: Mapping[str, str] | None = None) ->
 
 
 def adapter_of_each(buses: Sequence[str], root: str | Path = "/") -> list[Adapter]:
-    """Return the nearest adapter of each GPU; empty if no GPU has a choice, or if the system reports no places.
+    """Return the nearest adapter of each GPU; empty if no GPU has a choice, or if the system reports no locations.
 
     The nearest adapters share the most bridges with the GPU, or its NUMA node. GPUs with the same nearest adapters use
     them alternately.

@@ -44,7 +44,7 @@ class HplSolve:
     witness: GrowthReport
     bits: str = ""
     checked: FaultSummary | None = None
-    panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
+    panel_solves: dict[str, Any] | None = None  # the solves of all ranks, on rank 0
 
 
 def hpl_result(bench: LuBench, case: HplCase, runs: CaseSolves[HplSolve]) -> Result:

@@ -64,7 +64,7 @@ class MxpSolve:
     unpreconditioned_steps: int | None
     spans: Spans
     witness: GrowthReport
-    panel_solves: dict[str, Any] | None = None  # of all ranks, on rank 0
+    panel_solves: dict[str, Any] | None = None  # the solves of all ranks, on rank 0
     bits: str = ""
     checked: FaultSummary | None = None
 

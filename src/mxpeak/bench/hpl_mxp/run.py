@@ -254,7 +254,7 @@ class _Timed:
         self.x: Vector = None
         self.done = Solve()
         self.singular, self.solves = 0, PanelSolves()
-        self.largest_a = _max_abs(A, kernels)  # on this rank
+        self.largest_a = _max_abs(A, kernels)  # the largest entry on this rank
         self.lu_s = self.refine_s = 0.0
 
     def solve(self) -> None:

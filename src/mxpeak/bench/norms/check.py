@@ -3,9 +3,9 @@
     error = |norm - reference| / reference,  over sqrt(m) for one, sqrt(n) for inf, sqrt(m·n) for fro, in units of eps
 
 The norm of a row or column adds as many terms as the vector has entries. The reference is computed from A, so that the
-norm of a transposed A is compared with sums along the other dimension.
-Errors up to 10 pass, but the maximum of a real matrix must be exact. eps is the machine epsilon of the entries' type.
-For 16-bit types, it is that of fp32, because other libraries add 16-bit entries in fp32.
+norm of a transposed A is compared with sums along the other dimension. Errors up to 10 pass, but the maximum of a real
+matrix must be exact. eps is the machine epsilon of the entries' type. For 16-bit types, it is that of fp32, because
+other libraries add 16-bit entries in fp32.
 """
 
 from __future__ import annotations

@@ -144,7 +144,8 @@ class NormsCase(GridCase):
 class NormsConfig(GridConfig):
     """Options of `mxpeak run norms`.
 
-    If options are lists, mxpeak runs every combination of the values that a structure uses.
+    If options are lists, mxpeak runs every combination of their values. Options that a structure does not use add no
+    combinations.
     """
 
     n: tuple[int, ...] | None = option(
@@ -264,7 +265,7 @@ class NormsConfig(GridConfig):
         return self.devices_per_rank
 
     def kinds_of(self, scope: str) -> list[str]:
-        """Return the kinds of norms to measure for a scope, each once. A vector has no `inf` besides its `max`."""
+        """Return the kinds of norms to measure for a scope, each once. A vector's `inf` is omitted: it equals `max`."""
         kinds = dict.fromkeys(self.kind)
         if scope == "matrix":
             return list(kinds)

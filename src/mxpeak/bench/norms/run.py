@@ -8,7 +8,7 @@ counted     the bytes of the entries of the structure, each once
 verified    every value of every run against double-double sums by other kernels: |norm - reference|/reference
             <= 10·s·eps with s = 1, sqrt(m), sqrt(n), sqrt(m·n) for max, one, inf, fro; the max of real entries exact
 scalapack   with --scalapack: the same norm of the same arrays by P?LANGE, timed in the same way
-extended    with --extended: an entry becomes NaN or infinite, and so does the norm, exactly if the norm reads it
+extended    with --extended: if an entry becomes NaN or infinite, the norm must also, but only if it reads the entry
 limit       read bandwidth: all ranks read as many bytes of the same matrix as the structure has at the same time, in
             the same process, before and after the norm; or the fastest norm of the process
 """

@@ -1,6 +1,6 @@
 """Check that NaN and infinity reach a norm from any entry that it reads, and from no other entry.
 
-One entry of A, or two, become NaN or infinite, the norm is computed by the timed code, and the entries are restored:
+Each check sets one or two entries of A to NaN or infinity, computes the norm by the timed code, and restores A:
 
     an entry that is read is NaN          the norm is NaN
     otherwise, one that is read is Inf    the norm is infinite
@@ -22,7 +22,7 @@ from mxpeak.bench.norms.config import NormsCase
 from mxpeak.bench.norms.matrix import NormsMatrix
 from mxpeak.layout.structure import Structure
 
-#: Random positions among which one that the norm reads, and one that it does not read, are searched.
+#: Number of random positions that are tried to find one that the norm reads, and one that it does not read.
 DRAWS = 1000
 
 
@@ -40,7 +40,7 @@ class Special:
 
 
 def placements(S: Structure, seed: int) -> list[tuple[Special, ...]]:
-    """Return the entries of each check: corners, the diagonal and random positions, each NaN and Inf, and both.
+    """Return the entries of each check: corners, diagonal and random positions, each with NaN, with Inf and with both.
 
     Of the random positions, the norm reads one and does not read the other, if there are such entries.
     """

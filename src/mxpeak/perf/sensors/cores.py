@@ -26,7 +26,7 @@ class CoreSensors(Sensors):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return a key that also contains the cores."""
+        """Return the key of `Sensors`, extended by the cores."""
         return *super().key, *self._cores
 
     def read(self) -> SensorReading:

@@ -18,7 +18,7 @@ Record = Mapping[str, Any]
 
 #: Assumed number of GMRES steps on HPL-MxP's own matrix, until a run has counted the steps.
 STEPS = {"fp32": 2, "bf16": 4, "fp16": 3}
-#: Minimum share and maximum number of passes in the table of a machine.
+#: Minimum of `memory_share`, and maximum of `lib_passes` and `ilib_passes`, in the table of a machine.
 MIN_SHARE, MAX_PASSES = 0.01, 100.0
 
 

@@ -205,7 +205,7 @@ def _read(path: Path) -> dict[str, Any]:
         own = tomllib.loads(read_text(path))
     except OSError as error:
         raise UsageError(f"mxpeak cannot read --machine {path}: {error.strerror}; use another FILE") from None
-    except (ValueError, RecursionError) as error:  # also numbers with thousands of digits, or deep nesting
+    except (ValueError, RecursionError) as error:  # also raised for thousands of digits and deep nesting
         raise UsageError(f"--machine {path} is not valid TOML: {error}; correct the file") from None
     for name, table in own.items():
         if not isinstance(table, dict):

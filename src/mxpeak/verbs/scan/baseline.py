@@ -158,7 +158,7 @@ def _model(model: str, threads: int, places: Sequence[Sequence[Body]], bad: set[
 
 
 def _pooled(number: int, records: Sequence[Body], measured: Sequence[str]) -> RankRates:
-    """Return the measurements of one rank in all scans; the bits are those of its newest kind."""
+    """Return the measurements of one rank in all scans, but only the bits that were measured with its newest kind."""
     kind = records[-1]["kind"]
     rates = {name: [rate for record in records for rate in record["rates"][name]] for name in measured}
     bits = {

@@ -44,7 +44,7 @@ from mxpeak.bench.hpl.config import THRESHOLD
 
 #: Ratio of the standard deviation to the median absolute deviation of a normal distribution.
 SIGMA = 1.4826
-#: Standard error of the difference of two medians of K normal numbers: sqrt(2) sqrt(pi/2 / K).
+#: The standard error of the difference of two medians of K normal numbers is sqrt(2) sqrt(pi/2 / K) = ERROR / sqrt(K).
 ERROR = math.sqrt(math.pi)
 #: Number of standard deviations below the median from which a rank is slow. One healthy rank of 741 is below it.
 FACTOR = 3.0

@@ -303,7 +303,7 @@ def _hosts(
     """Return the hosts that explain the slow and wrong links: see `LinkVerdict`."""
     defective = _defective(slow, wrong)
     named: set[str] = set()
-    counts: dict[tuple[str, str], list[int]] = {}  # by host and direction: a slow sender slows only one direction
+    counts: dict[tuple[str, str], list[int]] = {}  # by host and direction: a slow sender slows one direction
     for link in links:
         bad = (link.source, link.dest) in defective
         source, dest = places[link.source].host, places[link.dest].host

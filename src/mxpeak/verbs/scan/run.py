@@ -323,7 +323,7 @@ def measure(
         if probe.bits is not None:
             own = probe.bits()
             if unit.comm.size > 1:
-                factors = own.partition(" ")[0]  # of HPL, without the solution, to which each rank contributes
+                factors = own.partition(" ")[0]  # without HPL's solution, to which each rank contributes
                 record.own_bits.setdefault(probe.name, set()).add(factors)
             record.bits.setdefault(probe.name, []).append(unit.combined(own))
         _store_residual(record, probe.name, probe)

@@ -113,8 +113,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Run the studies, print the tables, write the HTML page and the JSON file on rank 0, and return the exit code.
 
-    The studies fact and hpg-mxp run on one process, which starts the ranks of hpg-mxp. Together with them, the other
-    studies also run on this process.
+    The studies fact and hpg-mxp run in this process, which starts the ranks of hpg-mxp. If one of them is requested,
+    all other studies also run in this process.
     """
     names = [parsed_by(one_of(*STUDIES), name, "study") for name in args.studies]
     studies = tuple(name for name in STUDIES if name in (names or DEFAULT))
@@ -163,7 +163,7 @@ def _run(plan: StudyPlan, args: argparse.Namespace, argv: list[str], session: Se
     from mxpeak.verbs.study.run import run_study
 
     comm = session.comm or Solo()
-    own: list[Folder] = []  # on rank 0
+    own: list[Folder] = []  # the folder, on rank 0 only
     body: dict[str, Any] = {}
     run_on_root(comm, lambda: own.append(prepared_folder(args.out, "study", [RESULT, PAGE], args.json)))
     try:

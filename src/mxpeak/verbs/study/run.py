@@ -1,7 +1,7 @@
 """Run the experiments behind the HPL-MxP rules: pivots, residuals and unpreconditioned GMRES in fp64.
 
-The modules `fact` and `hpg_mxp` run the studies of panel factorizations and of HPG-MxP. The module `on_ranks` runs all
-other studies on several ranks and on devices, and the studies `pivoting` and `generators` always.
+The modules `fact` and `hpg_mxp` run the studies of panel factorizations and of HPG-MxP. The module `on_ranks` always
+runs the studies `pivoting` and `generators`. With several ranks or a device, it also runs all other studies.
 
 generated   U[-1, 1] from the sequence of `sqrt-n`; the diagonal is unchanged, or c·√n for GMRES; b follows A
 pivots      largest |u_ii| of LU with partial pivoting and its column, compared with √n, 5/8·√n and n^0.45   (Fig. 2)

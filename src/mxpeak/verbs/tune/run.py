@@ -89,7 +89,7 @@ class Tuner:
     def measure(self, layout: RankLayout) -> bool:
         """Measure the kernels of a layout and write its machine table; return False if the layout must be skipped.
 
-        A UsageError skips the layout. For the first layout, the error is raised.
+        A layout that raises a UsageError is skipped, except the first layout, whose error is raised.
         """
         records = kernels_of(self.trials.records, layout.ranks, layout.threads, self.plan.device)
         here = {"kind": "complete", "ranks": layout.ranks, "threads": layout.threads, "device": self.plan.device}
