@@ -80,7 +80,7 @@ def suggestion(word: str, names: Iterable[str], listing: str) -> str:
 
 
 def integer(least: int, largest: int = LARGEST_N) -> ValueParser[int]:
-    """Return a parser of integers in [least, most]."""
+    """Return a parser of integers in [least, largest]."""
 
     def parse(text: str) -> int:
         try:
@@ -98,7 +98,7 @@ def integer(least: int, largest: int = LARGEST_N) -> ValueParser[int]:
 
 
 def count(least: int, largest: int = LARGEST_N) -> ValueParser[int]:
-    """Return a parser of integers in [least, most] in the notations 20000, 20_000, 20k and 2e4."""
+    """Return a parser of integers in [least, largest] in the notations 20000, 20_000, 20k and 2e4."""
     whole = integer(least, largest)
 
     def parse(text: str) -> int:
@@ -126,7 +126,7 @@ def seconds(text: str) -> float:
 
 
 def real(least: float = -math.inf, largest: float = math.inf) -> ValueParser[float]:
-    """Return a parser of finite numbers in [least, most]."""
+    """Return a parser of finite numbers in [least, largest]."""
 
     def parse(text: str) -> float:
         try:
