@@ -98,7 +98,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def cannot_write(path: object, error: OSError, instead: str) -> MxpeakError:
-    """Return the error for a file that cannot be written: a ResourceError if the disk is full, or a UsageError."""
+    """Return the error for a file that cannot be written: a ResourceError for a full disk, otherwise a UsageError."""
     kind = ResourceError if error.errno in NO_SPACE else UsageError
     return kind(f"mxpeak cannot write {path}: {error.strerror}; {instead}")
 

@@ -178,7 +178,7 @@ class Span:
 
 @dataclass(slots=True)
 class Spans:
-    """Times the phases of one rank, and notifies observers. If `events` is a list, single spans are recorded in it.
+    """Times the phases of one rank, and notifies observers. If `events` is a list, individual spans are recorded in it.
 
     look          function that is called at each step, on every rank; it may raise an error to end the computation
     running       whether a computation has begun and not ended
@@ -258,7 +258,7 @@ class Spans:
             return
         self._waiting.append((name, outer, begin, end))
         self._ended += 1
-        for _ in range(2 if len(self._waiting) > MAX_WAITING else 0):  # so old that reading does not wait
+        for _ in range(2 if len(self._waiting) > MAX_WAITING else 0):  # spans so old that reading them does not wait
             self._book(*self._waiting.popleft())
 
     def _book(self, name: str, outer: str, begin: Any, end: Any) -> None:

@@ -177,7 +177,7 @@ def _forecast(path: Path, recorded: list[Mapping[str, Any]], case: Any, ranks: i
 
 
 def _another_problem(path: Path, others: Iterable[list[str]]) -> UsageError:
-    """Return the error of a --baseline with another problem, which names the fewest differences."""
+    """Return the error for a --baseline with another problem; it lists the differences from the most similar case."""
     nearest = min(others, key=len)
     return UsageError(
         f"--baseline {path} contains another problem: {', '.join(nearest)}; use another FILE, or use the same settings"

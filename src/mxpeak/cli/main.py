@@ -180,7 +180,7 @@ def _run_verb(argv: list[str], session: Session) -> int:
     try:
         args = parsed(argv)
         code = int(args.action(args, argv, session))
-    except SystemExit as answered:  # after help and the version
+    except SystemExit as answered:  # raised after help or the version is printed
         code = int(answered.code or 0)
     sys.stdout.flush()
     return code

@@ -123,14 +123,14 @@ class DeviceMetrics:
             self._live.watch(find)
 
     def close(self) -> None:
-        """End the readings, and remove their values from the file if it is not that of the run."""
+        """End the readings. On a node without rank 0, also remove the values from the node's own file."""
         if self._live is not None:
             self._live.stop()
         if self._file is None or self._leads:
             return
         self._file.note([])
         self._file.devices([])
-        if self._file.error is not None:  # rank 0 cannot know
+        if self._file.error is not None:  # rank 0 does not have this error
             error = f"cannot write --prometheus {self._file.path} on {self._about['host']}"
             print(f"mxpeak: error: {error}: {self._file.error.strerror}", file=sys.stderr, flush=True)
 
@@ -197,7 +197,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
 
 
 class HostsOfRanks:
-    """The hosts of all ranks, stored as the first rank of each run of ranks on one host. Collective."""
+    """The hosts of all ranks, stored as the first rank of each sequence of ranks on one host. Collective."""
 
     def __init__(self, session: Session):
         comm = session.comm

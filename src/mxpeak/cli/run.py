@@ -219,7 +219,7 @@ class Execution:
                 codes.append(self._run_benchmark(request, comm))
         except BaseException:  # a signal, or an error of only this rank
             if self.so_far is not None:
-                self._finish()  # with the results so far
+                self._finish()  # write the results so far
                 self._clear(self.so_far)
             raise
         if self.watchdog is not None:

@@ -86,7 +86,7 @@ def run_on_root(comm: Communicator, action: Callable[[], T]) -> T:
 def raise_first_error(comm: Communicator, error: MxpeakError | None, *, limit_s: float = inf) -> None:
     """Raise the error of the lowest rank with an error on all ranks, prefixed by its rank number. Collective.
 
-    If another rank also has an error, this error is the cause of the raised one on that rank.
+    If another rank also has an error, that rank raises the error of the lowest rank with its own error as the cause.
     Return if `error` is None on all ranks. If other ranks do not join this rank within the limit, raise its error on
     this rank only.
     """

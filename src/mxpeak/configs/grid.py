@@ -76,7 +76,8 @@ class GridConfig(RunConfig):
     def least_ranks(self) -> int:
         """Return the number of ranks that the given process grids need.
 
-        If only sides of a grid or a node grid are given, return the least common multiple of their sizes.
+        If only P, only Q or only a node grid is given, return the least common multiple of their sizes, which divides
+        the number of ranks.
         """
         if self.grid is not None:
             return max(P * Q for P, Q in self.grid)

@@ -51,8 +51,8 @@ class SymmetricMatrix:
     def multiply(self, x: Vector) -> Vector:
         """Return A x in fp64, distributed like the rows of A, for x distributed like the columns. Collective.
 
-        x is one vector, or several vectors as columns. Every strip is computed or read once; of the values in the other
-        triangle, none is used.
+        x is one vector, or several vectors as columns. Every strip is computed or read once; the values in the other
+        triangle are not used.
         """
         xp = self._kernels.xp
         return part_of(self._product(gathered(x, self.cols, self.grid.row, xp)), self.rows, xp)
@@ -81,7 +81,7 @@ class SymmetricMatrix:
         return product
 
     def _tiles(self) -> Iterator[TriangleTile]:
-        """Yield the tiles of this rank: for each block row of the source, one next to the diagonal block, and this."""
+        """Yield the tiles of this rank: the diagonal block of each block row of the source, and the part next to it."""
         xp, nb, down, right = self._kernels.xp, self.nb, self._down, self._right
         for local in whole_blocks(down, right):
             strip = self._strips(down, right, local)

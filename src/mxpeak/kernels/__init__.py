@@ -1,1 +1,1 @@
-"""Kernels: the same operations in every backend. `contract` defines their results and overwritten arguments."""
+"""Kernels: the same operations in every backend. `contract` defines their results and the arguments they overwrite."""

@@ -98,7 +98,7 @@ def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]
 
 
 def device_groups(first: Sequence[int], devices: int, each: int) -> list[list[int]]:
-    """Return `each` distinct devices for every local rank: the rank's own first device, then devices left in order."""
+    """Return `each` distinct devices for every local rank: its own first device, then unused devices in order."""
     left = [device for device in range(devices) if device not in first]
     size = each - 1
     return [[own, *left[rank * size : (rank + 1) * size]] for rank, own in enumerate(first)]

@@ -55,7 +55,7 @@ def row_moves(j0: int, pivots: Sequence[int]) -> RowMoves:
     """
     jb = len(pivots)
     into_u = list(range(j0, j0 + jb))
-    out: dict[int, int] = {}  # by row outside the block row: the original row whose content it has received
+    out: dict[int, int] = {}  # for each row outside the block row: the original row that it has received
     for i, pivot in enumerate(pivots):
         if pivot < j0 + jb:
             into_u[i], into_u[pivot - j0] = into_u[pivot - j0], into_u[i]

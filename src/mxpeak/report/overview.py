@@ -39,7 +39,7 @@ def conclusion(results: Sequence[Body]) -> str:
 
 def overview(results: Sequence[Body], runs: Sequence[str]) -> str:
     """Return the HTML table of all results; `runs` contains the name of the run of each result."""
-    rates: dict[Any, dict[str, float]] = {}  # of runs that passed, by machine
+    rates: dict[Any, dict[str, float]] = {}  # the rates of runs that passed, by machine
     for result in results:
         is_emulated_hpl = result.get("benchmark") == "hpl" and part(result, "result").get("fp64") == "emulated"
         if result.get("status") in PASSED and not is_emulated_hpl:

@@ -53,7 +53,7 @@ def _residuals(body: Body) -> list[str]:
 
 
 def _residual_text(residuals: Sequence[float | None]) -> str:
-    """Return the range of residuals, of which None is not finite."""
+    """Return the range of residuals as text; None is a residual that is not finite."""
     finite = [residual for residual in residuals if residual is not None]
     least, largest = (three_digits(bound(finite)) if finite else "" for bound in (min, max))
     if len(finite) < len(residuals):
@@ -324,7 +324,7 @@ def _finding(body: Body, rank: int) -> str:
     defects = [_wrong_result(body, finding) for finding in wrong]
     for finding in slow:
         share = f"{100 * finding['share']:.0f} % of the {_reference(body, finding)}"
-        several = len(record["rates"][finding["measure"]]) > 1  # of groups, only the best round is kept
+        several = len(record["rates"][finding["measure"]]) > 1  # for groups, only the best round is kept
         when = f" in {finding['rounds']} of {rounds} rounds" if several else ""
         defects.append(f"{measure_title(finding['measure'])} at {share}{when}")
     where = f"{record['host']}, {_cores(record)}" + (f", {record['uuid']}" if record.get("uuid") else "")

@@ -343,7 +343,7 @@ def _flush_folder(path: Path) -> None:
 
 
 def pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an array of zeros that begins on a page of memory."""
+    """Return an array of zeros that begins at a page boundary of memory."""
     memory = mmap.mmap(-1, max(1, math.prod(shape) * dtype.itemsize))
     return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 

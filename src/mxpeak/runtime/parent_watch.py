@@ -118,7 +118,7 @@ def record_crashes() -> None:
     becomes 7 | 9 = 15, the number of SIGTERM.
     """
     path = os.environ.get(EXIT_CODE_FILE)
-    if path and parent_pid() is not None:  # as in `write_exit_code`
+    if path and parent_pid() is not None:  # see `write_exit_code`
         with suppress(OSError):
             word = open(path, "a")  # noqa: SIM115  for as long as this process lasts
             faulthandler.enable(word, all_threads=False)

@@ -1,4 +1,4 @@
-"""Choose the cores, threads and GPU of this rank, and load kernels that are compiled before any clock starts."""
+"""Choose the cores, threads and GPU of this rank, and load the kernels, compiled before any time measurement."""
 
 from __future__ import annotations
 
@@ -161,11 +161,11 @@ def bind_to_cores(
     """Assign this rank its share of the node's cores and its threads, and bind it. Collective over comm.
 
     Call this function before any use of BLAS. Libraries start as many threads as there are visible cores, but only the
-    team's threads should run. The exception is torch, which provides the GPU's bus address and receives the number of
-    threads when kernels are loaded. Ranks that a launcher has bound to different cores keep their cores; ranks with
-    the same cores divide them. `near` contains the cores near this rank's device, which has the number `number`. If
-    all ranks have such a list, each rank gets a share of its list. `row` is the process row whose ranks compute
-    alternately and share all cores except their first.
+    team's threads should run. torch is an exception: mxpeak imports it earlier to read the GPU's bus address, and sets
+    its number of threads when kernels are loaded. Ranks that a launcher has bound to different cores keep their cores;
+    ranks with the same cores divide them. `near` contains the cores near this rank's device, which has the number
+    `number`. If all ranks have such a list, each rank gets a share of its list. `row` is the process row whose ranks
+    compute alternately and share all cores except their first.
     """
     nodes = nodes_of(comm, (_usable_cores(), tuple(near), row))
     usable = [of_rank for of_rank, _, _ in nodes.values]
@@ -353,7 +353,7 @@ def load_kernels(
         _select_blas(config, blas_hint)
     except MxpeakError as error:
         mistake = error
-    raise_first_error(comm, mistake)  # before minutes of compilation
+    raise_first_error(comm, mistake)  # raise it before the compilation, which takes minutes
     panels = leaves_panels(config, comm.size)
     compiled = _compiled(config, panels)
     multiplied = native_precisions(config)

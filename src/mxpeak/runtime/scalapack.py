@@ -1,7 +1,7 @@
 """Call ScaLAPACK's norms of general matrices through ctypes, on a BLACS grid of the ranks of a run.
 
-ScaLAPACK must use the MPI library of the ranks, because a second MPI in the same process has none of their messages and
-usually crashes. Therefore, the names of the MPI libraries that a file needs are read before it is loaded.
+ScaLAPACK must use the MPI library of the ranks, because a second MPI in the same process does not receive their
+messages and usually crashes. Therefore, the names of the MPI libraries that a file needs are read before it is loaded.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ FEW_COLUMNS = 16
 ABS_STRIP, DEVICE_ABS_STRIP = 1 << 17, 1 << 24
 #: Size of intermediate numbers below which a zero pivot may be the result of underflow.
 TINY = 2.0**-900
-#: Factor of the entries of A in row sums, which may exceed the range of the type of A.
+#: Factor by which the entries of A are multiplied before they are summed, because row sums may overflow in the type of
+#: A.
 FRACTION = 2.0**-20
 #: A, x or b changed after a solve if eta exceeds the recorded eta times this factor, plus one rounding, n·u.
 CHANGED = 16.0
@@ -286,7 +287,7 @@ class ArrayFactors(Factorization):
         return self.kernels.solve(self.lu, B, transposed=transposed)
 
     def random(self) -> Vector:
-        """Return a vector of random numbers of either sign and size 1 to 2, in the type of A and exact in fp32."""
+        """Return a random vector with entries of either sign and size 1 to 2, in the type of A and exact in fp32."""
         xp = self.xp
         return xp.asarray(xp.asarray(probe_vector(self.n), dtype=xp.float32), dtype=self.matrix.A.dtype)
 
@@ -311,7 +312,7 @@ class ArrayFactors(Factorization):
 
     @cached_property
     def convergence(self) -> Convergence:
-        """Return the convergence of refinement with these factors for random numbers."""
+        """Return the convergence of refinement with these factors for a random right-hand side."""
         with self.computing():
             return convergence(self, self.equations(scaled=True))
 
@@ -324,9 +325,9 @@ class ArrayFactors(Factorization):
     def is_doubtful(self, equations: Any, columns: RefinedColumns, enough: float) -> bool:
         """Return whether A may be singular to working precision after refinement.
 
-        If the factors are coarser than A, refinement to a residual of one roundoff proves that condition·u is far
-        below 1. If the factors have the precision of A, one correction proves it. Finer factors always reach such a
-        residual. Lagged factors must also reduce random numbers.
+        If the factors are coarser than A, refinement to a residual of one roundoff proves that condition·u is far below
+        1. If the factors have the precision of A, one correction proves it. Finer factors always reach such a residual.
+        Lagged factors must also reduce the residual of a random right-hand side.
         """
         if self.lagged:
             return not self.convergence.contraction <= LAGGED_REMAINDER

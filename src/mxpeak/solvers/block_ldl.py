@@ -179,7 +179,7 @@ def eigh(A: Matrix, xp: Any) -> tuple[Vector, Matrix]:
 
     An error on one rank would leave the other ranks waiting.
     """
-    if _is_finite(A, xp):  # for other numbers, libraries raise errors or do not return
+    if _is_finite(A, xp):  # for NaN or infinity, libraries raise errors or do not return
         with suppress(ValueError, RuntimeError):  # the types of LinAlgError in NumPy and in torch
             eigenvalues, Q = xp.linalg.eigh(A)
             return eigenvalues, Q

@@ -19,7 +19,7 @@ from mxpeak.kernels.arrays import PROBE_SEED as PROBE_SEED
 
 Vector = Any
 
-#: Estimate the condition number if a solve for random numbers indicates that condition·u exceeds this value.
+#: Estimate the condition number if a solve for a random right-hand side indicates that condition·u exceeds this value.
 PROBED = 2.0**-10
 #: Largest number of points x of the iteration; two or three are usual.
 MAX_POINTS = 5
@@ -64,8 +64,8 @@ def inverse_one_norm(
 ) -> float:
     """Return a lower bound of ||B||_1 for B = A^-1 that is rarely too small by a factor of 3, or inf on overflow.
 
-    B maps x to a new vector y, and B_H = B^H maps y back. `indices` are the indices of this rank's entries of x; X and
-    Y reduce over the ranks of x and y. The estimate usually takes two or three products with each. Collective.
+    `B` and `B_H` return B x and B^H y as new vectors. `indices` are the indices of this rank's entries of x; X and Y
+    reduce over the ranks of x and y. The estimate usually takes two or three products with each. Collective.
     """
     best, vertex = 0.0, inf
     x = xp.full(indices.shape, 1.0 / n, dtype=dtype)

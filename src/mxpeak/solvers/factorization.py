@@ -25,11 +25,11 @@ from mxpeak.solvers.refine import Equations, RefinedColumns, solution_growth
 HOPELESS = 2.0**10
 #: Relative size of the smallest pivot, or of a correction, that indicates an ill-conditioned matrix.
 DOUBT = 2.0**-16
-#: Largest part of random numbers that a step of refinement with lagged factors may leave. If A is singular, the part is
-#: close to 1.
+#: Largest part of a random right-hand side that a step of refinement with lagged factors may leave. If A is singular,
+#: the part is close to 1.
 LAGGED_REMAINDER = 0.75
 #: A singular matrix is excluded if the remaining part is at most 1/REDUCED, times 1/sqrt(n), after at most REDUCTIONS
-#: steps, because the component of random numbers along a null vector is about 1/sqrt(n).
+#: steps, because the component of a random right-hand side along a null vector is about 1/sqrt(n).
 REDUCED, REDUCTIONS = 16.0, 6
 
 
@@ -88,7 +88,7 @@ class Factorization(ABC):
 
     @abstractmethod
     def random(self) -> Vector:
-        """Return random numbers of either sign, with absolute values of 1 to 2, over the rows of A."""
+        """Return a random vector over the rows of A, with entries of either sign and absolute values of 1 to 2."""
 
     @abstractmethod
     def is_doubtful(self, equations: Equations, columns: RefinedColumns, enough: float) -> bool:
@@ -184,7 +184,7 @@ class Factorization(ABC):
 
 
 class Convergence(NamedTuple):
-    """The convergence of refinement for random numbers.
+    """The convergence of refinement for a random right-hand side.
 
     contraction  the part that the first step leaves
     steps        the number of steps to an error of n·u; inf if A may be singular

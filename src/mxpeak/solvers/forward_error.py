@@ -170,7 +170,7 @@ def _inverse(factors: ArrayFactors) -> Callable[[Vector], Vector]:
     xp, matrix, wide = factors.xp, factors.matrix, _wide(factors)
     equations, enough = factors.equations(scaled=True), plain_lu(factors.n, is_complex=matrix.is_complex)
     R = C = xp.ones(factors.n, dtype=xp.float64)
-    middle = 1.0  # for B of this size, C Y and A C Y are equally far from the limits of the range
+    middle = 1.0  # with this size of B, C Y and A C Y are equally far from the limits of the range
     if matrix.balance is not None:
         of_R, of_C = (frexp(float(xp.max(D)))[1] for D in (matrix.balance.R, matrix.balance.C))
         R, C, middle = matrix.balance.R * 2.0**-of_R, matrix.balance.C * 2.0**-of_C, 2.0 ** ((of_R - of_C) // 2)

@@ -53,10 +53,10 @@ class Fp64Products:
 
 
 def probe_products(kernels: Kernels, m: int, n: int, k: int) -> Fp64Products:
-    """Return the arithmetic of C = C - A B for an m×k matrix A and a k×n matrix B, from products of this shape.
+    """Determine the arithmetic of C = C - A B for an m×k matrix A and a k×n matrix B, by test products of this shape.
 
-    Libraries select their method by the shape, so the shape must be that of the computation in question. Small
-    dimensions are increased to the smallest that the products need.
+    Libraries select their method by the shape, so the shape must be that of the computation in question. Dimensions
+    that are too small for the test products are increased.
     """
     m, n, k = max(m, MAX_BITS), max(n, 2 * SAMPLED), max(k, MIN_K)
     A, B, C = kernels.matrix(m, k), kernels.matrix(k, n), kernels.matrix(m, n)

@@ -45,7 +45,8 @@ FARTHEST_START = 2.0**53
 #: factorization takes. A step counts as 4 operations per entry and 90 per row, each as slow as two operations of
 #: SuperLU.
 MIN_STEPS, STEP_OF_ENTRY, STEP_OF_ROW = 150, 8.0, 180.0
-#: Residual, times sqrt(n), to which GMRES solves for random numbers: well below their component in one null vector.
+#: Residual, times sqrt(n), to which GMRES solves for a random right-hand side: well below its component along a null
+#: vector.
 PROBE_RESIDUAL = 2.0**-6
 #: Number of right-hand sides that are refined together, and the solves with complete factors that refine them: two for
 #: factors in fp32 and a residual of 1e-9. GMRES continues if these are not enough.
@@ -174,7 +175,8 @@ class GmresDriver:
     def _sweep_order(self, choice: Choice) -> str:
         """Return the order of sweeps; the natural order is best if each rank sweeps only over its own rows.
 
-        Complex kernels have no other order. A Jacobi step needs a storage in groups, which the natural order is not.
+        Complex kernels have no other order. A Jacobi step needs rows that are stored in groups, and the natural order
+        has none.
         """
         if choice.name == "jacobi" and self._kernels.parts == 1:
             return "coloured"
@@ -340,7 +342,7 @@ class GmresDriver:
         return result
 
     def _begin(self, b: Vector, y: Vector) -> None:
-        """Start a solve for another right-hand side b from y; both vectors are in the user's order of rows."""
+        """Start a solve for another b from the initial guess y; both vectors are in the user's order of rows."""
         self.problem.system.begin(self._matrix.ordered(b), self._matrix.ordered(y))
 
     def _residual_at_start(self, result: SolveResult, b: Vector) -> float:

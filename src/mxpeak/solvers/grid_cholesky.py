@@ -67,7 +67,7 @@ class GridCholesky(GridFactors):
         return part_of(sums, L.rows, xp), part_of(sums, L.cols, xp)
 
     def _diagonal(self) -> Vector:
-        """Return the diagonal of the copy of A in fp64 on every rank."""
+        """Return the diagonal of the copy of A on every rank, in fp64."""
         diagonal = self.xp.zeros(self.n)
         for step, block in self.LU.diagonal_blocks():
             diagonal[step.j0 : step.j1] = self.xp.linalg.diagonal(block)

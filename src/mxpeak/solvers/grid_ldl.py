@@ -75,7 +75,7 @@ class GridLDL(GridFactors):
 
     @property
     def usable_for_gmres(self) -> bool:
-        """Return whether refinement converges for random numbers; otherwise, LU factors take less time than GMRES."""
+        """Return whether refinement converges for a random right-hand side; if not, LU takes less time than GMRES."""
         return self._converges is not False
 
     def _balanced(self) -> Balance:
@@ -99,7 +99,7 @@ class GridLDL(GridFactors):
         return D
 
     def is_doubtful(self, equations: Any, columns: RefinedColumns, enough: float) -> bool:
-        """Return whether refinement fails for random numbers, or the condition number of fp64 factors is 1/u or more.
+        """Return whether refinement fails for a random right-hand side, or fp64 factors show that A is singular.
 
         Because of growth, a small condition number of coarser factors does not show that A is regular.
         """

@@ -210,7 +210,7 @@ class QrFactors:
         return u * condition * worst(relative.tolist())
 
     def probe(self) -> Block:
-        """Return a column of random numbers for G, whose solution shows whether A has full rank."""
+        """Return a random column G. The solution for it shows whether A has full rank."""
         return self.xp.asarray(probe_vector(self.n), dtype=self.R.dtype)[:, None]
 
 
@@ -289,14 +289,14 @@ def solve_augmented(
 def _without_rounding(xp: Any, f: Block, errors: list[Errors], target: float) -> Block:
     """Return f with zeros in columns whose error is at most `target`.
 
-    Such a column contains little more than rounding errors of size u·||C||·||y||. A correction of them adds errors of
-    size κ·u²·||C||·||y|| to r, which may be large relative to a small r.
+    Such a column contains little more than rounding errors of size u·||C||·||y||. Correcting it adds errors of size
+    κ·u²·||C||·||y|| to r, which may be large relative to a small r.
     """
     return f * xp.asarray([float(of.first > target) for of in errors], dtype=f.dtype)
 
 
 class _AugmentedColumn:
-    """GMRES for one column: X and Y are scaled to norm 1, so that the norm of a correction counts both."""
+    """GMRES for one column (x, y). Both parts are scaled to norm 1, so that both affect the norm of a correction."""
 
     def __init__(self, factors: QrFactors, F: Block, G: Block, X: Block, Y: Block, *, target: float):
         xp = factors.xp

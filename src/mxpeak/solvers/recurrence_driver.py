@@ -82,7 +82,7 @@ class RecurrenceRounds(GmresDriver):
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        """Return the name of the method in messages."""
+        """Return the name of the method for messages."""
         return self.method.title
 
     @property
@@ -169,7 +169,7 @@ class RecurrenceRounds(GmresDriver):
             elif done.broken and done.steps and again and not self._is_null():
                 again = False  # the run from the new x is another recurrence, which may not break down
             elif result.steps < self._options.maxiter:
-                of_A = done.broken == "pᵀA p"  # which no preconditioner changes
+                of_A = done.broken == "pᵀA p"  # a property of A, which no preconditioner changes
                 return Ending.STALLED_IN_LOW_PRECISION if low and not of_A else Ending.STALLED
         return Ending.OUT_OF_STEPS
 
@@ -242,7 +242,8 @@ BREAKDOWNS = {
 }
 
 
-#: Two printed digits are at most 5 % larger than a number. 0.95 of a bound, printed, is therefore also a bound.
+#: Rounding to two digits increases a number by at most 5 %. Lower bounds are multiplied by this factor before they are
+#: printed, so that the printed numbers are also lower bounds.
 PRINTED_BELOW = 0.95
 #: Larger than the errors of products below the normal range of fp64.
 UNDERFLOW = sys.float_info.min

@@ -38,9 +38,9 @@ MAX_STEPS = 50
 TARGET = 1.0
 #: Fraction of the target below which the predicted residual ends GMRES.
 SAFETY = 0.5
-#: The part of a right-hand side that GMRES may leave if only the size of the solution is needed is the larger of this
-#: value and the cube root of u. The component of random numbers along the null vector of a singular matrix of order n
-#: is about 1/sqrt(n), which GMRES must not leave. GMRES leaves condition·u in any case, because residuals are rounded.
+#: If only the size of the solution is needed, GMRES may leave a part of the right-hand side: max(GMRES_REMAINDER,
+#: u^(1/3)). If A is singular, a random right-hand side has a component of about 1/sqrt(n) along the null vector, and
+#: GMRES must not leave this component. GMRES leaves condition·u in any case, because residuals are rounded.
 GMRES_REMAINDER = 2.0**-14
 #: Unit roundoff of fp64.
 U = 2.0**-53

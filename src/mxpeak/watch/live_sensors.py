@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from mxpeak.perf.sensors.contract import ALL_VALUES, MissingValue, Sensors
 from mxpeak.watch.prometheus import UPDATE_S, DeviceValues
 
-#: Seconds between the first two readings, so that the power of devices with only an energy counter follows early.
+#: Seconds between the first two readings. The interval is short, because the power of a device that has only an energy
+#: counter is unknown until the second reading.
 FIRST_S = 1.0
 
 

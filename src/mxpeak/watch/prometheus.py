@@ -91,7 +91,8 @@ class DeviceValues:
 class MetricsFile:
     """Writes metrics to a file. The first error is stored in `error` and ends the output.
 
-    Two threads change the metrics: that of the run, and that which reads the sensors. Each holds `lock` meanwhile.
+    Two threads change the metrics: the thread of the run, and the thread that reads the sensors. Each thread holds
+    `lock` while it changes the metrics.
     """
 
     def __init__(self, path: Path, about: Mapping[str, str], clock: Callable[[], float] = time.time):

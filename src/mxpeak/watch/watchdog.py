@@ -35,7 +35,7 @@ class Watchdog:
     factor     multiple of the longest step that counts as a stall
     least_s    duration in seconds up to which nothing counts as a stall
     waiting    function that returns a description of the message that the rank waits for
-    message    function that returns this message
+    message    function that returns the message that the rank waits for
     stopped    function that returns the ranks of this node whose processes are stopped
     on_node    whether all ranks are on this node
     """

@@ -282,7 +282,7 @@ def run_ranks(size: int, body: Callable[[Communicator], Any]) -> list[Any]:
     def main(rank: int) -> None:
         try:
             if core is not None:
-                with suppress(OSError):  # not permitted, or the core is offline
+                with suppress(OSError):  # binding is not permitted, or the core is offline
                     os.sched_setaffinity(0, {core})  # affects this thread only
             results[rank] = body(Threads(post, (), rank, size))
         except BaseException as error:

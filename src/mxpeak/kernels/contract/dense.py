@@ -17,8 +17,9 @@ Block = Any
 DType = Any
 #: Fraction of the columns that an LU factors before it may exit early; factoring these takes 2 % of the flops.
 PART = 1 / 8
-#: The number of columns up to which xTRSV for each is faster than xPOTRS. Time of both for one column, fp32, Cascade
-#: Lake: 0.4 and 1.5 ms at n = 1200, 7.8 and 44 ms at n = 4000; xPOTRS needs 45 ms for two columns.
+#: Largest number of columns for which one xTRSV per column is faster than xPOTRS. On Cascade Lake in fp32, xTRSV and
+#: xPOTRS take 0.4 and 1.5 ms for one column of order 1200, and 7.8 and 44 ms for one of order 4000. xPOTRS takes 45 ms
+#: for two columns of order 4000.
 FEW_COLUMNS = 4
 
 

@@ -23,7 +23,7 @@ class Tile:
     The row sums of the tile are added to those of the matrix from index row0 on, and the column sums from col0 on.
     """
 
-    A: Matrix = field(repr=False)  # for band storage, the view includes memory outside the matrix
+    A: Matrix = field(repr=False)  # for band storage, A includes memory outside the matrix
     rows: IndexMap
     cols: IndexMap
     row0: int

@@ -64,7 +64,7 @@ class ReferenceDense:
             for k0 in range(0, n, width):
                 k1 = min(k0 + width, n)
                 for k in range(k0, k1):
-                    p = k + int(np.argmax(np.abs(W[k:, k].real) + np.abs(W[k:, k].imag)))  # as LAPACK's IxAMAX
+                    p = k + int(np.argmax(np.abs(W[k:, k].real) + np.abs(W[k:, k].imag)))  # LAPACK's IxAMAX
                     W[[k, p]], rows[[k, p]] = W[[p, k]], rows[[p, k]]
                     if W[k, k] == 0:
                         singular = singular or k + 1

@@ -44,7 +44,7 @@ def total(sizes: Array) -> float:
 
 
 def squares(x: Array) -> list[float]:
-    """Return Σ |x_i|² in three sums: of medium numbers, of large and of small ones after scaling."""
+    """Return Blue's three sums of squares: of medium numbers, and of large and small numbers after scaling."""
     parts = np.abs(np.concatenate([x.real, x.imag]) if x.dtype.kind == "c" else x)
     large, small = parts > LARGE, parts < SMALL
     return [total(part**2) for part in (parts[~large & ~small], parts[large] * DOWN, parts[small] * UP)]

@@ -1,7 +1,8 @@
-"""Detect numerically singular matrices from their factors by a solve for random numbers and a condition estimate.
+"""Detect numerically singular matrices from a solve with random data and an estimate of the condition number.
 
-fp32 factors cannot distinguish a condition number of 1e8 from infinity. If GMRES with these factors solves for random
-numbers, the size of the solution shows whether the condition number is far below 1/u; otherwise, fp64 factors decide.
+fp32 factors cannot distinguish a condition number of 1e8 from infinity. If GMRES with these factors solves for a random
+right-hand side, the size of the solution shows whether the condition number is far below 1/u. If GMRES does not
+converge, fp64 factors decide.
 """
 
 from __future__ import annotations

@@ -50,8 +50,9 @@ ENTRY_BYTES = 24
 #: The measured fill of L and U is at most FILL_OF_WIDTH * width^2 and FILL_OF_ALL * n^2. Three-dimensional meshes
 #: determine the first factor, and random graphs the second.
 FILL_OF_WIDTH, FILL_OF_ALL = 100.0, 0.3
-#: The largest level of a breadth-first search has at most OF_MEAN times the mean number of rows in two-dimensional and
-#: three-dimensional meshes. If it has more than HIDDEN times this number, the mean does not describe the graph.
+#: In two-dimensional and three-dimensional meshes, the largest level of a breadth-first search has at most OF_MEAN
+#: times as many rows as the mean level. If it has more than HIDDEN times as many, the mean level is not representative
+#: of the graph.
 OF_MEAN, HIDDEN = 2.25, 6.0
 #: A row with more than DENSE_ROW * sqrt(n) entries is dense (as in AMD); the measured width ignores dense rows.
 DENSE_ROW = 10.0
@@ -241,7 +242,7 @@ def work_of(n: int, nnz: int, entries: float) -> float:
 def width(A: Csr) -> float:
     """Return the mean number of rows per level of a breadth-first search in the largest part of the graph of A.
 
-    Removing about as many rows divides the graph into two parts.
+    If about as many rows are removed, the graph falls into two parts.
     """
     graph = pattern(A)
     rows_per_level, reached = _rows_per_level(graph, 0)
@@ -254,10 +255,10 @@ def width(A: Csr) -> float:
 
 
 def separator(A: Csr, limit: float = inf) -> float:
-    """Return about the number of rows that divide any part of the graph of A.
+    """Return an estimate of the number of rows whose removal divides any part of the graph of A.
 
-    This is `width`, unless the largest level is so large that a long chain, or another part of the graph, hides it in
-    the mean. The largest level is not examined if the mean exceeds `limit`.
+    The estimate is `width`, unless the largest level is much larger than the mean level, for example because of a long
+    chain or another part of the graph. The largest level is not examined if the mean exceeds `limit`.
     """
     rows = width(A)
     if rows > limit:
@@ -290,7 +291,7 @@ def largest_level(A: Csr) -> int:
 def _rows_per_level(graph: Any, start: int) -> tuple[float, int]:
     """Return the mean number of rows per level in the part of a graph that contains `start`, and its number of rows."""
     last, reached = start, 0
-    for _ in range(2):  # from any row to a distant one, and back to a more distant one
+    for _ in range(2):  # start at any row, and then at the most distant row that was found
         order, before = csgraph.breadth_first_order(graph, last, directed=True)
         last, reached = int(order[-1]), len(order)
     levels, row, parent = 1, last, memoryview(before)

@@ -193,7 +193,7 @@ def _preconditioner(matrix: Any, plan: SolvePlan) -> Any:
         return amg_multigrid(matrix.builder, A, matrix.order, plan.levels, symmetric=choice.symmetric)
     if plan.factors is not None:
         factors = plan.factors
-        if factors.vectors not in (A.A.vectors, "fp64"):  # after a change to fp64, unless there is too little memory
+        if factors.vectors not in (A.A.vectors, "fp64"):  # the vectors have changed to fp64
             factors = factored(matrix.A, A.A.vectors, group)[0] or factors
         return CompleteFactors(kernels, A, factors, group, matrix.spans)
     if choice.box is not None:
@@ -216,7 +216,7 @@ class RestartableSystem(MixedSystem):
         self._norm: float | None = None
 
     def begin(self, b: Vector, x: Vector) -> None:
-        """Start a solve for another right-hand side b from x; both vectors are in the order of the matrix."""
+        """Start a solve for another right-hand side b from the initial guess x; both are in the order of the matrix."""
         self._b[:] = b
         self.solution[:] = x
         self._best = self._best_unscaled = inf

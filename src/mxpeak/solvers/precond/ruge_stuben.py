@@ -43,10 +43,12 @@ COMPLEXITY = 4.0
 CONSTANT = 0.25
 #: Number of symmetric sweeps that make a vector smooth.
 SMOOTHING = 10
-#: Aggregation takes less time if there are more than EVEN rows, also on one process. It needs many more steps if many
-#: connections are weak or units differ. BYTES_PER_ENTRY is the memory of rank 0 for the levels.
+#: Aggregation takes less time than Ruge and Stüben's levels if there are more than EVEN rows, also on one process. It
+#: needs many more steps if many connections are weak, or if the unknowns have different units. BYTES_PER_ENTRY is the
+#: memory of rank 0 for the levels.
 EVEN, BYTES_PER_ENTRY = 200_000, 128
-#: A connection is weak below this fraction of the largest in its row; a larger fraction of weak connections is "many".
+#: A connection is weak if it is smaller than WEAK times the largest one in its row. MANY_WEAK is the largest fraction
+#: of weak connections for which aggregation is used.
 WEAK, MANY_WEAK = 0.25, 0.05
 
 Levels = list[LevelMatrices]
@@ -214,7 +216,7 @@ def _colours(kernels: SparseKernels, A: Csr) -> Array:
 
 
 def _equal_cuts(A: Csr, ranks: int) -> list[int]:
-    """Return the first row of each rank, and n, such that the numbers of entries are about equal."""
+    """Return the first row of each rank, followed by n, so that all ranks have about the same number of entries."""
     shares = np.searchsorted(A.indptr, int(A.indptr[-1]) * np.arange(1, ranks) / ranks)
     return [0, *(int(row) for row in shares), A.shape[0]]
 

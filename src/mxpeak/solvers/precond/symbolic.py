@@ -17,7 +17,8 @@ from scipy.sparse import csgraph, linalg
 from mxpeak.distributed.csr import Csr, rows_of_entries
 from mxpeak.distributed.rows import Array
 
-#: Part of the vertices that each step of the bound leaves, and the number of vertices that the last step eliminates.
+#: Fraction of the vertices that remain after each step of the bound, and the number of vertices that the last step
+#: eliminates.
 LEFT, LAST = 0.6, 32
 
 

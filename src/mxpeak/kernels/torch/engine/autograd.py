@@ -18,7 +18,7 @@ class SolveFunction(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(numbers: Any, b: Any, system: Any, form: str) -> Any:
-        """Return x; `system` is a `mxpeak.library.gradients.DifferentiableSystem` and `numbers` are those of A."""
+        """Return x for a `mxpeak.library.gradients.DifferentiableSystem`; `numbers` are the entries of A."""
         return system.solve(numbers.detach(), b.detach(), form)
 
     @staticmethod
@@ -29,7 +29,7 @@ class SolveFunction(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, dx: Any) -> tuple[Any, ...]:
-        """Return the gradients with respect to the numbers of A and to b."""
+        """Return the gradients with respect to the entries of A and to b."""
         system, of_A = ctx.system, ctx.needs_input_grad[0]
         solve = lambda numbers, b, form: SolveFunction.apply(numbers, b, system, form)  # noqa: E731
         return *system.gradients(solve, ctx.saved_tensors, dx, ctx.form, of_A=of_A), None, None

@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from torch import from_dlpack as from_dlpack  # for arrays of other libraries
+from torch import from_dlpack as from_dlpack  # for modules that convert arrays of other libraries
 
 from mxpeak.kernels.torch.engine.device import GPU, MPS, Device, open_device
 
@@ -51,7 +51,7 @@ def strips(shape: Sequence[int], entries: int) -> Iterator[slice]:
 def on_device(values: Any, device: Device, dtype: np.dtype[Any]) -> torch.Tensor:
     """Convert an array or a tensor to a tensor of this NumPy type on a device, without a copy if possible."""
     A = values.detach() if isinstance(values, torch.Tensor) else tensor_of(np.require(values, dtype, "A"))
-    if A.device.type == MPS:  # which cannot convert to fp64
+    if A.device.type == MPS:  # MPS cannot convert to fp64
         A = A.cpu()
     return A.to(device=device.where, dtype=torch_type(dtype)).resolve_conj().resolve_neg()
 

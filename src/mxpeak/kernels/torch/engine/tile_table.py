@@ -24,7 +24,7 @@ COLUMNS = 17
 BATCH = 512
 #: Bytes per vector load, threads per program, threads along a line, and bytes of a line in a block.
 VECTOR, THREADS, LANES, WIDTH = 16, 128, 32, 1024
-#: Vector loads per thread and step, for kernels that keep little data per entry and for kernels that keep much.
+#: Vector loads per thread and step: MANY for kernels that keep little data per entry, and FEW for those that keep much.
 MANY, FEW = 4, 2
 MAX_POSITIONS = 256
 #: Warps per program; an AMD warp has 64 threads.
@@ -70,7 +70,7 @@ class LinePiece:
     position_map: IndexMap
     line_stride: int
     stride: int
-    band: Band  # with lines as rows
+    band: Band  # the band, with the lines as rows
 
     @property
     def kind(self) -> tuple[bool, bool, bool]:

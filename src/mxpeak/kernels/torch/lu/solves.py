@@ -92,7 +92,7 @@ def inverse(T: Tensor, *, upper: bool) -> Tensor:
     while size < n:
         size *= 2
     with blas.fp32_products("ieee"):
-        return _inverses(_padded(T, size), size, upper=upper)[0, :n, :n].clone()  # without the padding
+        return _inverses(_padded(T, size), size, upper=upper)[0, :n, :n].clone()  # the inverse without the padding
 
 
 def inverse_blocks(T: Tensor, *, upper: bool) -> Tensor:
