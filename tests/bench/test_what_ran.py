@@ -81,6 +81,34 @@ def test_a_split_that_splits_nothing_is_told_of_unless_it_is_a_devices_default()
         assert [w.text.split(" had no effect")[0] for w in found.warnings if w.code == "split"] == told
 
 
+SINGLE = "NB = 80 exceeds N = 64, so the matrix is a single block of order 64"
+
+
+@pytest.mark.parametrize(("bench", "config"), [(hpl, HplConfig), (hpl_mxp, HplMxpConfig)])
+@pytest.mark.parametrize(
+    ("nb", "origin", "ranks", "expected"),
+    [
+        (80, "flag", 1, [SINGLE]),
+        (80, "HPL.dat", 2, [f"{SINGLE} on one of 2 ranks"]),
+        (80, "tuned", 1, [SINGLE]),
+        (80, "default", 1, []),
+        (64, "flag", 1, []),
+    ],
+)
+def test_a_chosen_nb_that_exceeds_n_is_a_caution(
+    bench: Any, config: Any, nb: int, origin: str, ranks: int, expected: list[str]
+) -> None:
+    settings = config(**{**SMALL, "nb": (nb,)})
+    result = on_ranks(ranks, bench, settings, nb=origin)
+    found = [warning for warning in result.warnings if warning.code == "one-block"]
+    assert [warning.text for warning in found] == expected
+    assert {warning.hint for warning in found} <= {"use --nb 64 or less, or -N 80 or more"}
+    assert result.passed
+    described = run_ranks(ranks, lambda comm: bench.dry_run(settings, comm, {"nb": origin}).text)[0]
+    lines = [line for line in described.splitlines() if "single block" in line]
+    assert lines == [f"  {warning.text}; {warning.hint}" for warning in found]
+
+
 def test_a_matrix_is_balanced_where_that_is_asked() -> None:
     """Its largest entry is about 1 then, and x solves the system as it was."""
     for scaling, balanced in (("none", False), ("auto", True)):

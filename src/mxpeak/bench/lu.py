@@ -193,6 +193,16 @@ class LuBench(Bench[LuConfig]):
             return frozenset()
         return DEVICE_PHASES | ({"rfact"} if self.kernels.panel_library(P) is not None else set())
 
+    def is_chosen(self, name: str) -> bool:
+        """Return whether the user or `mxpeak tune` chose the value of a setting.
+
+        Checkpoints do not record origins. In a resumed run, a value that differs from the default counts as chosen.
+        """
+        if not self.config.resumed:
+            return _is_chosen(self.facts.config.get(name, {}).get("origin"))
+        of_gpu = self.config.GPU_DEFAULTS if self.config.on_gpu else {}
+        return bool(getattr(self.config, name) != of_gpu.get(name, getattr(type(self.config), name)))
+
     def begin_fp64(self, case: LuCase, grid: Grid | None) -> None:
         """Determine the arithmetic of a case's fp64 products: on a GPU, at the shape of its limit.
 
@@ -463,6 +473,7 @@ def _result(
     result.telemetry["steps"] = steps
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([solve.witness for solve in solves], case)
+    result.warnings += one_block(case) if bench.is_chosen("nb") else []
     if kept is not None:
         kept.about(result)
         kept.mark_finished()
@@ -508,6 +519,20 @@ def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]
     return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 
 
+def one_block(case: LuCase) -> list[Caution]:
+    """Return a caution if NB exceeds N, otherwise an empty list."""
+    if case.nb <= case.n:
+        return []
+    place = f" on one of {case.P * case.Q} ranks" if case.P * case.Q > 1 else ""
+    text = f"NB = {case.nb} exceeds N = {case.n}, so the matrix is a single block of order {case.n}{place}"
+    return [Caution("one-block", text, f"use --nb {case.n} or less, or -N {case.nb} or more")]
+
+
+def _is_chosen(origin: str | None) -> bool:
+    """Return whether the user or `mxpeak tune` chose the value with this origin."""
+    return origin not in (None, "default", "auto")
+
+
 def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) -> DryRun:
     """Describe the grid, the sizes and the memory of each case without running it. Collective over comm."""
     run = on_device(run)
@@ -543,6 +568,8 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
             f"and buffers {size_text(need['buffers'])}, "
             f"{size_text(need['total'] / case.P / case.Q)} per rank; {hpl_flops(case.n):.3g} flops"
         )
+        if _is_chosen(run.origins.get("nb")):
+            lines += [f"  {caution.text}; {caution.hint}" for caution in one_block(case)]
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
     settled = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
     return DryRun("\n".join(lines), fits, settled, config.repeat * sum(hpl_flops(case.n) for case in cases))

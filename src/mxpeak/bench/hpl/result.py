@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from mxpeak.bench.harness import depth_caution, grid_text, sortable_residual
-from mxpeak.bench.hpl.config import THRESHOLD, UNUSED, HplCase, HplConfig
+from mxpeak.bench.hpl.config import THRESHOLD, UNUSED, HplCase
 from mxpeak.bench.lu import CaseSolves, LuBench
 from mxpeak.errors import Outcome
 from mxpeak.layout.block_cyclic import BlockCyclic
@@ -122,26 +122,15 @@ def not_used(case: HplCase, panel_library: str | None) -> list[str]:
     return names
 
 
-def _is_chosen(bench: LuBench, name: str) -> bool:
-    """Return whether the user or `mxpeak tune` chose the value of a setting.
-
-    Checkpoints do not record origins. In a resumed run, a value that differs from the default counts as chosen.
-    """
-    if not bench.config.resumed:
-        return bench.facts.config.get(name, {}).get("origin") not in (None, "default", "auto")
-    of_gpu = HplConfig.GPU_DEFAULTS if bench.config.on_gpu else {}
-    return bool(getattr(bench.config, name) != of_gpu.get(name, getattr(HplConfig, name)))
-
-
 def _cautions(bench: LuBench, case: HplCase) -> list[Caution]:
     cautions = []
     if case.depth > 1:
         cautions.append(depth_caution(case.depth, 1))
-    names = [name for name in OF_PANELS if _is_chosen(bench, name)]
+    names = [name for name in OF_PANELS if bench.is_chosen(name)]
     if names and (library := bench.kernels.panel_library(case.P)):
         text = f"{', '.join(names)} had no effect: with P = 1 the device's library factors panels ({library})"
         cautions.append(Caution("panel", text, f"remove {', '.join(names)}, or use P > 1"))
-    split = case.split if _is_chosen(bench, "split") else 0.0  # on a GPU, the default is 0.5
+    split = case.split if bench.is_chosen("split") else 0.0  # on a GPU, the default is 0.5
     if split > 0 and (case.depth == 0 or case.P == 1):
         reason = "there is one process row, whose rows move without messages" if case.P == 1 else "it needs look-ahead"
         cautions.append(Caution("split", f"--split {case.split:g} had no effect: {reason}", "use P > 1 and --depth 1"))
