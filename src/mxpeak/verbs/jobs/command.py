@@ -27,7 +27,14 @@ examples:
   mxpeak job hpl-mxp --for flux --nodes 128 --gpus-per-node 4 --partition pbatch > job.sh
   mxpeak job scan --for pbs --nodes 2 --ranks-per-node 8 --cpus-per-node 64 > scan.sh
   mxpeak job hpcg --for kubernetes --nodes 2 --gpus-per-node 8 --image IMAGE -- --rt 30m
-
+"""
+SLURM_EXAMPLES = """\
+examples:
+  mxpeak slurm hpl --nodes 4 --ranks-per-node 2 > job.sh
+  mxpeak slurm hpl-mxp --nodes 128 --gpus-per-node 4 --partition gpu > job.sh
+  mxpeak slurm hpcg --nodes 2 --gpus-per-node 8 -- --rt 30m > job.sh
+"""
+AFTER_EXAMPLES = """
 Flags after -- go to the benchmark or command. The shell of the job replaces
 variables such as $SLURM_JOB_ID.
 """
@@ -75,7 +82,7 @@ def add_job_flags(parser: argparse.ArgumentParser, scheduler: str | None = None)
     """Add the flags of a job, and --for if no scheduler is given."""
     manifest = "" if scheduler else ", or a manifest for Kubernetes"
     parser.description = f"Print a commented job script{manifest}. mxpeak does not submit it."
-    parser.epilog = EXAMPLES
+    parser.epilog = (SLURM_EXAMPLES if scheduler == "slurm" else EXAMPLES) + AFTER_EXAMPLES
     names = [*BENCHMARKS, *OTHERS]
     parser.add_argument(
         "benchmark", choices=names, metavar="BENCHMARK", help=f"benchmark or command: {', '.join(names)}"
