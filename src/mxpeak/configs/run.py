@@ -58,7 +58,7 @@ class PlaceConfig:
         "auto", one_of(*BACKENDS), "kernels: host (CPU), torch (any device) or reference (slow)", "hardware"
     )
     comm: str = option("auto", one_of("auto", "solo", "mpi", "torch"), "communication between ranks", "hardware")
-    ranks: int | None = option(None, integer(1, 4096), "start R local ranks with mpiexec", "hardware", "R")
+    ranks: int | None = option(None, integer(1, 4096), "start R local ranks", "hardware", "R")
     threads: int | None = option(
         None, integer(1, 4096), "threads per rank (default: an equal share of the cores)", "hardware", "T"
     )
@@ -220,7 +220,7 @@ class OutputConfig(ShowConfig):
     out: str | None = option(
         None, users_folder, "folder for the result files (default: a new folder in mxpeak-out/)", "output"
     )
-    format: str | None = option(None, str, "stdout: text, the benchmark's format, junit or bencher", "output", "NAME")
+    format: str | None = option(None, str, "output: text, the benchmark's own, junit, bencher", "output", "NAME")
     events: str | None = option(None, users_file, "write events in JSON Lines format to FILE", "output")
     prometheus: str | None = option(None, users_file, "write metrics for Prometheus to FILE", "output")
     color: str = option(

@@ -220,7 +220,7 @@ class NormsConfig(GridConfig):
     )
 
     devices_per_rank: int = option(
-        1, integer(1, 64), "number of GPUs per rank, which own the block columns in turn", "hardware", "K"
+        1, integer(1, 64), "number of GPUs per rank; block columns alternate between them", "hardware", "K"
     )
 
     # These two options have another meaning for a benchmark that is limited by memory bandwidth.

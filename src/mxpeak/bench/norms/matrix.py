@@ -43,7 +43,7 @@ NormsMatrix = StoredMatrix | TileMatrix
 def empty_matrix(case: NormsCase, grid: Grid, devices: Sequence[NormKernels]) -> NormsMatrix:
     """Allocate the matrix of a case in its storage layout, without initializing the entries.
 
-    `devices` contains the kernels of each device of this rank. The devices own block columns in turn.
+    `devices` contains the kernels of each device of this rank. Block columns alternate between the devices.
     """
     rows, cols = BlockCyclic(case.m, case.nb, grid.p, grid.P), BlockCyclic(case.n, case.nb, grid.q, grid.Q)
     if case.layout != "tiles":

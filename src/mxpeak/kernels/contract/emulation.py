@@ -133,7 +133,7 @@ class Emulation:
 
 
 def blocks(m: int, n: int, k: int, side: int) -> Iterator[tuple[slice, slice, list[slice]]]:
-    """Yield the rows and columns of each block of an m×n matrix C, and the parts of k, which are subtracted in turn."""
+    """Yield the rows and columns of each block of an m×n matrix C, and the parts of k, to be subtracted in order."""
     depths = [slice(k0, k0 + DEPTH) for k0 in range(0, k, DEPTH)]
     for i, j in product(range(0, m, side), range(0, n, side)):
         yield slice(i, i + side), slice(j, j + side), depths

@@ -89,7 +89,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--diagonal-scale", metavar="C,...", help="factors c of the diagonal c*sqrt(N) in gmres (default: 0.6 to 2)"
     )
     parser.add_argument(
-        "--generator", metavar="NAME,...", help="matrices of generators and pivoting (default: all generators)"
+        "--generator", metavar="NAME,...", help="for the studies generators and pivoting (default: all)"
     )
     parser.add_argument("--precision", metavar="P", help="operand precision of the update in pivoting (default: fp16)")
     parser.add_argument("--nb", metavar="NB", help="columns of the panels in fact (default: 192)")

@@ -44,7 +44,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `tune`."""
     parser.description = (
         "Measure kernels and messages, and search for fast settings in short runs. Compare the fastest "
-        "settings with the defaults, and store them for mxpeak run."
+        "settings with the defaults, and store the faster ones for mxpeak run."
     )
     parser.epilog = EXAMPLES
     parser.add_argument(
