@@ -162,11 +162,7 @@ class Outcome(StrEnum):
         "refinement did not reach the requested accuracy in the allowed steps: the factors are too coarse for this "
         "matrix; try a wider precision, or a better conditioned matrix"
     )
-    UNREACHED = (
-        "the solver did not reach the tolerance; x is the best that it found. Raise maxiter and restart, try another "
-        "preconditioner (amg, or a factorization such as scipy.sparse.linalg.spilu), or solve directly with "
-        "scipy.sparse.linalg.spsolve"
-    )
+    UNREACHED = "the solver did not reach the tolerance; x is the best that it found"
     INACCURATE = (
         "the residual is above the threshold: some arithmetic was wrong; "
         "try --threads 1 or another BLAS, and test the memory"

@@ -300,7 +300,8 @@ def test_what_does_not_converge_says_so_on_all_ranks() -> None:
     x, infos = gmres_on(even(400, 3), A, b, maxiter=5, preconditioner="gs")
     assert {info.outcome for info in infos} == {Outcome.UNREACHED}
     assert {info.message for info in infos} == {
-        'maxiter=5 steps were used; use a larger maxiter, or preconditioner="lu", complete factors'
+        'maxiter=5 steps were used; use a larger maxiter, preconditioner="lu" (complete factors) or '
+        'preconditioner="amg"'
     }
     assert infos[0].residual == pytest.approx(residual(A, x, b), rel=1e-6)
 

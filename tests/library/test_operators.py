@@ -129,6 +129,31 @@ def test_the_advice_after_stagnation_is_a_sentence() -> None:
     assert "cycles gained less than 0.1%; use a preconditioner M" in info.message
 
 
+@pytest.mark.parametrize(
+    ("solve", "options", "advice"),
+    [
+        (mx.gmres, {}, "a larger maxiter or a preconditioner M"),
+        (mx.gmres, {"restart": 2}, "a larger maxiter, a restart larger than 2 or a preconditioner M"),
+        (mx.gmres, {"precision": "fp32"}, 'a larger maxiter, a preconditioner M or precision="fp64"'),
+        (mx.gmres, {"M": lambda r: 0.5 * r}, "a larger maxiter or another preconditioner M"),
+        (mx.bicgstab, {}, "a larger maxiter or a preconditioner M"),
+        (mx.cg, {}, "a larger maxiter or a preconditioner M"),
+        (mx.minres, {}, "a larger maxiter or a preconditioner M"),
+    ],
+)
+def test_the_advice_for_an_operator_needs_no_entries(
+    solve: Callable[..., Any], options: dict[str, Any], advice: str
+) -> None:
+    for operator in kinds(poisson(9, 9)):
+        _, info = solve(operator, B, maxiter=4, **options)
+        assert info.message == f"maxiter=4 steps were used; use {advice}"
+        assert str(info).endswith(
+            f"  the solver did not reach the tolerance; x is the best that it found\n  {info.message}"
+        )
+        for needs_entries in ("spsolve", "spilu", "amg", '"lu"'):
+            assert needs_entries not in str(info)
+
+
 def test_preconditioners_may_change_from_step_to_step() -> None:
     """Flexible GMRES: each step solves with a different number of inner steps."""
     steps = 0

@@ -116,13 +116,11 @@ class GmresDriver:
     """A GMRES solver for one matrix, or the rows of one rank, and many right-hand sides. All methods are collective.
 
     title    the name of the method in messages
-    remedy   the part of the advice that names a stronger preconditioner
     """
 
     nnz: int
     _matrix: Any
     title: str = "GMRES"
-    remedy = ', or preconditioner="lu", complete factors'
 
     def __init__(
         self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup = SERIAL
@@ -265,6 +263,22 @@ class GmresDriver:
         """Create the problem again with new vectors, which contain only finite numbers."""
         del self.problem
         self.problem = PreconditionedProblem(self._matrix, self.plan)
+
+    @property
+    def remedies(self) -> list[str]:
+        """Return the arguments of preconditioners that may need fewer steps; complete factors need the fewest."""
+        name = self.plan.choice.name
+        if name == "lu":
+            return []
+        multigrid = ['preconditioner="amg"'] if name != "amg" and self._kernels.parts == 1 else []
+        on_host = self.group.is_serial and self._kernels.device is None
+        incomplete = ["M=scipy.sparse.linalg.spilu(A).solve"] if on_host else []
+        return ['preconditioner="lu" (complete factors)', *multigrid, *incomplete]
+
+    def _longer_cycles(self, result: SolveResult) -> list[str]:
+        """Return advice to use a larger restart if a cycle had the length of a restart, otherwise an empty list."""
+        restart = self.plan.restart
+        return [f"a restart larger than {restart}"] if restart < min(self.n, result.steps) else []
 
     @property
     def device(self) -> str:
@@ -493,20 +507,27 @@ class GmresDriver:
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
                 f"scale the rows of A and b to similar sizes"
             )
-        restart = self.plan.restart
-        other = "" if self.plan.choice.name == "lu" else self.remedy
-        instead = other.replace(", or ", "; use ", 1)
-        longer = f"; use a restart larger than {restart}{other}" if restart < self.n else instead
+        remedies = [*self._longer_cycles(result), *self.remedies]
         return {
-            Ending.OUT_OF_STEPS: f"maxiter={self._options.maxiter} steps were used; use a larger maxiter{other}",
+            Ending.OUT_OF_STEPS: (
+                f"maxiter={self._options.maxiter} steps were used{use_one_of('a larger maxiter', *remedies)}"
+            ),
             Ending.DIFFERENT_SCALES: (
                 "the rows of A and b differ so much in scale that no residual is small in all of them"
             ),
-            Ending.STALLED: f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{longer}",
-            Ending.STALLED_IN_LOW_PRECISION: f"{self.title} stagnated in fp32{instead}",
+            Ending.STALLED: f"{STALL_CYCLES} cycles gained less than {1 - STALL:.1%}{use_one_of(*remedies)}",
+            Ending.STALLED_IN_LOW_PRECISION: f"{self.title} stagnated in fp32{use_one_of(*self.remedies)}",
             Ending.ROUNDED_X: "x is below the range in which fp64 has all its digits: scale A down, or b up",
             Ending.NOT_FINITE: "the computation exceeded the range of fp64",
         }[ending]
+
+
+def use_one_of(*remedies: str) -> str:
+    """Return the part of a message that advises to use one of these remedies; empty without remedies."""
+    if not remedies:
+        return ""
+    *others, last = remedies
+    return f"; use {', '.join(others)} or {last}" if others else f"; use {last}"
 
 
 def is_least(residual: float, terms: float) -> bool:

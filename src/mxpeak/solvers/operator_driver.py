@@ -76,7 +76,6 @@ class OperatorForms:
 class OperatorDriver(GmresDriver):
     """A GMRES solver for one operator and many right-hand sides. All methods are collective."""
 
-    remedy = ", or a preconditioner M"
     _may_not_scale = False
 
     def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
@@ -89,6 +88,12 @@ class OperatorDriver(GmresDriver):
         self._compile()
         self._matrix = OperatorForms(kernels, A, self._formats, group, self.spans)
         self.problem = PreconditionedProblem(self._matrix, self.plan)
+
+    @property
+    def remedies(self) -> list[str]:
+        """Return the arguments that may help without the entries of A: a preconditioner M, and vectors in fp64."""
+        M = "another preconditioner M" if self.plan.choice.name == "user" else "a preconditioner M"
+        return [M] if self._formats.vectors == "fp64" else [M, 'precision="fp64"']
 
     def _compile(self) -> None:
         """Solve a tiny system to compile the operations on vectors. Collective."""

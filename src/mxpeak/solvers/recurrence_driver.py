@@ -22,7 +22,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.bicgstab import solve_by_bicgstab
 from mxpeak.solvers.cg import conjugate_gradients
-from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult, is_least
+from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult, is_least, use_one_of
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.minres import NULL, solve_by_minres
 from mxpeak.solvers.operator_driver import Operator, OperatorDriver
@@ -102,6 +102,10 @@ class RecurrenceRounds(GmresDriver):
     def _restart(self, choice: Choice) -> int:
         """Return 1, because a short recurrence stores no basis."""
         return 1
+
+    def _longer_cycles(self, result: SolveResult) -> list[str]:
+        """Return an empty list, because a short recurrence has no restart."""
+        return []
 
     def check_symmetry(self) -> Vector | None:
         """Raise a UsageError if the method needs a symmetric A, and A is not symmetric. Collective.
@@ -222,8 +226,8 @@ class RecurrenceRounds(GmresDriver):
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
         if ending is Ending.STALLED:
             return (
-                f"the recurrence claims a residual of {result.claimed:.1e}, but b - A x does not become smaller; use "
-                f"mxpeak.gmres{self.remedy}"
+                f"the recurrence claims a residual of {result.claimed:.1e}, but b - A x does not become smaller"
+                f"{use_one_of('mxpeak.gmres', *self.remedies)}"
             )
         return super()._advice(result, ending, y, b)
 
@@ -266,15 +270,22 @@ def _of_solutions(least: float, size: float) -> str:
 class RecurrenceDriver(RecurrenceRounds):
     """A short recurrence for a sparse matrix. All methods are collective."""
 
-    @property
-    def remedy(self) -> str:  # type: ignore[override]
-        """Return the advice to use complete factors, or an empty string for MINRES, which needs a definite M."""
-        return "" if self.method.hermitian and not self.method.definite else GmresDriver.remedy
-
     def __init__(self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup):
         super().__init__(kernels, A, choice, options, group)
         self._may_factor = self._may_factor and not self.method.hermitian
         self.check_symmetry()
+
+    @property
+    def remedies(self) -> list[str]:
+        """Return the arguments of preconditioners that the method supports; that of MINRES must be definite."""
+        name = self.plan.choice.name
+        if not self.method.hermitian:
+            return super().remedies
+        if not self.method.definite:
+            return ["another positive definite preconditioner"]
+        factors = ['preconditioner="lu" (complete factors)'] if name != "lu" else []
+        multigrid = name not in ("lu", "amg") and self.group.is_serial and self._kernels.parts == 1
+        return [*factors, *['preconditioner="amg"'] * multigrid]
 
 
 class RecurrenceOperatorDriver(RecurrenceRounds, OperatorDriver):
