@@ -482,6 +482,8 @@ def test_singular_values_and_errors_of_tiny_and_huge_matrices(size: float) -> No
     assert np.abs(y * size - x).max() <= 1e-13 * np.abs(x).max()
     assert (of_scaled.rank, of_scaled.method, of_scaled.solved) == (5, "svd", True)
     assert 0.0 < of_scaled.backward_error < 4.0
+    assert str(of_scaled).count("A was scaled by a power of two") == of_scaled.scaled
+    assert "rows and columns" not in str(of_scaled)
     assert np.allclose(of_scaled.singular_values / size, info.singular_values, rtol=1e-12, atol=1e-14)
 
 

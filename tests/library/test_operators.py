@@ -116,6 +116,16 @@ def test_huge_operators_over_ranks_are_scaled_alike() -> None:
         assert reached(poisson(40), x * 1e200, vector(40), 1e-9)
 
 
+def test_the_text_names_the_scaling_of_an_operator_and_of_a_matrix() -> None:
+    diagonal = mx.DistributedMatrix.from_function(lambda i, j: 1e200 * (1.0 + i) * (i == j), 4, comm=None)
+    infos = [mx.gmres(diagonal, np.ones(4))[1], *(mx.gmres(operator, B)[1] for operator in kinds(A * 1e200))]
+    assert [info.storage for info in infos] == ["distributed matrix", "linear operator", "function"]
+    for info in infos:
+        assert str(info).endswith("\n  A was scaled by a power of two")
+    assert str(mx.gmres(A * 1e200, B)[1]).endswith("\n  rows and columns were scaled by powers of two")
+    assert "scaled" not in str(mx.gmres(kinds(A)[0], B)[1])
+
+
 def test_vectors_in_fp32_are_refined_to_fp64() -> None:
     x, info = mx.gmres(aslinearoperator(A), B, precision="fp32", rtol=1e-12)
     assert info.converged

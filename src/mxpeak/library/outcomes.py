@@ -49,6 +49,9 @@ class NotSolvedWarning(LinAlgWarning):  # type: ignore[misc]
 #: Cached, because the lookup of the member takes 1 % of the time of a small solve.
 SOLVED = Outcome.SOLVED
 
+#: The text that all entries of A were scaled by the same factor.
+SCALED_BY_ONE_FACTOR = "A was scaled by a power of two"
+
 AnyInfo = TypeVar("AnyInfo", bound="Info")
 
 
@@ -79,7 +82,8 @@ class Info:
     converged : bool
         Whether x has the required accuracy.
     scaled : bool
-        Whether mxpeak scaled the rows and columns of A by powers of two.
+        Whether mxpeak scaled A by powers of two: its rows and columns, or an operator and a least-squares matrix as a
+        whole.
     ill_conditioned : bool
         Whether x may have no correct digits.
     message : str
@@ -102,9 +106,13 @@ class Info:
 
     def _as_text(self, lines: list[str]) -> str:
         """Return the lines of a solver's diagnostics as text, followed by scaling, outcome and message."""
-        scaled = ["rows and columns were scaled by powers of two"] if self.scaled else []
+        scaled = [self._scaling_as_text()] if self.scaled else []
         failed = [] if self.converged else [str(self.outcome)]
         return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])
+
+    def _scaling_as_text(self) -> str:
+        """Return the text that A was scaled."""
+        return "rows and columns were scaled by powers of two"
 
     def _times_as_text(self) -> str:
         """Return the time of each phase as text, or an empty string if nothing was computed."""

@@ -23,7 +23,7 @@ from mxpeak.library.dense.small_least_squares import solve_small
 from mxpeak.library.dense.solving import kernels_for
 from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, check_finite, read
-from mxpeak.library.outcomes import Info, warned
+from mxpeak.library.outcomes import SCALED_BY_ONE_FACTOR, Info, warned
 from mxpeak.library.policy import choose_qr_precision, max_gmres_steps, qr_on_one_thread, small_lstsq_is_faster
 from mxpeak.library.types import own_precision, roundoff, typed, with_precision_of, working_type
 from mxpeak.precision import PRECISIONS
@@ -182,6 +182,10 @@ class LeastSquaresInfo(Info):
         if times := self._times_as_text():
             lines.append(f"  time            {times}")
         return self._as_text(lines)
+
+    def _scaling_as_text(self) -> str:
+        """Return the text that A was scaled; the columns are always scaled for the QR."""
+        return SCALED_BY_ONE_FACTOR
 
 
 def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> tuple[Any, LeastSquaresInfo]:

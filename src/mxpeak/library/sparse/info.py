@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mxpeak.errors import Outcome
-from mxpeak.library.outcomes import Info
+from mxpeak.library.outcomes import SCALED_BY_ONE_FACTOR, Info
 from mxpeak.precision import PRECISIONS
+
+#: The kinds of operators, which are also the values of `info.storage`.
+FUNCTION, LINEAR_OPERATOR, DISTRIBUTED_MATRIX = "function", "linear operator", "distributed matrix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class GmresInfo(Info):
         Number of colors on the rank that has the most colors. A sweep updates all rows of the same color together. The
         value is 1 if the preconditioner has no sweeps, and None if a sweep updates the rows individually.
     scaled : bool
-        Whether mxpeak scaled the rows and columns of A by powers of two.
+        Whether mxpeak scaled the rows and columns of A by powers of two, or an operator by one power of two.
     fallback : bool
         Whether convergence stalled in low precision, so that `gmres` continued in fp64.
     message : str
@@ -131,6 +134,11 @@ class GmresInfo(Info):
         if self.condition is not None:
             lines.insert(2, f"  condition       {self.condition:.2e} (estimate)")
         return self._as_text(lines)
+
+    def _scaling_as_text(self) -> str:
+        """Return the text that A was scaled; an operator has no rows and columns that could be scaled individually."""
+        by_one_factor = self.storage in (FUNCTION, LINEAR_OPERATOR, DISTRIBUTED_MATRIX)
+        return SCALED_BY_ONE_FACTOR if by_one_factor else Info._scaling_as_text(self)
 
     def _cycles_as_text(self) -> str:
         """Return the number of cycles for the first line."""

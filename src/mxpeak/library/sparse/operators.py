@@ -20,7 +20,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.communicators import BlockDistributed, communicator
 from mxpeak.library.inputs import Input, device_for, device_of, is_tensor, read
 from mxpeak.library.sparse import inputs
-from mxpeak.library.sparse.info import GmresInfo
+from mxpeak.library.sparse.info import DISTRIBUTED_MATRIX, FUNCTION, LINEAR_OPERATOR, GmresInfo
 from mxpeak.library.sparse.ranks import own_threads, threads_per_rank
 from mxpeak.library.sparse.results import solved
 from mxpeak.runtime.calls import TURN, threads_for
@@ -65,7 +65,7 @@ def operator_of(A: Any) -> GivenOperator | None:
     """Return A as an operator, or None if it is a matrix or another object; raise a UsageError for an invalid shape."""
     if isinstance(A, BlockDistributed):
         own = A.starts[A.comm.rank + 1] - A.starts[A.comm.rank]
-        return GivenOperator(A.multiply, own, "distributed matrix", A.dtype.kind == "c", A, A.n**2)
+        return GivenOperator(A.multiply, own, DISTRIBUTED_MATRIX, A.dtype.kind == "c", A, A.n**2)
     if sparse.issparse(A) or is_tensor(A) or isinstance(A, np.ndarray):
         return None
     if hasattr(A, "matvec") and hasattr(A, "shape"):
@@ -76,8 +76,8 @@ def operator_of(A: Any) -> GivenOperator | None:
                 "least squares"
             )
         is_complex = None if getattr(A, "dtype", None) is None else kind_of(A.dtype) == "complex"
-        return GivenOperator(A.matvec, shape[0], "linear operator", is_complex)
-    return GivenOperator(A, None, "function") if callable(A) else None
+        return GivenOperator(A.matvec, shape[0], LINEAR_OPERATOR, is_complex)
+    return GivenOperator(A, None, FUNCTION) if callable(A) else None
 
 
 def solve_operator(
