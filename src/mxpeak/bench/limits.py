@@ -114,7 +114,7 @@ class Limit:
 
     unit      rate_flops or rate_bytes
     before    None with --warmup none: then there is no limit
-    after     None also if the previous reading served several cases of a series
+    after     None even if the previous reading served several cases of a series
     reached   pairs of a phase and its rate
     """
 

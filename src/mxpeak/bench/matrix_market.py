@@ -82,7 +82,7 @@ class MarketEntries:
 
 
 def parsed(lines: str | IO[bytes], header: Header, skip: int = 0) -> MarketEntries:
-    """Parse the entries after the first `skip` lines of a file name or an open stream of lines."""
+    """Parse the entries after the first `skip` lines of a file, given by its name or as an open stream."""
     index = np.int32 if header.n < 2**31 else np.int64
     kinds: list[tuple[str, Any]] = [("row", index), ("column", index)]
     if header.field != "pattern":

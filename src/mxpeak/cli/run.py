@@ -184,7 +184,7 @@ def _close(folders: list[Folder]) -> None:
 
 
 class Execution:
-    """Runs the benchmarks of a command line on the joined ranks, and keeps their results and files."""
+    """Runs the benchmarks of a command line on all ranks, and keeps their results and files."""
 
     def __init__(
         self,

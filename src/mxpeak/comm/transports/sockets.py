@@ -124,7 +124,7 @@ class Mail(Post):
                 while True:
                     address, message = _received(line)
                     super().put(address, message)
-        finally:  # runs also if memory is exhausted or a message cannot be read
+        finally:  # runs even if memory is exhausted or a message cannot be read
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
             self._lose(other)

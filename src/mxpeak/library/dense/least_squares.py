@@ -148,7 +148,7 @@ class LeastSquaresInfo(Info):
 
     @property
     def condition(self) -> float:
-        """Return the estimated one-norm condition number ||A||_1·||A^+||_1, or inf if A has not full rank."""
+        """Return the estimated one-norm condition number ||A||_1·||A^+||_1, or inf if A is rank-deficient."""
         value: float = self._condition.values()[0]
         return value
 
@@ -192,8 +192,8 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     """Solve min ||b - A x|| for a matrix A of any shape.
 
     If A has full rank, `lstsq` computes a QR in the fastest suitable precision and refines x together with the
-    residual. If A has more columns than rows, x is the solution of A x = b with the smallest norm. If A has not full
-    rank, LAPACK's gelsd computes the x of minimum norm that minimizes ||b - A x||.
+    residual. If A has more columns than rows, x is the solution of A x = b with the smallest norm. If A does not
+    have full rank, LAPACK's gelsd computes the x of minimum norm that minimizes ||b - A x||.
 
     Parameters
     ----------

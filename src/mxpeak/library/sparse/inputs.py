@@ -177,7 +177,7 @@ def vectors(values: Any, name: str, n: int, *, part: bool = False) -> Input:
 def on_kernels(X: Input, kernels: SparseKernels) -> Any:
     """Convert vectors to fp64 in the memory of the kernels; raise a UsageError if they are not finite.
 
-    Complex vectors are complex128, also if the kernels are real.
+    Complex vectors become complex128, even if the kernels are real.
     """
     on_device = X.on(kernels.device, np.dtype(np.complex128 if X.dtype.kind == "c" else np.float64))
     check_finite(on_device, X.name, kernels.xp)

@@ -306,7 +306,8 @@ def _based(name: str, tables: Table, source: str, derived: tuple[str, ...] = ())
         both = isinstance(value, dict) and key in TABLES
         merged[key] = {**merged.get(key, {}), **value} if both else value
     replaced, kept = own.get("gemm", {}), own.get("gemm_share", {})
-    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):  # shares of the base's GEMM rates
+    if isinstance(replaced, dict) and isinstance(merged.get("gemm_share"), dict):
+        # an inherited share applies only to a GEMM rate that is also inherited
         shares = merged["gemm_share"].items()
         merged["gemm_share"] = {name: share for name, share in shares if name in kept or name not in replaced}
     return merged

@@ -23,7 +23,7 @@ undecided:
     scatter     x_i < m - tolerance·m, and rank i is not slow     s or the rates of the rounds spread too widely
     faster      r(i, t) > m + max(3 s, tolerance·m)               in more than half of the rounds: m may be slow itself
 
-A result whose scaled residual is not below HPL's threshold in a round is wrong, also if it has no peers. The correct
+A result whose scaled residual is not below HPL's threshold in a round is wrong, even if it has no peers. The correct
 bits of a result are those of the majority of the ranks that pass this check and whose bits are equal in all rounds.
 
 A baseline contains m and s of many healthy ranks of the same model, and the bits of their results. With a baseline, a

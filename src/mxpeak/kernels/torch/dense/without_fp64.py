@@ -186,7 +186,7 @@ def _residual(xp: Any, B: Tensor, A: Digits, X: Tensor) -> Tensor:
 
 
 def _multiply(A: Tensor, X: Tensor) -> Tensor:
-    """Return the exact product of two matrices of digits as an fp64 tensor of the CPU."""
+    """Return the exact product of two matrices of integer digits as an fp64 tensor on the CPU."""
     total = torch.zeros((A.shape[0], X.shape[1]), dtype=torch.float64)
     for s in strips((A.shape[0], min(DEPTH, A.shape[1])), STRIP):
         for j in range(0, A.shape[1], DEPTH):
