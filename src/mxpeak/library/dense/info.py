@@ -169,7 +169,8 @@ class SolveInfo(Info):
         computed with integers, as requested by `fp64="emulated"`. It is "unknown" if a variable such as
         CUBLAS_EMULATE_DOUBLE_PRECISION requests emulation from the library of a GPU.
     why : str
-        Reason for the choice of this precision, such as "fastest at this order", or an empty string.
+        Reason for the choice of this precision, such as "fastest at this order", or an empty string. After a
+        fallback, `message` contains the details.
     emulated : bool
         Whether mxpeak rounded the operands of matrix products to this precision in software. If so, the speed is that
         of fp32, not of the emulated format.
