@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -36,6 +37,7 @@ from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.text import verdict
 from mxpeak.solvers.krylov import gmres_ir
 from mxpeak.spans import Spans
+from mxpeak.watch.step_table import StepTable
 from tests.support.hpg_mxp_results import check_result, measured
 from tests.support.hpg_mxp_solves import (
     DOUBLE,
@@ -515,6 +517,20 @@ def test_a_second_validation_is_announced_with_its_own_parts(kind: str, few: int
     parts = list(dict.fromkeys(label.removesuffix(", not counted yet") for label in seen.labels))
     assert [label.split(": ")[0] for label in parts] == [f"phase {k} of {solves + 2}" for k in range(1, solves + 3)]
     assert f"{solves} solves to 1e-09 and" in bench.dry_run(config, DryRunCommunicator(3)).text
+
+
+def test_the_table_of_steps_has_rows_for_each_part_of_a_run() -> None:
+    """Also for the uncounted restart cycle, which takes less time than the interval between two rows."""
+    stream = io.StringIO()
+    small: dict[str, Any] = {"nx": 8, "mode": "explore", "rt": 0.0, "iterations": 2, "storage": "sell", "threads": 1}
+    table = StepTable(stream, {}, interval_s=60.0)
+    run_ranks(1, lambda comm: bench.run(HpgMxpConfig(**small), comm, observers=[table]))
+    lines = stream.getvalue().splitlines()
+    parts = [k for k, line in enumerate(lines) if line.startswith("phase ")]
+    assert sum("not counted yet" in lines[k] for k in parts) == 2
+    for k in parts:
+        assert lines[k + 1].split()[:2] == ["step", "done"], lines[k]
+        assert "100 %" in lines[k + 2], lines[k]
 
 
 def test_validation_ranks_of_a_node_are_all_ranks_here() -> None:

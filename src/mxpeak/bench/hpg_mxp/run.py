@@ -372,6 +372,7 @@ class HpgMxp:
         label = bench.label(label)
         progress = bench.progress(f"{label}, not counted yet", first, self._flops_per_step(hierarchy))
         expected_s = bench.slowest(partial(solve, first, progress)) * m / first
+        bench.spans.finish()
         solves = max(least, ceil(rt / expected_s))
         progress = bench.progress(label, m * solves, self._flops_per_step(hierarchy))
         each = partial(solve, m, progress)
