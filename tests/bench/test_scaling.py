@@ -15,13 +15,15 @@ from mxpeak.bench.hpl import run as hpl
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.norms.config import NormsConfig
 from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.bench.stencil_sizes import HierarchySize, fitted
 from mxpeak.cli import main as cli
 from mxpeak.cli.request import RunRequest
 from mxpeak.cli.scaling import parts, turns
 from mxpeak.cli.session import Session
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import OutputConfig, RunConfig
-from mxpeak.errors import UsageError
+from mxpeak.errors import ResourceError, UsageError
+from mxpeak.layout.stencil import Box
 from mxpeak.options import resolve, run_of
 from mxpeak.perf.simulation.lu import LuRun
 from mxpeak.perf.simulation.machines import find_machine
@@ -29,6 +31,7 @@ from mxpeak.perf.simulation.predict import simulate_lu
 from mxpeak.records import Caution, Result, document
 from mxpeak.report.html import html_report
 from mxpeak.report.scaling import study_table
+from mxpeak.runtime.memory import Budget
 from tests.support.cli import Bench, Comm, use_fakes
 from tests.support.result_file import VALIDATOR
 
@@ -79,7 +82,10 @@ def test_counts_that_make_no_series_are_refused(values: Any, says: str) -> None:
         (NormsConfig(study="weak", n=(10,), m=(20,), kind=("one",)), "remove -m"),
         (HpgMxpConfig(study="weak", matrix="a.mtx"), "use --scaling-study strong"),
         (HpcgConfig(study="strong", nx=40), "40 / 2 = 20 is not a multiple of 8"),
+        (HpcgConfig(study="strong", nx=16), "on 2 ranks (1x1x2): 16 / 2 = 8 is less than 16, the smallest side"),
         (HpcgConfig(study="strong", nx=16), "use --nx 32"),
+        (HpcgConfig(study="strong", nx=16, ny=16, nz=16, sides_from_box=True), "allow; use --box 32x32x32"),
+        (HpcgConfig(study="strong", nx=8), "on 1 rank (1x1x1): 8 is less than 16, the smallest side"),
         (RunConfig(study="weak"), "because its sizes do not grow"),
     ],
 )
@@ -155,6 +161,18 @@ def test_a_strong_series_of_boxes_keeps_the_global_box(counts: tuple[int, ...], 
 
 def test_a_weak_series_of_boxes_keeps_a_ranks_box() -> None:
     assert scaling.boxes(HpcgConfig(study="weak", nx=24), (1, 2, 4)) == dict.fromkeys((1, 2, 4), (24, 24, 24))
+
+
+@pytest.mark.parametrize("by_box", [False, True])
+def test_the_advice_on_memory_of_a_strong_series_names_the_box_that_is_divided(by_box: bool) -> None:
+    """The box on more ranks is derived, so a flag with its sides would be another problem."""
+    config = HpcgConfig(study="strong", ranks_list=(1, 2), nx=32, ny=32, nz=16, sides_from_box=by_box)
+    budget, hierarchies = Budget(20 << 20, 20 << 20, 2), [HierarchySize((8, 8, 8, 8), 8)]
+    flag = "--box" if by_box else "--nx"
+    with pytest.raises(ResourceError, match=f"use a smaller {flag}, which sets the box on 1 rank that the study"):
+        fitted(Box(32, 32, 16, npz=2), config, hierarchies, budget)
+    with pytest.raises(ResourceError, match=f"use {flag} .*, the largest cube that fits"):
+        fitted(Box(32, 32, 32), config, hierarchies, budget)
 
 
 # --- what comes out ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from mxpeak.configs.grid import GridConfig
 from mxpeak.configs.run import RunConfig
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
-from mxpeak.layout.stencil import LEVELS, Box, Triple, check_box, flag_of_cube, process_grid, times
+from mxpeak.layout.stencil import LEVELS, MIN_SIDE, Box, Triple, check_box, flag_of_cube, process_grid, times
 from mxpeak.options import memory_bytes
 from mxpeak.records import Result
 from mxpeak.runtime.placement import ranks_here
@@ -178,13 +178,15 @@ def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
     """Return the reason why a global box cannot be divided among the ranks, or an empty text."""
-    head = f"a box of {times(whole)} points on {ranks} ranks ({times(grid)})"
+    head = f"a box of {times(whole)} points on {ranks} rank{'s' * (ranks > 1)} ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
             return f"{head}: {n} / {p} leaves a remainder of {n % p}"
+        side = f"{n} / {p} = {n // p}" if p > 1 else f"{n}"
         if n // p % STEP:
-            need = f"{LEVELS} levels of multigrid need one"
-            return f"{head}: {n} / {p} = {n // p} is not a multiple of {STEP}, but {need}"
+            return f"{head}: {side} is not a multiple of {STEP}, but {LEVELS} levels of multigrid need one"
+        if rules and n // p < MIN_SIDE:
+            return f"{head}: {side} is less than {MIN_SIDE}, the smallest side that the rules allow"
     try:
         check_box(Box.of(0, _divided(whole, grid), grid), rules=rules)
     except UsageError as error:
