@@ -426,7 +426,7 @@ def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: 
     assert result.samples_s == [0.25] * max(1, math.ceil(rt / 0.25))
     assert figures["double_solves"] == figures["solves"]
     (beside,) = figures["beside"]
-    assert beside["solves"] == max(1, math.ceil(bench.BESIDE * rt / 0.25))
+    assert beside["solves"] == max(1, math.ceil(bench.ADDITIONAL_SHARE * rt / 0.25))
     assert result.problem["rt_s"] == rt
 
 

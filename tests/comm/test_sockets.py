@@ -22,16 +22,16 @@ SECRET = b"s" * 32
 
 def on_ranks(size: int, body: Any, *, stranger: bytes | None = None) -> list[Any]:
     """What a function of a communicator gives on ranks that are threads; a stranger calls the last of them first."""
-    doors = [listening("127.0.0.1") for _ in range(size)]
-    addresses = [door.getsockname() for door in doors]
+    listeners = [listening("127.0.0.1") for _ in range(size)]
+    addresses = [listener.getsockname() for listener in listeners]
     line = None
     if stranger is not None:
         line = socket.create_connection(addresses[0])
         line.sendall(stranger)
 
     def rank(number: int) -> Any:
-        comm = meet(doors[number], number, addresses, SECRET)
-        doors[number].close()
+        comm = meet(listeners[number], number, addresses, SECRET)
+        listeners[number].close()
         try:
             return body(comm)
         finally:
@@ -106,12 +106,12 @@ STRANGERS: dict[str, tuple[int, Callable[[socket.socket], object] | None]] = {
 def test_strangers_do_not_delay_ranks(kind: str) -> None:
     count, does = STRANGERS[kind]
     stop, lines = threading.Event(), list[socket.socket]()
-    doors = [listening("127.0.0.1") for _ in range(3)]
-    addresses = [door.getsockname() for door in doors]
+    listeners = [listening("127.0.0.1") for _ in range(3)]
+    addresses = [listener.getsockname() for listener in listeners]
 
     def rank(number: int) -> float:
         begin = monotonic()
-        comm = meet(doors[number], number, addresses, SECRET, patience=60.0)
+        comm = meet(listeners[number], number, addresses, SECRET, patience=60.0)
         took = monotonic() - begin
         assert comm.gather_objects(number) in ([0, 1, 2], None)
         comm.abort(0)
@@ -129,7 +129,7 @@ def test_strangers_do_not_delay_ranks(kind: str) -> None:
             took = list(pool.map(rank, range(3)))
         finally:
             stop.set()
-            for line in [*lines, *doors]:
+            for line in [*lines, *listeners]:
                 line.close()
     assert max(took) < 0.5 * HELLO_S, f"{took}: no rank waits for the time that a stranger is given"
 
@@ -137,10 +137,10 @@ def test_strangers_do_not_delay_ranks(kind: str) -> None:
 def test_a_stranger_has_one_deadline_for_its_whole_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
     """However often it sends a byte."""
     monkeypatch.setattr(sockets, "HELLO_S", 0.5)
-    with listening("127.0.0.1") as door, ThreadPoolExecutor(1) as pool:
-        ranks = pool.submit(meet, door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET, patience=3.0)
+    with listening("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
+        ranks = pool.submit(meet, listener, 0, [listener.getsockname(), ("127.0.0.1", 1)], SECRET, patience=3.0)
         begin = monotonic()
-        with socket.create_connection(door.getsockname()) as line:
+        with socket.create_connection(listener.getsockname()) as line:
             dripping(threading.Event(), 0.05)(line)  # until it is hung up on
         assert 0.4 < monotonic() - begin < 2.0
         with pytest.raises(LostRankError):
@@ -150,11 +150,11 @@ def test_a_stranger_has_one_deadline_for_its_whole_handshake(monkeypatch: pytest
 @pytest.mark.parametrize("rank", [0, 1, 3, 2**32 - 1])
 def test_who_knows_the_secret_is_refused_as_a_rank_that_is_not_awaited(rank: int) -> None:
     """Rank 1 of 3 awaits rank 2 alone."""
-    with listening("127.0.0.1") as door, listening("127.0.0.1") as zero, ThreadPoolExecutor(2) as pool:
-        addresses = [zero.getsockname(), door.getsockname(), ("127.0.0.1", 1)]
+    with listening("127.0.0.1") as listener, listening("127.0.0.1") as zero, ThreadPoolExecutor(2) as pool:
+        addresses = [zero.getsockname(), listener.getsockname(), ("127.0.0.1", 1)]
         lines: dict[int, socket.socket] = {}
         until = monotonic() + 1.0
-        answers = pool.submit(sockets._answer, door, lines, range(2, 3), SECRET, until)
+        answers = pool.submit(sockets._answer, listener, lines, range(2, 3), SECRET, until)
         with socket.create_connection(addresses[1]) as line:
             sockets._introduce(line, rank, SECRET, until)
             assert line.recv(1) == b"", "it hangs up"
@@ -166,28 +166,28 @@ def test_who_knows_the_secret_is_refused_as_a_rank_that_is_not_awaited(rank: int
 def test_who_answers_slowly_has_one_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "HELLO_S", 0.3)
     stop = threading.Event()
-    with listening("127.0.0.1") as door, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
+    with listening("127.0.0.1") as listener, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
 
         def impostor() -> None:
-            with door.accept()[0] as line:
+            with listener.accept()[0] as line:
                 dripping(stop, 0.05)(line)
 
         pool.submit(impostor)
         begin = monotonic()
         with pytest.raises(LostRankError, match="timed out"):
-            meet(own, 1, [door.getsockname(), own.getsockname()], SECRET, patience=60.0)
+            meet(own, 1, [listener.getsockname(), own.getsockname()], SECRET, patience=60.0)
         stop.set()
         assert monotonic() - begin < 3.0
 
 
 def test_a_seat_that_is_closed_ends_the_wait_for_ranks() -> None:
-    with listening("127.0.0.1") as door, ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(meet, door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET, patience=60.0)
+    with listening("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(meet, listener, 0, [listener.getsockname(), ("127.0.0.1", 1)], SECRET, patience=60.0)
         sleep(0.1)
         begin = monotonic()
         with suppress(OSError):
-            door.shutdown(socket.SHUT_RDWR)
-        door.close()
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
         with pytest.raises(LostRankError, match=r"only \[0\] of 2 ranks"):
             waits.result()
         assert monotonic() - begin < 5.0
@@ -196,10 +196,10 @@ def test_a_seat_that_is_closed_ends_the_wait_for_ranks() -> None:
 @pytest.mark.parametrize("proof", [b"p" * 32, None])
 def test_nothing_is_read_from_one_at_the_door_who_does_not_know_the_secret(proof: bytes | None) -> None:
     """He may answer anything, or return what he is sent."""
-    with listening("127.0.0.1") as door, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
+    with listening("127.0.0.1") as listener, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
 
         def stranger() -> bytes:
-            line = door.accept()[0]
+            line = listener.accept()[0]
             _, challenge = CALL.unpack(line.recv(CALL.size))
             line.sendall(ANSWER.pack(proof or challenge, challenge))
             with line:
@@ -207,7 +207,7 @@ def test_nothing_is_read_from_one_at_the_door_who_does_not_know_the_secret(proof
 
         answer = pool.submit(stranger)
         with pytest.raises(LostRankError, match="does not have the secret"):
-            meet(own, 1, [door.getsockname(), own.getsockname()], SECRET)
+            meet(own, 1, [listener.getsockname(), own.getsockname()], SECRET)
         assert answer.result() == b""
 
 
@@ -269,7 +269,7 @@ def test_a_message_that_cannot_be_read_ends_the_connection(monkeypatch: pytest.M
 
 def test_ranks_that_do_not_come_are_told_of() -> None:
     with (
-        listening("127.0.0.1") as door,
+        listening("127.0.0.1") as listener,
         pytest.raises(LostRankError, match=r"only \[0\] of 2 ranks have connected to rank 0"),
     ):
-        meet(door, 0, [door.getsockname(), ("127.0.0.1", 1)], SECRET, patience=0.2)
+        meet(listener, 0, [listener.getsockname(), ("127.0.0.1", 1)], SECRET, patience=0.2)

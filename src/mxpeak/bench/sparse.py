@@ -42,7 +42,7 @@ from mxpeak.spans import Spans
 #: Default measuring time in seconds, and that of --quick.
 DEFAULT_RT, QUICK_RT = 60.0, 1.0
 #: Share of the measuring time that each additional result has, compared with the official one.
-BESIDE = 0.25
+ADDITIONAL_SHARE = 0.25
 #: Readings per timing on a GPU: a single reading is hardly longer than the timing call.
 GPU_READS = 8
 #: Entries per row of the array that is read if the matrix values would stay in the caches.
@@ -326,7 +326,9 @@ class SparseBench(Bench[AnySparse]):
 
         The first format has the whole measuring time, and each of the others a quarter of it.
         """
-        return [measure(storage, self.rt if k == 0 else BESIDE * self.rt) for k, storage in enumerate(storages)]
+        return [
+            measure(storage, self.rt if k == 0 else ADDITIONAL_SHARE * self.rt) for k, storage in enumerate(storages)
+        ]
 
     def finished(self, part: str, start: float, sections: Callable[[int], dict[str, Any]]) -> Result | None:
         """Build the result of the run with its fault checks on rank 0, and return None on the other ranks. Collective.

@@ -39,8 +39,8 @@ def masks_near(cores: Sequence[int], near: Sequence[Sequence[int]]) -> list[list
     cores near two devices overlap partly.
     """
     groups: dict[tuple[int, ...], list[int]] = {}
-    for rank, beside in enumerate(near):
-        groups.setdefault(tuple(core for core in cores if core in set(beside)), []).append(rank)
+    for rank, near_cores in enumerate(near):
+        groups.setdefault(tuple(core for core in cores if core in set(near_cores)), []).append(rank)
     taken = [core for group in groups for core in group]
     if len(set(taken)) < len(taken) or any(oversubscribed(group, len(ranks)) for group, ranks in groups.items()):
         return None
@@ -68,16 +68,16 @@ def split_masks(
     return taking_turns(shares, process_rows) if len(groups) == 1 and 1 < len(process_rows) == len(masks) else shares
 
 
-def devices_near(masks: Sequence[Sequence[int]], beside: Sequence[Sequence[int]]) -> list[int]:
+def devices_near(masks: Sequence[Sequence[int]], device_cores: Sequence[Sequence[int]]) -> list[int]:
     """Return the device of each local rank: near its cores for as many ranks as possible, otherwise in rank order.
 
-    masks[rank] are the cores that the launcher allows for a rank. beside[device] are the cores near a device, or empty
-    if the system does not report these cores. The numbers of ranks of two devices differ by at most one. Ranks that
-    may use the same cores get devices in rank order, so an unbound rank r has device r. The assignment is a maximum
-    matching by augmenting paths (Kuhn, 1955).
+    masks[rank] are the cores that the launcher allows for a rank. device_cores[device] are the cores near a device, or
+    empty if the system does not report these cores. The numbers of ranks of two devices differ by at most one. Ranks
+    that may use the same cores get devices in rank order, so an unbound rank r has device r. The assignment is a
+    maximum matching by augmenting paths (Kuhn, 1955).
     """
-    slots = [slot % len(beside) for slot in range(max(len(masks), len(beside)))]
-    close = [[bool(set(mask) & set(beside[device])) for device in slots] for mask in masks]
+    slots = [slot % len(device_cores) for slot in range(max(len(masks), len(device_cores)))]
+    close = [[bool(set(mask) & set(device_cores[device])) for device in slots] for mask in masks]
     taken: dict[int, int] = {}
 
     def seat(rank: int, tried: set[int]) -> bool:

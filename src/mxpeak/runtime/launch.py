@@ -50,8 +50,8 @@ COMMANDS = {"mpi": "mpiexec -n {ranks} mxpeak ...", "torch": "torchrun --nproc-p
 
 def _mpiexec() -> str:
     """Return the mpiexec next to this Python (installed by the mpich wheel), or the one on the path."""
-    beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    installed = Path(sysconfig.get_path("scripts")) / "mpiexec"
+    mpiexec = str(installed) if installed.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         raise UsageError(
             "--ranks needs mpiexec, which is neither next to this Python nor on the PATH; "
@@ -354,8 +354,8 @@ def _refuse_other_launcher(launch: tuple[str, int, int] | None) -> None:
         return
     vendor = _mpi_vendor()
     if vendor != "Open MPI":
-        beside = Path(sysconfig.get_path("scripts")) / "mpiexec"
-        own = str(beside) if beside.exists() else f"{vendor}'s mpiexec"
+        installed = Path(sysconfig.get_path("scripts")) / "mpiexec"
+        own = str(installed) if installed.exists() else f"{vendor}'s mpiexec"
         raise UsageError(
             f"this mpiexec belongs to Open MPI, but MPI for Python uses the library of {vendor}; use {own} "
             f"-n {launch[2]} mxpeak ..., or run pip install --force-reinstall --no-binary mpi4py mpi4py to "

@@ -102,8 +102,8 @@ def device_number(config: PlaceConfig, comm: Communicator, root: str | Path = "/
     shown = {buses for _, buses in nodes.values}
     if len(shown) > 1 or not all(shown):
         return local_rank(comm)
-    beside = [gpu_location(bus, root).cores for bus in shown.pop()]
-    return devices_near([cores for cores, _ in nodes.values], beside)[nodes.rank]
+    device_cores = [gpu_location(bus, root).cores for bus in shown.pop()]
+    return devices_near([cores for cores, _ in nodes.values], device_cores)[nodes.rank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def bind_to_cores(
     nodes = nodes_of(comm, (_usable_cores(), tuple(near), row))
     usable = [of_rank for of_rank, _, _ in nodes.values]
     bound = _bound_cores(usable, threads)
-    masks = split_masks(bound, [beside for _, beside, _ in nodes.values], [of for _, _, of in nodes.values])
+    masks = split_masks(bound, [near_cores for _, near_cores, _ in nodes.values], [of for _, _, of in nodes.values])
     own, every = bound[nodes.rank], usable[nodes.rank].every
     sharing = bound.count(own)
     idle = Idle(len(every) - len(own), len(every) // sharing) if threads is None else None
@@ -234,9 +234,9 @@ def map_of_a_node(
     gpus, devices = ["-"] * len(bound), [0] * len(bound)
     adapters: list[Adapter] = []
     if config.on_gpu and config.device == GPUS and len(shown) == 1 and (buses := shown.pop()):
-        beside = [gpu_location(bus, root).cores for bus in buses]
-        devices = devices_near(bound, beside)
-        near, gpus = [beside[device] for device in devices], [f"{device} ({buses[device]})" for device in devices]
+        device_cores = [gpu_location(bus, root).cores for bus in buses]
+        devices = devices_near(bound, device_cores)
+        near, gpus = [device_cores[device] for device in devices], [f"{device} ({buses[device]})" for device in devices]
         adapters = adapter_of_each(buses, root)
     elif config.on_gpu:
         gpus = ["as the launcher shows" if config.device == GPUS else config.device.removeprefix(f"{GPUS}:")] * len(

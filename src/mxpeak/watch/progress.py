@@ -162,8 +162,8 @@ class Progress:
         elapsed_s, done_flops = self._mark
         mean = step.done_flops / step.elapsed_s if step.elapsed_s else 0.0
         now = (step.done_flops - done_flops) / max(step.elapsed_s - elapsed_s, 1e-9)
-        beside = self.forecast.compared(step.elapsed_s, step.done_flops) if self.forecast else ""
-        return [*how_far(step), beside, f"now {rate_text(now)}", f"mean {rate_text(mean)}", since(step)]
+        difference = self.forecast.compared(step.elapsed_s, step.done_flops) if self.forecast else ""
+        return [*how_far(step), difference, f"now {rate_text(now)}", f"mean {rate_text(mean)}", since(step)]
 
     def _draw(self, text: str) -> None:
         from rich.console import Console

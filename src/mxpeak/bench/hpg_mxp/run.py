@@ -37,7 +37,14 @@ from mxpeak.bench.hpg_mxp.result import HpgMxpMeasured, Solves, Validated, Valid
 from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, solvers_of, storages
 from mxpeak.bench.hpg_mxp.standalone import Standalone, standalone_result
 from mxpeak.bench.partial_result import Partial
-from mxpeak.bench.sparse import BESIDE, SolveProgress, SparseBench, admission_notes, measuring_seconds, sparse_dry_run
+from mxpeak.bench.sparse import (
+    ADDITIONAL_SHARE,
+    SolveProgress,
+    SparseBench,
+    admission_notes,
+    measuring_seconds,
+    sparse_dry_run,
+)
 from mxpeak.comm.base import Communicator, meet_asleep
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.distributed.spaces import zeros
@@ -179,7 +186,7 @@ class HpgMxp:
 
     def _between(self, storage: str, measured: HpgMxpMeasured) -> dict[str, Solves]:
         """Time solves in each intermediate storage form, for a share of the measuring time. Collective."""
-        rt, timed = BESIDE * self._bench.rt, dict[str, Solves]()
+        rt, timed = ADDITIONAL_SHARE * self._bench.rt, dict[str, Solves]()
         if self._config.quick or not rt:
             return timed
         for name, form in between(self._config, storage, measured.levels).items():

@@ -178,19 +178,24 @@ def listening(host: str) -> socket.socket:
 
 
 def meet(
-    door: socket.socket, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes, *, patience: float = MEETING_S
+    listener: socket.socket,
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    secret: bytes,
+    *,
+    patience: float = MEETING_S,
 ) -> Sockets:
     """Return a communicator of the ranks that listen at these addresses. Collective.
 
-    Each rank connects to all lower ranks, and accepts connections from all higher ranks at the socket `door`. Raises
-    LostRankError if a rank does not connect within `patience` seconds.
+    Each rank connects to all lower ranks, and accepts connections from all higher ranks at the socket `listener`.
+    Raises LostRankError if a rank does not connect within `patience` seconds.
     """
     until, lines = monotonic() + patience, dict[int, socket.socket]()
     try:
         for other in range(rank):
             lines[other] = line = socket.create_connection(addresses[other], _remaining_s(until))
             _introduce(line, rank, secret, until)
-        _answer(door, lines, range(rank + 1, len(addresses)), secret, until)
+        _answer(listener, lines, range(rank + 1, len(addresses)), secret, until)
     except (OSError, EOFError) as error:
         for line in lines.values():
             line.close()
@@ -218,7 +223,7 @@ def _introduce(line: socket.socket, rank: int, secret: bytes, until: float) -> N
     line.settimeout(_remaining_s(until))
     line.recv(1, socket.MSG_PEEK)
     proof, theirs = ANSWER.unpack(_bytes(line, ANSWER.size, min(until, monotonic() + HELLO_S)))
-    if not hmac.compare_digest(proof, _proof(secret, b"door", rank, challenge)):
+    if not hmac.compare_digest(proof, _proof(secret, b"listener", rank, challenge)):
         raise ConnectionRefusedError("the process that answered does not have the secret of these ranks")
     line.sendall(_proof(secret, b"caller", rank, theirs))
 
@@ -234,7 +239,9 @@ class _Caller:
     challenge: bytes = b""
 
 
-def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float) -> None:
+def _answer(
+    listener: socket.socket, lines: dict[int, socket.socket], ranks: range, secret: bytes, until: float
+) -> None:
     """Accept connections of these ranks, and add their sockets to `lines`; refuse all other callers.
 
     All handshakes run concurrently. Raises OSError if the listening socket is closed, or a rank does not call in time.
@@ -248,16 +255,16 @@ def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, 
             if not keep:
                 caller.line.close()
 
-        door.setblocking(False)
-        events.register(door, selectors.EVENT_READ)
+        listener.setblocking(False)
+        events.register(listener, selectors.EVENT_READ)
         try:
             while any(rank not in lines for rank in ranks):
-                if monotonic() > until or door.fileno() < 0:
-                    raise TimeoutError("timed out" if door.fileno() >= 0 else "the connection was closed")
+                if monotonic() > until or listener.fileno() < 0:
+                    raise TimeoutError("timed out" if listener.fileno() >= 0 else "the connection was closed")
                 deadline = min([until, *(caller.until for caller in callers)])
                 for event, _ in events.select(min(LOOK_S, _remaining_s(deadline))):
-                    if event.fileobj is door:
-                        for line in _accepted(door):
+                    if event.fileobj is listener:
+                        for line in _accepted(listener):
                             if len(callers) == CALLERS:
                                 dismiss(callers[0])
                             callers.append(_Caller(line, monotonic() + HELLO_S))
@@ -277,11 +284,11 @@ def _answer(door: socket.socket, lines: dict[int, socket.socket], ranks: range, 
                 caller.line.close()
 
 
-def _accepted(door: socket.socket) -> Iterator[socket.socket]:
+def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
     """Yield the sockets of all waiting callers; raise OSError if the listening socket is closed."""
     while True:
         try:
-            line = door.accept()[0]
+            line = listener.accept()[0]
         except (BlockingIOError, ConnectionAbortedError):
             return
         line.setblocking(False)
@@ -305,7 +312,7 @@ def _heard(caller: _Caller, secret: bytes) -> bool | None:
             caller.rank, theirs = CALL.unpack(caller.heard)
             caller.challenge = token_bytes(32)
             caller.heard.clear()
-            answer = ANSWER.pack(_proof(secret, b"door", caller.rank, theirs), caller.challenge)
+            answer = ANSWER.pack(_proof(secret, b"listener", caller.rank, theirs), caller.challenge)
             return None if caller.line.send(answer) == len(answer) else False
     except BlockingIOError:
         return None

@@ -28,7 +28,7 @@ class Seat:
     """The state of one worker as a rank of a solve: its listening socket, communicator, factors and solution."""
 
     def __init__(self, host: str):
-        self.door = listening(host)
+        self.listener = listening(host)
         self.comm: Sockets | None = None
         self.factors: DistributedFactors | None = None
         self.x: Any = None
@@ -36,8 +36,8 @@ class Seat:
 
     def meet(self, rank: int, addresses: Sequence[tuple[str, int]], secret: bytes) -> Sockets:
         """Connect this rank to all other ranks and return the communicator. Collective."""
-        self.comm = meet(self.door, rank, addresses, secret, patience=MEETING_S)
-        self.door.close()
+        self.comm = meet(self.listener, rank, addresses, secret, patience=MEETING_S)
+        self.listener.close()
         if self._closed:  # `close` was called during the connection
             self.close()
         return self.comm
@@ -46,8 +46,8 @@ class Seat:
         """Free the factors and the solution, and close the socket and the connections."""
         self._closed = True
         with suppress(OSError):
-            self.door.shutdown(2)  # wake a rank that waits for connections on this socket
-        self.door.close()
+            self.listener.shutdown(2)  # wake a rank that waits for connections on this socket
+        self.listener.close()
         if self.comm is not None:
             self.comm.abort(0)
         self.factors = self.x = None
@@ -63,7 +63,7 @@ def take_seat(name: str, dask_worker: Any) -> tuple[str, int]:
     if "://" not in dask_worker.address or dask_worker.address.startswith("inproc"):
         host = "127.0.0.1"
     seat = _seats[name, dask_worker.address] = Seat(host)
-    address = seat.door.getsockname()
+    address = seat.listener.getsockname()
     return address[0], address[1]
 
 

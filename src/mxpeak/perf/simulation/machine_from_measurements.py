@@ -139,8 +139,8 @@ def _edge(records: Sequence[Record]) -> float:
     """
     edges = []
     for r in _products(records):
-        beside = [o for o in _products(records) if (o["precision"], o["k"]) == (r["precision"], r["k"])]
-        whole = max(beside, key=lambda o: int(o["m"]))
+        same_k = [o for o in _products(records) if (o["precision"], o["k"]) == (r["precision"], r["k"])]
+        whole = max(same_k, key=lambda o: int(o["m"]))
         s, b, q = float(r["m"]), float(whole["m"]), (r["rate"] / whole["rate"]) ** 0.5
         if r["precision"] == "fp64" and s < b and q * b > s:
             edges.append(max(0.0, s * b * (1 - q) / (q * b - s)))

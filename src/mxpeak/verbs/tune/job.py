@@ -127,12 +127,12 @@ def _layout(job: TuneJob) -> dict[str, Any]:
 
 
 #: Keys of a kernel's record in addition to those of its probe.
-_BESIDE = ("kind", "ranks", "threads", "device", "seconds", "rate")
+_NOT_IN_PROBE = ("kind", "ranks", "threads", "device", "seconds", "rate")
 
 
 def probe_of(record: Record) -> dict[str, Any]:
     """Return the probe that belongs to the record of a measured kernel."""
-    hidden = (*_BESIDE, "bytes") if record["name"] == "rows" else _BESIDE
+    hidden = (*_NOT_IN_PROBE, "bytes") if record["name"] == "rows" else _NOT_IN_PROBE
     return {name: value for name, value in record.items() if name not in hidden}
 
 

@@ -66,7 +66,9 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
         _subtract(C, A.view(C.dtype), B.view(C.dtype), "tf32")
     elif A.dtype not in (*HALF, EIGHTH):
         _subtract(C, A, B, "ieee")
-    elif C.numel() and A.shape[1] and device.triton and (gemm == "triton" or A.dtype == EIGHTH) and _knows(device, A):
+    elif (
+        C.numel() and A.shape[1] and device.triton and (gemm == "triton" or A.dtype == EIGHTH) and _supports(device, A)
+    ):
         from mxpeak.kernels.torch.triton.gemm import launch_subtract_product
 
         launch_subtract_product(C, A, B)
@@ -78,7 +80,7 @@ def subtract_product(device: Device, C: Tensor, A: Tensor, B: Tensor, gemm: str)
         _subtract(C, A.to(C.dtype), B.to(C.dtype), "ieee")
 
 
-def _knows(device: Device, A: Tensor) -> bool:
+def _supports(device: Device, A: Tensor) -> bool:
     """Return whether Triton supports products of A's type on the device; fp8 needs sm_89 or later on NVIDIA GPUs."""
     if A.dtype != EIGHTH or not device.is_gpu or torch.version.hip is not None:
         return True
