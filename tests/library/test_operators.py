@@ -99,6 +99,21 @@ def test_operators_of_any_size_have_the_solution_of_their_matrix(solve: Callable
         assert reached(S, x[:, j] * size, B * (1.0, 3.0)[j], 1e-9)
 
 
+@pytest.mark.parametrize("size", [1e160, 1e200, 1e300])
+def test_a_huge_operator_is_scaled_after_its_first_step(size: float) -> None:
+    for M in (A, Z):
+        _, usual = mx.gmres(aslinearoperator(M), B)
+        _, info = mx.gmres(aslinearoperator(M * size), B)
+        assert info.scaled
+        assert (info.iterations, info.cycles) == (usual.iterations + 1, usual.cycles + 1)
+
+
+def test_an_overflow_that_no_scaling_of_a_prevents_ends_the_solve() -> None:
+    _, info = mx.gmres(aslinearoperator(A), B, M=lambda r: 1e200 * r)
+    assert (info.iterations, info.scaled, info.converged) == (1, False, False)
+    assert info.message == "the computation exceeded the range of fp64"
+
+
 def test_huge_operators_over_ranks_are_scaled_alike() -> None:
     S = poisson(40) * 1e200
 

@@ -21,7 +21,7 @@ from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text
-from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, stalled
+from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, overflowed, stalled
 from mxpeak.solvers.precond.band import fills_band
 from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
 from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, suspicious
@@ -389,7 +389,7 @@ class GmresDriver:
             result.add(solve)
             self._steps += solve.steps
             self.group.collectively(partial(callback, solve.residual))
-            if not isfinite(solve.residual):
+            if not isfinite(solve.residual) or overflowed(solve):
                 return Ending.STALLED_IN_LOW_PRECISION if low else Ending.NOT_FINITE
             if solve.residual <= target or isfinite(best_unscaled):
                 unscaled = self._relative(system.residual_vector, b)

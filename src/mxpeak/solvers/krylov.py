@@ -196,7 +196,7 @@ def restarted(
 
     residual    computes r = b - A x and returns its norm
     correct     corrects x by at most the given number of steps and returns their estimates
-    may_stall   whether to stop after cycles without progress
+    may_stall   whether to stop after cycles without progress, or after an overflow
 
     `watch` is called after each cycle. The outcome reports NaN and stagnation.
     """
@@ -204,7 +204,7 @@ def restarted(
     done.residual = done.initial / unit
     done.history.append(done.residual)
     while isfinite(done.residual) and done.residual > tolerance and done.steps < max_steps:
-        if may_stall and stalled(done.history):
+        if may_stall and (stalled(done.history) or overflowed(done)):
             break
         estimates = correct(min(restart, max_steps - done.steps))
         done.estimates += [estimate / unit for estimate in estimates]
@@ -223,6 +223,11 @@ def restarted(
 def stalled(history: list[float]) -> bool:
     """Return whether the last STALL_CYCLES cycles made almost no progress."""
     return len(history) > STALL_CYCLES and history[-1] > STALL * history[-1 - STALL_CYCLES]
+
+
+def overflowed(done: Solve) -> bool:
+    """Return whether the last cycle overflowed and gained nothing, so that another cycle would do the same."""
+    return bool(done.estimates) and not isfinite(done.estimates[-1]) and not done.history[-1] < done.history[-2]
 
 
 class SystemForGmres(Protocol):
