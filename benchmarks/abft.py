@@ -1,10 +1,10 @@
-"""What checksums carried through the LU cost: factorizations with and without them, in turns, in the same memory.
+"""Measure the cost of an LU's checksums: factorizations with and without them alternate in the same memory.
 
     OPENBLAS_NUM_THREADS=1 python benchmarks/abft.py hpl --pairs 12 --out benchmarks/results/abft-n10000-epyc.json
 
-One rank with two threads; every second pair begins with the one that is checked.  Printed are the medians of the pairs'
-ratios, by the clock and in seconds of the processor, and what the checks took by their own clock.  `--out` keeps every
-factorization, beside those of the other benchmark that are in the file.
+One rank runs with two threads. Every second pair begins with the checked factorization. The program prints the medians
+of the ratios of the pairs, in elapsed time and in CPU time, and the time that the checks measured themselves. `--out`
+writes every factorization to a file, and keeps the results of the other benchmarks in this file.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Factorization = dict[str, float | bool]
 
 
 def hpl(N: int) -> Callable[[bool], Factorization]:
-    """HPL's LU with look-ahead, with checks or without."""
+    """Return a function that executes HPL's LU with look-ahead, with or without checks."""
     kernels, grid = HostKernels(THREADS, list(range(THREADS)), alone=True), make_grid(ProcessGrid(1, 1), Solo())
     A, wide = with_checksums(grid, N, N + 1, NB["hpl"], kernels)
     entries = generator("hpl", N, seed=SEED).entries
@@ -65,10 +65,13 @@ def hpl(N: int) -> Callable[[bool], Factorization]:
 
 
 def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callable[[bool], Factorization]:
-    """HPL-MxP's LU and its matrix, with checks or without; bf16 by the processor's own products."""
+    """Return a function that executes HPL-MxP's LU and generates its matrix, with or without checks.
+
+    Products in bf16 use the processor's own instructions.
+    """
     kernels = HostKernels(THREADS, list(range(THREADS)), alone=True, engines=chosen())
     if kernels.emulates(precision):
-        raise SystemExit(f"this processor multiplies no {precision} numbers itself; type: benchmarks/abft.py hpl-mxp")
+        raise SystemExit(f"this processor has no products of {precision} numbers; use benchmarks/abft.py hpl-mxp")
     grid = make_grid(ProcessGrid(1, 1), Solo())
     A = dist_matrix(grid, N, N, nb, kernels, "fp32")
     system = GeneratedSystem(grid, N, nb, generator("sqrt-n", N, seed=SEED, scale=0.625, condition=1000), kernels)
@@ -94,7 +97,7 @@ def hpl_mxp(N: int, precision: str = "fp32", nb: int = NB["hpl-mxp"]) -> Callabl
 def timed(
     factorize: Callable[[], object], spans: Spans, kernels: HostKernels, checks: PivotedChecks | MixedChecks | None
 ) -> Factorization:
-    """One factorization with all of its checks; what these took in it, and afterwards."""
+    """Execute one factorization with all its checks, and return its times and those of the checks."""
     spans.start("factorization", 1.0)
     begin, processor = time.perf_counter(), time.process_time()
     factorize()
@@ -110,7 +113,7 @@ def timed(
 
 
 def in_turns(once: Callable[[bool], Factorization], pairs: int) -> Iterator[Factorization]:
-    """Pairs of factorizations, every second one begun with checks."""
+    """Yield the factorizations of all pairs; every second pair begins with the checked one."""
     once(False)
     for pair in range(pairs):
         for abft in (False, True) if pair % 2 == 0 else (True, False):
@@ -123,8 +126,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmark", choices=NB)
     parser.add_argument("-N", type=int, default=10000, help="order of the matrix (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=12, help="(default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="keep all factorizations in this JSON file")
+    parser.add_argument("--pairs", type=int, default=12, help="number of pairs (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="write all factorizations to this JSON file")
     args = parser.parse_args()
     ways: dict[str, Callable[[int], Callable[[bool], Factorization]]] = {
         "hpl": hpl,
@@ -133,11 +136,11 @@ def main() -> None:
     }
     runs = list(in_turns(ways[args.benchmark](args.N), args.pairs))
     plain, checked = ([run for run in runs if run["abft"] is abft] for abft in (False, True))
-    for key, name in (("time_s", "by the clock"), ("processor_s", "seconds of the processor")):
+    for key, name in (("time_s", "elapsed time"), ("processor_s", "CPU time")):
         ratio = median(b[key] / a[key] for a, b in zip(plain, checked))
         print(f"{name}: {100 * (ratio - 1):+.1f} % (median of {args.pairs} pairs)")
     shares = [run["abft_s"] / run["time_s"] for run in checked]
-    print(f"checks by their own clock: {100 * min(shares):.1f} to {100 * max(shares):.1f} % of the factorization")
+    print(f"time of the checks: {100 * min(shares):.1f} to {100 * max(shares):.1f} % of the factorization")
     if args.out:
         body = json.loads(args.out.read_text()) if args.out.exists() else {}
         facts = {"machine": host_facts(), "software": software_facts(), "environment": environment()}

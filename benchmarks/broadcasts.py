@@ -1,10 +1,11 @@
-"""Each panel broadcast beside MPI's own: the time until the last rank has the message, from a barrier on.
+"""Compare each panel broadcast with MPI's own: the time from a barrier until the last rank has the message.
 
     mpiexec -n 4 python benchmarks/broadcasts.py --mb 1,4,16,64 --out result.json
 
-MPI's own is MPI_Bcast as MPI for Python calls it.  All take turns in every round; what counts is the median of the
-slowest rank's times, and `ratio` is that over MPI's.  A message is checked on every rank after every broadcast.  Beside
-them stands one hop, MPI_Send and MPI_Recv from rank 0 to 1, of which a ring over Q ranks has Q-1, one after the other.
+MPI's own broadcast is MPI_Bcast, called by MPI for Python. All broadcasts alternate in every round. The result is the
+median of the slowest rank's times, and `ratio` is this median divided by that of MPI_Bcast. Every rank checks the
+message after each broadcast. The table also contains one hop: MPI_Send and MPI_Recv from rank 0 to rank 1. A ring over
+Q ranks has Q - 1 hops, one after the other.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from mxpeak.perf.host import environment, host_facts, one_core_each, software_fa
 from mxpeak.runtime.launch import bind, mpi_facts
 from mxpeak.runtime.nodes import nodes_of
 
-#: MPI's own, among the names of ours, and one hop.
+#: The names of MPI's own broadcast and of one hop.
 OWN, HOP = "MPI_Bcast", "MPI_Send"
 
 
 def ways(comm: Any) -> dict[str, Callable[[Any], None]]:
-    """What sends a message from rank 0 to all, by name."""
+    """Return the functions that send a message from rank 0 to all ranks, by name."""
 
     def ours(name: str) -> Callable[[Any], None]:
         return lambda message: Task(broadcast(name, comm, message, 0)).wait()
@@ -51,7 +52,7 @@ def ways(comm: Any) -> dict[str, Callable[[Any], None]]:
 
 
 def measured(comm: Any, message: Any, send: Callable[[Any], None], number: float, reached: int) -> float:
-    """Seconds of the slowest rank, from a barrier on; rank 0 alone knows the message, and who gets it checks it."""
+    """Return the time of the slowest rank from a barrier on. Each rank that receives the message checks it."""
     message[:] = number if comm.rank == 0 else -1.0
     comm.barrier()
     begin = time.perf_counter()
@@ -62,7 +63,7 @@ def measured(comm: Any, message: Any, send: Callable[[Any], None], number: float
 
 
 def rows_of(comm: Any, megabytes: int, budget_s: float) -> list[dict[str, Any]]:
-    """One size: rounds in which all take turns, until the time is over."""
+    """Measure one message size, in rounds in which all broadcasts alternate, until the time is over."""
     message = np.empty(megabytes * 10**6 // 8)
     everything = ways(comm)
     times: dict[str, list[float]] = {name: [] for name in everything}
@@ -72,7 +73,7 @@ def rows_of(comm: Any, megabytes: int, budget_s: float) -> list[dict[str, Any]]:
         rounds += 1
         for k, (name, send) in enumerate(everything.items()):
             times[name].append(measured(comm, message, send, float(100 * rounds + k), 2 if name == HOP else comm.size))
-    own = statistics.median(times[OWN][1:])  # the first round touches memory
+    own = statistics.median(times[OWN][1:])  # the first round touches new memory
     rows = []
     for name, seconds in times.items():
         middle = statistics.median(seconds[1:])
@@ -82,10 +83,10 @@ def rows_of(comm: Any, megabytes: int, budget_s: float) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """All sizes, as a table and as JSON."""
+    """Measure all sizes, print a table, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", default="1,4,16,64", help="sizes of the message in MB")
-    parser.add_argument("--seconds", type=float, default=20.0, help="for each size")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds per message size")
     parser.add_argument("--out", help="JSON file to write")
     args = parser.parse_args()
     comm = world()

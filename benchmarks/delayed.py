@@ -1,4 +1,4 @@
-"""A network with a latency that is chosen: a message comes that long after it was sent, on ranks that share a clock."""
+"""Simulate a network with a chosen latency, for ranks that share a clock: it delays each message by the latency."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ import numpy as np
 from mxpeak.comm.base import WAITED_FOR, Request, Transport
 from mxpeak.comm.exchange import TAG as OF_PIVOTS
 
-#: Tags of the stamps that say when a message was sent, and of the messages of a broadcast.
+#: Tags of the time stamps of messages, and of the messages of a broadcast.
 STAMPS, BROADCAST = 20_000, 19_000
-#: Bytes of the longest message that is there without its receiver's doing.
+#: Bytes of the longest message that arrives without action by its receiver.
 SHORT = 4096
-#: How long a rank that waits sleeps between two looks.
+#: Seconds that a waiting rank sleeps between two tests.
 LOOK_S = 2e-5
 
 
 class Wait(NamedTuple):
-    """From when to when a rank had nothing to do but to wait, and the message that ended it.
+    """An interval in which a rank only waited, and the message that ended it.
 
-    source   who sent it, by the whole program's ranks; sent_s, here_s, due_s: when, when it was here, and old enough
+    source   the sender's rank in the complete program
+    sent_s   the time at which the message was sent
+    here_s   the time at which it arrived
+    due_s    the time from which it may be received
     """
 
     begin_s: float
@@ -36,17 +39,18 @@ class Wait(NamedTuple):
 
     @property
     def shown_s(self) -> float:
-        """How long the message was here and too young."""
+        """Return how long the rank waited after the message had arrived."""
         return max(0.0, self.due_s - max(self.begin_s, self.here_s))
 
 
 def lost(waits: list[list[Wait]], ends_s: list[float]) -> float:
-    """How much sooner all ranks would have ended if messages came at once: their waits, replayed without the latency.
+    """Return how much earlier all ranks would have ended without the latency.
 
-    A wait then ends when the rank is there and the message sent, and copied, where that was waited for.  Each may be
-    as much sooner as its rank was late by then.
+    The waits are replayed. Without the latency, a wait ends when the rank has begun to wait and the message has been
+    sent and copied. Both times are earlier by the delay that their rank had accumulated until then.
     """
-    late: list[list[tuple[float, float]]] = [[(0.0, 0.0)] for _ in waits]  # since when each rank is how late
+    # for each rank: pairs of a time and the accumulated delay from this time on
+    late: list[list[tuple[float, float]]] = [[(0.0, 0.0)] for _ in waits]
     by_end = sorted(((rank, wait) for rank, own in enumerate(waits) for wait in own), key=lambda each: each[1].end_s)
     for rank, wait in by_end:
         of_sender = late[wait.source]
@@ -58,7 +62,7 @@ def lost(waits: list[list[Wait]], ends_s: list[float]) -> float:
 
 
 class Network:
-    """What all groups of a program have in common: the latency, and this rank's waits, in their order."""
+    """The latency that all groups of a program share, and this rank's waits in order."""
 
     def __init__(self) -> None:
         self.delay_s = 0.0
@@ -67,13 +71,13 @@ class Network:
         self._begin_s, self._wait = 0.0, None  # type: float, object
 
     def look(self) -> None:
-        """A rank looks for a message, perhaps while it waits."""
+        """Record that this rank tests for a message, and when it began to wait."""
         wait = WAITED_FOR[-1] if WAITED_FOR else None
         if wait is not self._wait:
             self._begin_s, self._wait = time.perf_counter(), wait
 
     def came(self, *message: Any) -> None:
-        """A message is here and old enough: from where, when it was sent, here, and so old."""
+        """Record a message that may now be received: its source, and the times `sent_s`, `here_s` and `due_s`."""
         if self._wait is None:
             self._came.append(message)
             return
@@ -82,33 +86,33 @@ class Network:
         self._begin_s = now
 
     def step(self) -> None:
-        """What has come while this rank had other things to do is needed from now on, at the end of a step."""
+        """End a step: messages that arrived while this rank was busy count as waits that end now."""
         now = time.perf_counter()
         self.waits += [Wait(now, now, *message) for message in self._came]
         self._came = []
 
 
 class Sent:
-    """A message that was sent, and its stamp."""
+    """A message that was sent, and its time stamp."""
 
     def __init__(self, *requests: Request):
         self._requests = requests
 
     def test(self) -> bool:
-        """Whether all of it is taken."""
+        """Return whether the message and its stamp have been sent."""
         return all([request.test() for request in self._requests])
 
     def wait(self) -> None:
-        """Look until it is."""
+        """Test until the message and its stamp have been sent."""
         while not self.test():
             time.sleep(LOOK_S)
 
 
 class Late:
-    """A receive that is complete once its message is here and old enough.
+    """A receive that is complete after its message has arrived and the latency has passed.
 
-    A short message is as old as its stamp.  A long one is copied by the rank that receives it, when that rank looks for
-    it, so its age counts from then: the latency comes on top of the transfer.
+    The latency of a short message begins with its time stamp. A long message is copied by the receiving rank when this
+    rank tests for it. Its latency begins after the copy, so it is added to the transfer time.
     """
 
     def __init__(self, message: Request, stamp: Request, sent_s: Any, source: int, network: Network, *, short: bool):
@@ -118,7 +122,7 @@ class Late:
         self._done = False
 
     def test(self) -> bool:
-        """Whether it is, by the sender's clock and ours, which are one."""
+        """Return whether the receive is complete. The sender and the receiver have the same clock."""
         self._network.look()
         if self._here_s is None:
             if not all([self._message.test(), self._stamp.test()]):
@@ -131,7 +135,7 @@ class Late:
         return self._done
 
     def wait(self) -> None:
-        """Look until it is, asleep between the looks."""
+        """Test until the receive is complete, and sleep between the tests."""
         WAITED_FOR.append(self)
         while not self.test():
             time.sleep(LOOK_S)
@@ -139,28 +143,28 @@ class Late:
 
 
 class Delayed:
-    """A communicator whose messages and broadcasts come late; reductions and FACT's exchange of pivots do not."""
+    """A communicator that delays messages and broadcasts, but not reductions or FACT's exchange of pivots."""
 
     def __init__(self, comm: Any, network: Network, ranks: list[int] | None = None):
         self._comm, self.network = comm, network
-        self._ranks = list(range(comm.size)) if ranks is None else ranks  # in the whole program
+        self._ranks = list(range(comm.size)) if ranks is None else ranks  # in the complete program
         self.rank: int = comm.rank
         self.size: int = comm.size
 
     def repeated(self, *messages: Any) -> None:
-        """Each message by itself, or none would be late."""
+        """Return None, because persistent messages would not be delayed."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 
     def with_transport(self, transport: Transport) -> Delayed:
-        """This group with another transport."""
+        """Return this group with another transport."""
         other = copy(self)
         other._comm = self._comm.with_transport(transport)
         return other
 
     def split(self, color: int | None, key: int) -> Delayed | None:
-        """A group on the same network."""
+        """Return a group on the same network."""
         part = self._comm.split(color, key)
         if part is None:
             return None
@@ -170,7 +174,7 @@ class Delayed:
         return Delayed(part, self.network, [int(rank) for rank in ranks])
 
     def isend(self, buffer: Any, dest: int, tag: int = 0) -> Request:
-        """Send, and say when."""
+        """Send a message with a time stamp."""
         if OF_PIVOTS <= tag < OF_PIVOTS + 3:
             pivots: Request = self._comm.isend(buffer, dest, tag)
             return pivots
@@ -178,7 +182,7 @@ class Delayed:
         return Sent(self._comm.isend(stamp, dest, STAMPS + tag), self._comm.isend(buffer, dest, tag))
 
     def irecv(self, buffer: Any, source: int, tag: int = 0) -> Request:
-        """Receive, no sooner than the latency after it was sent."""
+        """Receive a message, at the earliest when the latency has passed."""
         if OF_PIVOTS <= tag < OF_PIVOTS + 3:
             pivots: Request = self._comm.irecv(buffer, source, tag)
             return pivots
@@ -189,7 +193,7 @@ class Delayed:
         return Late(message, stamp, sent_s, self._ranks[source], self.network, short=short)
 
     def ibcast(self, buffer: Any, root: int) -> Request:
-        """The root sends to everybody."""
+        """Broadcast by individual messages from the root."""
         if self.rank != root:
             return self.irecv(buffer, root, BROADCAST)
         return Sent(*(self.isend(buffer, rank, BROADCAST) for rank in range(self.size) if rank != root))

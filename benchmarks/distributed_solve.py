@@ -1,12 +1,12 @@
-"""mxpeak.solve over ranks beside ScaLAPACK's pdgesv on the same ranks, and NumPy's solve on the whole machine.
+"""Compare mxpeak.solve over ranks with ScaLAPACK's pdgesv on the same ranks and NumPy's solve on all cores.
 
     mpiexec -n 2 python benchmarks/distributed_solve.py --n 8000 --scalapack /path/to/libscalapack.so --out result.json
 
-libscalapack is one that the user has, with 32-bit integers, built for the MPI that mpi4py loads, over a BLAS of one
-thread a rank; without --scalapack it is left out.  All three solve the same random system, one after the other in every
-round.  The distributed ones have A on their grid when the clock begins; NumPy has it whole on rank 0, with all cores
-that the ranks may use, while the others sleep.  A time is the slowest rank's from a barrier on; ratios are those of
-each round, and their median counts.  eta is ||b - A x||_inf / ((||A||_inf ||x||_inf + ||b||_inf) n u).
+The ScaLAPACK library must have 32-bit integers, the MPI library that mpi4py loads, and a BLAS with one thread per rank.
+Without --scalapack, it is omitted. All solvers solve the same random system, one after the other in every round. The
+distributed solvers have A on their grid before the clock starts. NumPy has all of A on rank 0 and uses all cores of the
+ranks, while the other ranks sleep. A time is that of the slowest rank from a barrier on. Ratios are medians of the
+ratios of each round. eta is ||b - A x||_inf / ((||A||_inf ||x||_inf + ||b||_inf) n u).
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ U = 2.0**-53
 
 
 def by_scalapack(library: ScaLapack, A: Any, b: Any, nb: int) -> Callable[[], Any]:
-    """What solves by pdgesv on local arrays that are made anew before each call; x on all ranks."""
+    """Return a function that solves by pdgesv, with x on all ranks.
+
+    The local arrays are copied again before each call.
+    """
     n, k = b.shape
     rows, cols = BlockCyclic(n, nb, library.p, library.P), BlockCyclic(n, nb, library.q, library.Q)
     sides = BlockCyclic(k, nb, library.q, library.Q)
@@ -71,7 +74,7 @@ def by_scalapack(library: ScaLapack, A: Any, b: Any, nb: int) -> Callable[[], An
 
 
 def by_numpy(comm: Communicator, A: Any, b: Any) -> Callable[[], Any]:
-    """What solves on rank 0 with all cores."""
+    """Return a function that solves on rank 0 with all cores."""
 
     def solve() -> Any:
         x = np.linalg.solve(A, b) if comm.rank == 0 else None
@@ -82,12 +85,12 @@ def by_numpy(comm: Communicator, A: Any, b: Any) -> Callable[[], Any]:
 
 
 def by_mxpeak(A: mx.DistributedMatrix, b: Any, precision: str) -> Callable[[], Any]:
-    """What solves on the grid."""
+    """Return a function that solves on the grid."""
     return lambda: mx.solve(A, b, precision=precision)[0]
 
 
 def timed(comm: Communicator, solve: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of the slowest rank, and x."""
+    """Return the time of the slowest rank, and x."""
     getattr(solve, "prepare", lambda: None)()
     comm.barrier()
     begin = time.perf_counter()
@@ -98,11 +101,11 @@ def timed(comm: Communicator, solve: Callable[[], Any]) -> tuple[float, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=8000)
-    parser.add_argument("--sides", type=int, default=1, help="right-hand sides")
-    parser.add_argument("--nb", type=int, default=192, help="mxpeak's blocks")
+    parser.add_argument("--sides", type=int, default=1, help="number of right-hand sides")
+    parser.add_argument("--nb", type=int, default=192, help="block size of mxpeak")
     parser.add_argument("--scalapack-nb", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scalapack", help="the library")
+    parser.add_argument("--scalapack", help="path of the ScaLAPACK library")
     parser.add_argument("--out")
     args = parser.parse_args()
     comm, n = world(), args.n
@@ -122,7 +125,7 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in ways}
     etas: dict[str, float] = {}
     A_inf = np.abs(A).sum(axis=1).max()
-    for k in range(args.rounds + 1):  # the first is not counted
+    for k in range(args.rounds + 1):  # the first round is not counted
         for name, solve in ways.items():
             with threadpool_limits(1 if "ScaLAPACK" in name else None):
                 seconds, x = timed(comm, solve)

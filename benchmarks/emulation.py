@@ -1,4 +1,4 @@
-"""Componentwise errors of emulated and native fp64 products for graded matrices, as a table.
+"""Compute componentwise errors of emulated and native fp64 products for graded matrices, and print a table.
 
     python benchmarks/emulation.py --n 256,1024,4096 --out result.json
 
@@ -6,7 +6,8 @@
     opposite   column j of A is scaled by 2^(-span·j/n), and row j of B by 2^(span·j/n): all terms have the same size
     columns    column l of B is scaled by 2^(-span·l/n)
 
-Errors are |Ĉ - A B| / |A||B| in units of u, at the entries where both products differ most, against exact values.
+Errors are |Ĉ - A B| / |A||B| in units of u. They are computed from exact values at the entries at which the two
+products differ most.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What a process keeps of many small runs: memory, open files, threads, and files left behind.
+"""Measure what a process keeps after many small runs: memory, open files, threads, and temporary files.
 
     python benchmarks/endurance.py --minutes 20 --out result.json
     python benchmarks/endurance.py --runs 100
 
-All benchmarks as `mxpeak run` runs them, eight Python threads that solve, take norms and call gmres, a forked child and
-a spawned one that do the same, by turns and in one process; each has had a turn before anything is counted.  Every few
-rounds all garbage is collected and a sample taken: resident memory, open file descriptors, threads, and files in the
-folder of temporary files and in /dev/shm that were not there before.  Means of the first quarter of the samples stand
-beside those of the last.
+One process alternately runs all benchmarks as `mxpeak run` does, eight Python threads that call solve, norm and gmres,
+and a forked and a spawned child process that make the same calls. Each of these tasks runs once before anything is
+counted. Every few rounds, the script collects all garbage and takes a sample: resident memory, open file descriptors,
+threads, and new files in the temporary folder and in /dev/shm. The output compares the means of the first quarter of
+the samples with those of the last quarter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mxpeak.cli.main import main as command_line
 from mxpeak.perf.host import environment, host_facts, software_facts
 
 THREADS = 8
-#: What is typed after `mxpeak run`.
+#: The arguments of `mxpeak run`.
 BENCHMARKS = (
     "hpl -N 150 --nb 32",
     "hpl-mxp -N 150 --nb 32",
@@ -54,7 +54,7 @@ FIGURES = ("memory_bytes", "open_files", "threads", "files_left")
 
 
 def benchmark(words: str) -> None:
-    """A run by the command line, with its results in a folder that is removed again."""
+    """Run a benchmark by its command line, with its results in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as output:
         code = command_line(["run", *words.split(), "--threads", "2", "--quiet", "--out", f"{folder}/results"])
     if code != 0:
@@ -62,7 +62,7 @@ def benchmark(words: str) -> None:
 
 
 def library(seed: int = 0) -> None:
-    """A solve, a norm and a gmres of other matrices each time, checked."""
+    """Call solve, norm and gmres for new matrices, and check the results."""
     rng = np.random.default_rng(seed)
     A, b = rng.standard_normal((60, 60)), rng.standard_normal(60)
     x, info = mx.solve(A, b)
@@ -76,13 +76,13 @@ def library(seed: int = 0) -> None:
 
 
 def threads() -> None:
-    """`library` by eight threads at the same time."""
+    """Call `library` in eight threads at the same time."""
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(library, range(THREADS)))
 
 
 def child(how: str) -> None:
-    """`library` in another process, while this one has threads of its own."""
+    """Call `library` in another process, while this process has its own threads."""
     process = multiprocessing.get_context(how).Process(target=library)  # type: ignore[attr-defined]
     process.start()
     process.join(120.0)
@@ -101,12 +101,12 @@ TURNS: dict[str, Callable[[], None]] = {
 
 
 def found_in(*folders: str) -> set[str]:
-    """All files there."""
+    """Return all files in a folder."""
     return {os.path.join(where, name) for folder in folders for where, _, names in os.walk(folder) for name in names}
 
 
 def sample(runs: int, begin: float, before: set[str], folders: tuple[str, ...]) -> dict[str, Any]:
-    """What this process has now, once what has ended has had time to go."""
+    """Return the current resources of this process, after ended threads and processes have had time to disappear."""
     time.sleep(0.2)
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -121,7 +121,7 @@ def sample(runs: int, begin: float, before: set[str], folders: tuple[str, ...]) 
 
 
 def endured(turns: list[str], runs: int, seconds: float, every: int) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Samples, and how often each had its turn."""
+    """Run all tasks, and return the samples and the number of runs of each task."""
     taken: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +144,7 @@ def endured(turns: list[str], runs: int, seconds: float, every: int) -> tuple[li
 
 
 def quarters(samples: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The means of the first quarter, and of the last."""
+    """Return the means of the first and of the last quarter of the samples."""
     size = max(1, len(samples) // 4)
     parts = {"first_quarter": samples[:size], "last_quarter": samples[-size:]}
     return {part: {key: fmean(one[key] for one in found) for key in FIGURES} for part, found in parts.items()}
@@ -152,11 +152,11 @@ def quarters(samples: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, help="end with the round that is under way then")
-    parser.add_argument("--runs", type=int, help="end with the round that has so many (default: 1000, if no minutes)")
-    parser.add_argument("--every", type=int, default=2, help="rounds from sample to sample (default: %(default)s)")
-    parser.add_argument("--turns", default=",".join(TURNS), help="what has turns (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="write all of it to this JSON file")
+    parser.add_argument("--minutes", type=float, help="finish the current round after this time")
+    parser.add_argument("--runs", type=int, help="end after this number of runs (default: 1000 without --minutes)")
+    parser.add_argument("--every", type=int, default=2, help="number of rounds between samples (default: %(default)s)")
+    parser.add_argument("--turns", default=",".join(TURNS), help="tasks that alternate (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="write all samples to this JSON file")
     args = parser.parse_args()
     most = args.runs or (sys.maxsize if args.minutes else 1000)
     seconds = 60.0 * args.minutes if args.minutes else float("inf")

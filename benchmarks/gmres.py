@@ -1,19 +1,19 @@
-"""mxpeak.gmres beside SciPy's and PyAMG's solvers, on matrices that none of them was tuned to.
+"""Compare mxpeak.gmres with the solvers of SciPy and PyAMG on matrices for which no solver was tuned.
 
     python benchmarks/gmres.py --kinds anisotropic,indefinite --rounds 5 --out result.json
 
-All solve the same A x = b, b of normal entries, to a true residual ||b - A x|| / ||b|| <= 1e-9, which is computed here
-from x in fp64; what a solver says of itself does not count.  Times are of everything, set-up included.
+All solvers solve the same A x = b to a true residual ||b - A x|| / ||b|| <= 1e-9. The entries of b are normal numbers.
+The residual is computed here from x in fp64, independently of the solver's own report. Times include the set-up.
 
-mxpeak.gmres runs as it is, with no option.  Its peers are SciPy's GMRES behind an incomplete LU of four drop tolerances
-in two orders of the columns, SciPy's direct solver in the same orders, and PyAMG's two hierarchies: alone, within
-PyAMG's CG (where A is symmetric) and GMRES, and before SciPy's GMRES.  PyAMG is told whether A is symmetric.  Each peer
-is first called with tolerances 1, 0.1 … times that asked for until its x is good; that is not counted.  Then the best
-three and mxpeak.gmres take turns, and medians count.  A peer is given up once it takes LIMIT times as long as the best
-before it.
+mxpeak.gmres runs with its default options. The peers are SciPy's GMRES with an incomplete LU (four drop tolerances, two
+orders of the columns), SciPy's direct solver with the same orders, and PyAMG's two hierarchies. The hierarchies are
+used alone, with PyAMG's CG (for symmetric A) and GMRES, and as preconditioners of SciPy's GMRES. PyAMG is told whether
+A is symmetric. Each peer is first called with 1, 0.1, … times the required tolerance until its x is accurate enough,
+and these calls are not counted. Then the three fastest peers and mxpeak.gmres alternate, and medians are compared. A
+peer that takes LIMIT times as long as the fastest peer before it is stopped.
 
-For linear elasticity PyAMG can also be given the rigid body modes, which follow from where the mesh's points are and
-not from A.  That is more than the other solvers get, so it stands in the table by itself, and not among the peers.
+For linear elasticity, PyAMG can also receive the rigid body modes. They follow from the coordinates of the mesh points,
+not from A. Because the other solvers do not have this information, this result is listed separately.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from mxpeak.perf.host import host_facts, software_facts
 
 TOL = 1e-9
 RESTART = 30
-#: A peer is given up after so many times the best peer's seconds, and after so many seconds in any case.
+#: A peer is stopped after LIMIT times the time of the fastest peer, or after MAX_S seconds.
 LIMIT, MAX_S = 2.5, 10.0
 FINALISTS = 3
 DROPS = (1e-2, 1e-3, 1e-4, 1e-5)
 ORDERS = ("COLAMD", "MMD_AT_PLUS_A")
-#: How much larger than A incomplete factors may become; SciPy takes 10 if it is not told.
+#: The largest size of incomplete factors, as a multiple of A; SciPy's default is 10.
 FILL = 30.0
 
 FORK = multiprocessing.get_context("fork")
@@ -60,7 +60,7 @@ Vector = Any
 
 @dataclass(frozen=True)
 class System:
-    """A x = b; what it is, whether A is symmetric, and the modes that only its maker knows."""
+    """A system A x = b, its description, whether A is symmetric, and the near-null space if it is known."""
 
     what: str
     A: Csr
@@ -72,25 +72,25 @@ class System:
 
 
 def anisotropic() -> System:
-    """Strong coupling along one axis."""
+    """Return a matrix with strong coupling along one axis."""
     A = stencil_grid(diffusion_stencil_2d(epsilon=1e-3, type="FD"), (700, 700))
     return System("diffusion 1 : 1000 along the axes, 5 points, 700 x 700 (PyAMG's gallery)", A)
 
 
 def rotated() -> System:
-    """Strong coupling along no grid line."""
+    """Return a matrix with strong coupling in a direction that is not a grid line."""
     A = stencil_grid(diffusion_stencil_2d(epsilon=1e-3, theta=np.pi / 6, type="FE"), (400, 400))
     return System("diffusion 1 : 1000 turned by 30 degrees, 9 points, 400 x 400 (PyAMG's gallery)", A)
 
 
 def elasticity() -> System:
-    """Two unknowns a point, coupled with both signs."""
+    """Return a matrix with two unknowns per point, whose couplings have both signs."""
     A, modes = linear_elasticity((250, 250))
     return System("linear elasticity, bilinear elements, 250 x 250 points (PyAMG's gallery)", A, modes=modes)
 
 
 def unstructured() -> System:
-    """Linear elements on the Delaunay triangles of random points, u = 0 on the square's rim."""
+    """Return linear elements on the Delaunay triangles of random points, with u = 0 on the boundary of the square."""
     rng = np.random.default_rng(1)
     side = np.linspace(0, 1, 400, endpoint=False)
     rim = [(side, 0 * side), (side + 1 / 400, 0 * side + 1), (0 * side, side + 1 / 400), (0 * side + 1, side)]
@@ -107,7 +107,10 @@ def unstructured() -> System:
 
 
 def convection() -> System:
-    """Recirculating flow (Elman, Silvester, Wathen, section 6.1), upwind differences: mesh Péclet number up to 50."""
+    """Return recirculating flow with upwind differences and mesh Péclet numbers up to 50.
+
+    The flow is that of Elman, Silvester and Wathen, section 6.1.
+    """
     n, diffusion = 400, 1e-4
     h = 1 / (n + 1)
     x = h * np.arange(1, n + 1)
@@ -128,7 +131,7 @@ def convection() -> System:
 
 
 def neighbours() -> System:
-    """A graph that is nearly a mesh, and of no dimension that a grid has."""
+    """Return the Laplacian of a graph that resembles a mesh but does not have the dimension of a grid."""
     points = np.random.default_rng(2).random((100_000, 3))
     distance, j = KDTree(points).query(points, k=9)
     i = np.repeat(np.arange(len(points)), 8)
@@ -139,7 +142,7 @@ def neighbours() -> System:
 
 
 def network() -> System:
-    """A graph of few vertices with very many neighbours (Barabási and Albert)."""
+    """Return the Laplacian of a graph in which few vertices have very many neighbors (Barabási and Albert)."""
     n, m = 150_000, 4
     rng = np.random.default_rng(3)
     ends = np.empty(2 * m * n, np.int64)
@@ -156,9 +159,9 @@ def network() -> System:
 
 
 def _grounded(i: Any, j: Any, weights: Any, n: int) -> Csr:
-    """The Laplacian without the first vertex's row and column: nonsingular where the graph hangs together.
+    """Return the Laplacian without the row and the column of the first vertex: nonsingular if the graph is connected.
 
-    Pieces that do not hang together with the first vertex are left out.
+    Components that are not connected to the first vertex are omitted.
     """
     W = sparse.coo_array((weights, (i, j)), shape=(n, n)).tocsr()
     W = W.maximum(W.T)
@@ -171,12 +174,12 @@ def _grounded(i: Any, j: Any, weights: Any, n: int) -> Csr:
 
 
 def heterogeneous() -> System:
-    """Permeabilities over many orders of magnitude in three dimensions."""
+    """Return a matrix whose permeabilities vary over many orders of magnitude in three dimensions."""
     return System("diffusion of log-normal permeability (sigma 3), finite volumes, 55 x 55 x 55", _volumes(55))
 
 
 def scaled() -> System:
-    """The same with every row and column in a unit of its own."""
+    """Return the same matrix with a different unit for every row and column."""
     A = _volumes(45)
     rng = np.random.default_rng(5)
     rows, columns = (sparse.diags_array(10.0 ** rng.uniform(-3, 3, A.shape[0])) for _ in range(2))
@@ -185,7 +188,7 @@ def scaled() -> System:
 
 
 def _volumes(n: int) -> Csr:
-    """-div k grad u, harmonic means of k at faces, u = 0 on all sides."""
+    """Return finite volumes for -div k grad u, with harmonic means of k at the faces and u = 0 on all sides."""
     k = np.exp(3 * np.random.default_rng(4).standard_normal((n, n, n)))
     number = np.arange(n**3).reshape(n, n, n)
     i, j, flow = [], [], []
@@ -206,7 +209,7 @@ def _volumes(n: int) -> Csr:
 
 
 def indefinite() -> System:
-    """A shifted Laplacian: waves, five lengths to a side."""
+    """Return a shifted Laplacian: waves with five wavelengths per side."""
     n = 300
     shift = (2 * np.pi * 5 / n) ** 2
     A = stencil_grid(np.array([[0, -1, 0], [-1, 4 - shift, -1], [0, -1, 0]]), (n, n))
@@ -235,14 +238,17 @@ KINDS: dict[str, Callable[[], System]] = {
 
 @dataclass(frozen=True)
 class Peer:
-    """A solver by name: `solve(b, tol)`."""
+    """A solver and its name. It is called as `solve(b, tol)`."""
 
     name: str
     solve: Callable[[Vector, float], Vector]
 
 
 def peers(system: System) -> Iterator[Peer]:
-    """Every peer, the stronger incomplete factorizations last, as they take longest where they help least."""
+    """Return all peers.
+
+    The stronger incomplete factorizations come last, because they take longest where they help least.
+    """
     A = system.A.tocsr()
     kinds = {"RS": _classical, "SA": _aggregation}
     for name, make in kinds.items():
@@ -259,7 +265,7 @@ def peers(system: System) -> Iterator[Peer]:
 
 
 def with_modes(system: System) -> Peer:
-    """PyAMG's smoothed aggregation with more knowledge than A holds."""
+    """Return PyAMG's smoothed aggregation with the rigid body modes, which are not part of A."""
 
     def make(A: Csr, symmetric: bool) -> Any:
         return _aggregation(A, symmetric, system.modes)
@@ -274,7 +280,7 @@ def _classical(A: Csr, symmetric: bool) -> Any:
 def _aggregation(A: Csr, symmetric: bool, modes: Any = None) -> Any:
     if symmetric:
         return pyamg.smoothed_aggregation_solver(A, B=modes)
-    # SciPy's matrices do not know their transposes' null spaces: constants on both sides, as PyAMG's manual has it.
+    # As in PyAMG's manual, constants are the near-null space of both A and its transpose.
     return pyamg.smoothed_aggregation_solver(A, symmetry="nonsymmetric", BH=np.ones((A.shape[0], 1)))
 
 
@@ -308,19 +314,19 @@ def _scipy(make: Callable[[], Any], A: Csr) -> Any:
 
 
 def residual(A: Csr, x: Vector, b: Vector) -> float:
-    """||b - A x|| / ||b||."""
+    """Return ||b - A x|| / ||b||."""
     return float(np.linalg.norm(b - A @ x) / np.linalg.norm(b))
 
 
 def timed(work: Callable[[], Vector]) -> tuple[float, Vector]:
-    """Seconds, and what came out."""
+    """Return the time in seconds, and the result."""
     begin = time.perf_counter()
     x = work()
     return time.perf_counter() - begin, x
 
 
 def tried(peer: Peer, A: Csr, b: Vector, limit_s: float) -> dict[str, Any]:
-    """A peer's loosest tolerance that is enough, its seconds and the residual; or why it has none."""
+    """Return a peer's loosest sufficient tolerance, its time and its residual, or the reason why it has none."""
     for tol in (TOL, TOL / 10, TOL / 100, TOL / 1000):
         outcome = attempt(peer, A, b, tol, limit_s)
         if "failed" in outcome or outcome["residual"] <= TOL:
@@ -329,7 +335,7 @@ def tried(peer: Peer, A: Csr, b: Vector, limit_s: float) -> dict[str, Any]:
 
 
 def attempt(peer: Peer, A: Csr, b: Vector, tol: float, limit_s: float) -> dict[str, Any]:
-    """One solve in a process of its own, which ends it where nothing else would: within a factorization."""
+    """Solve in a separate process, which can be stopped at any time, also within a factorization."""
     here, there = FORK.Pipe()
 
     def work() -> None:
@@ -355,10 +361,10 @@ def attempt(peer: Peer, A: Csr, b: Vector, tol: float, limit_s: float) -> dict[s
 
 
 def compare(name: str, rounds: int) -> dict[str, Any]:
-    """One kind: all peers once, then the best of them and mxpeak.gmres in turns."""
+    """Compare one kind of matrix: run all peers once, then alternate the fastest ones with mxpeak.gmres."""
     system = KINDS[name]()
     A, b = system.A.tocsr(), np.random.default_rng(7).standard_normal(system.A.shape[0])
-    mx.gmres(A, b)  # compiles what it needs
+    mx.gmres(A, b)  # compiles its kernels
     all_peers, trials, best = list(peers(system)), [], MAX_S / LIMIT
     for peer in all_peers:
         trials.append(tried(peer, A, b, LIMIT * best))
@@ -382,7 +388,7 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
     medians = {who: statistics.median(found) for who, found in times.items()}
     best_peer = min(
         (one["peer"] for one in good), key=lambda who: medians[who], default=None
-    )  # none may have solved it
+    )  # perhaps no peer has solved the system
     return {
         "kind": name,
         "what": system.what,
@@ -419,9 +425,9 @@ def _named(all_peers: list[Peer], name: str) -> Peer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of matrices (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="calls of each that are counted (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="write all figures to this JSON file; other kinds in it are kept")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of matrices (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="counted calls of each solver (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="write all results to this JSON file, and keep its other kinds")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     command = " ".join(["python", *(re.sub(r"--out \S+", "", " ".join(sys.argv)).split())])

@@ -1,8 +1,9 @@
-"""mxpeak.gmres in one process with Ruge and Stüben's levels, and with those of smoothed aggregation, in turns.
+"""Compare multigrid by Ruge and Stüben with smoothed aggregation in mxpeak.gmres, alternately in one process.
 
     python benchmarks/gmres_levels.py --m 64 --rounds 3 --out benchmarks/results/gmres-levels-64.json
 
-The two systems of m³ unknowns of gmres_over_ranks.py, to ||b - A x|| <= 1e-9 ||b||; seconds with set-up.
+The systems are the two systems with m³ unknowns of gmres_over_ranks.py, solved to ||b - A x|| <= 1e-9 ||b||. Times
+include the set-up.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from mxpeak.perf.host import environment, host_facts, software_facts
 from mxpeak.solvers.precond import ruge_stuben
 
 TOL = 1e-9
-#: Rows from which on aggregation makes the levels: of neither system, and of both.
+#: The number of rows from which aggregation builds the levels: for no system, and for both systems.
 LEVELS = {"Ruge-Stueben": 2**62, "aggregation": 0}
 
 
 def solved(kind: str, m: int, levels: str) -> dict[str, Any]:
-    """One solve, timed."""
+    """Return the result and the time of one solve."""
     indptr, columns, values = systems.rows(kind, m, 0, m**3)
     A, b = sparse.csr_array((values, columns, indptr), shape=(m**3, m**3)), systems.side(m, 0, m**3)
     ruge_stuben.EVEN = LEVELS[levels]
@@ -42,7 +43,7 @@ def solved(kind: str, m: int, levels: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--m", type=int, default=64, help="points a side")
+    parser.add_argument("--m", type=int, default=64, help="points per side")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -50,7 +51,7 @@ def main() -> None:
     for kind in systems.KINDS:
         runs: dict[str, list[dict[str, Any]]] = {levels: [] for levels in LEVELS}
         for levels in LEVELS:
-            solved(kind, systems.SMALL, levels)  # compiles
+            solved(kind, systems.SMALL, levels)  # compiles the kernels
         for _ in range(args.rounds):
             for levels, solves in runs.items():
                 solves.append(solved(kind, args.m, levels))

@@ -1,14 +1,16 @@
-"""mxpeak.gmres over ranks beside PETSc's GMRES with its own algebraic multigrid, GAMG, on as many ranks.
+"""Compare mxpeak.gmres over ranks with PETSc's GMRES and its algebraic multigrid GAMG, on the same number of ranks.
 
     python benchmarks/gmres_over_ranks.py --petsc "mpiexec.openmpi -n 2 /usr/bin/python3" --petsc-env petsc.env
 
-`--petsc` is the command that starts Python with petsc4py on the ranks, `--petsc-env` a file of NAME=value lines for it:
-PETSc comes with an MPI of its own, so each solve is a start of its own.  Both solve the same systems of m³ unknowns,
-each rank with as many rows: Poisson, 7 points, and upwind convection-diffusion; b random.  The clock runs from a
-barrier on, with the rows in memory (PETSc's as a Mat), over set-up and solve, to the slowest rank's end; a small solve
-before has loaded everything.  GMRES(30) with the preconditioner on the right, to ||b - A x|| <= rtol ||b||, which is
-computed anew afterwards.  GAMG as it comes, and with other settings that are often advised; the best of them counts.
-What takes longer than --limit with its start, or does not get there, does not.
+`--petsc` is the command that starts Python with petsc4py on the ranks. `--petsc-env` is a file with its environment,
+one NAME=value per line. PETSc uses a different MPI library, so each solve starts new processes.
+
+Both solve the same systems with m³ unknowns, distributed in equal blocks of rows: Poisson's equation with 7 points, and
+upwind convection–diffusion, with a random b. The clock runs from a barrier to the end of the slowest rank and includes
+the set-up and the solve. The rows are then already in memory (for PETSc, as a Mat), and a small earlier solve has
+loaded all libraries. The method is GMRES(30) with the preconditioner on the right, to ||b - A x|| <= rtol ||b||, and
+the residual is recomputed afterwards. GAMG runs with its defaults and with other recommended settings, and the fastest
+of them is compared. A solve that does not converge, or takes longer than --limit including its start, is not compared.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ from typing import Any
 
 import numpy as np
 
-#: GAMG's settings, as options of PETSc.
+#: The settings of GAMG, as options of PETSc.
 GAMG = {
     "GAMG": "",
     "GAMG, SOR": "-mg_levels_ksp_type richardson -mg_levels_pc_type sor",
     "GAMG, unsmoothed": "-pc_gamg_agg_nsmooths 0",
 }
-#: Velocities of the wind, times the width of the mesh in the upwind differences.
+#: Velocities of the convection, which are multiplied by the mesh width in the upwind differences.
 WIND = (50.0, 25.0, 10.0)
 KINDS = ("poisson", "convection")
-#: Points a side of the small system that is solved before.
+#: Points per side of the small system that is solved first.
 SMALL = 12
 
 
 def rows(kind: str, m: int, first: int, last: int) -> tuple[Any, Any, Any]:
-    """Compressed rows first … last-1 of the matrix on m³ points: indptr, columns, values."""
+    """Return rows first … last-1 of the matrix on m³ points in compressed form: indptr, columns and values."""
     k = np.arange(first, last)
     z, y, x = k // m**2, k // m % m, k % m
     drift = [speed / (m + 1) if kind == "convection" else 0.0 for speed in WIND]
@@ -49,7 +51,7 @@ def rows(kind: str, m: int, first: int, last: int) -> tuple[Any, Any, Any]:
         columns += [k - stride, k + stride]
         values += [-1.0 - speed, -1.0]
         there += [at > 0, at < m - 1]
-    order = [0, 2, 4, 6, 5, 3, 1]  # of columns that ascend
+    order = [0, 2, 4, 6, 5, 3, 1]  # sorts the columns
     columns, values = [*columns, k], [*values, 6.0 + sum(drift)]
     there.append(np.ones(len(k), bool))
     held = np.stack([there[i] for i in order], axis=1)
@@ -59,7 +61,7 @@ def rows(kind: str, m: int, first: int, last: int) -> tuple[Any, Any, Any]:
 
 
 def side(m: int, first: int, last: int) -> Any:
-    """This rank's rows of b."""
+    """Return this rank's rows of b."""
     return np.random.default_rng(1).standard_normal(m**3)[first:last]
 
 
@@ -67,7 +69,7 @@ def side(m: int, first: int, last: int) -> Any:
 
 
 def with_mxpeak(kind: str, m: int, rtol: float) -> dict[str, Any] | None:
-    """What rank 0 has to say of mxpeak's solve."""
+    """Return rank 0's report about mxpeak's solve."""
     import scipy.sparse as sparse
     from mpi4py import MPI
 
@@ -95,7 +97,7 @@ def with_mxpeak(kind: str, m: int, rtol: float) -> dict[str, Any] | None:
 
 
 def with_petsc(kind: str, m: int, rtol: float, options: str) -> dict[str, Any] | None:
-    """What rank 0 has to say of PETSc's solve."""
+    """Return rank 0's report about PETSc's solve."""
     import petsc4py
 
     petsc4py.init(["petsc", *options.split()])
@@ -139,7 +141,7 @@ def with_petsc(kind: str, m: int, rtol: float, options: str) -> dict[str, Any] |
 
 
 def started(command: str, env: dict[str, str], limit_s: float, *arguments: str) -> dict[str, Any] | None:
-    """One solve on its ranks; None where it takes longer than the limit."""
+    """Start the ranks of one solve, and return the report, or None if the solve exceeds the limit."""
     ranks = ["timeout", str(limit_s), *shlex.split(command), __file__, *arguments]
     done = subprocess.run(ranks, env=env, capture_output=True, text=True)
     if done.returncode == 124:
@@ -151,7 +153,7 @@ def started(command: str, env: dict[str, str], limit_s: float, *arguments: str) 
 
 
 def compared(args: argparse.Namespace, kind: str) -> dict[str, Any]:
-    """Every solver's solves of one system, and the best of PETSc's over mxpeak's by their medians."""
+    """Run all solves of one system. Return their reports, and the ratio of PETSc's best median to mxpeak's."""
     petsc_env = {"HOME": os.environ.get("HOME", "/")}
     for line in Path(args.petsc_env).read_text().splitlines() if args.petsc_env else []:
         name, _, value = line.partition("=")
@@ -178,16 +180,16 @@ def compared(args: argparse.Namespace, kind: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--m", type=int, default=96, help="points a side")
+    parser.add_argument("--m", type=int, default=96, help="points per side")
     parser.add_argument("--rtol", type=float, default=1e-9)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds of a solve with its start")
-    parser.add_argument("--petsc", help="the command that starts Python with petsc4py on as many ranks")
-    parser.add_argument("--petsc-env", help="a file of NAME=value lines: its environment")
+    parser.add_argument("--limit", type=float, default=120.0, help="limit of a solve and its start, in seconds")
+    parser.add_argument("--petsc", help="command that starts Python with petsc4py on the ranks")
+    parser.add_argument("--petsc-env", help="file of NAME=value lines")
     parser.add_argument("--out")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--kind", choices=KINDS, help="this system alone")
+    parser.add_argument("--kind", choices=KINDS, help="only this system")
     args = parser.parse_args()
     if args.worker:
         peer = args.worker != "mxpeak"

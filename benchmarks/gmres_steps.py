@@ -1,11 +1,11 @@
-"""How many steps mxpeak.gmres takes on 1 to 8 ranks, on the systems that docs/explanation/how-gmres-chooses.md lists.
+"""Count the steps of mxpeak.gmres on 1 to 8 ranks for the systems in docs/explanation/how-gmres-chooses.md.
 
     python benchmarks/gmres_steps.py --kinds poisson3,elasticity --out benchmarks/results/gmres-steps-over-ranks.json
 
-Ranks are threads of this process, which take the steps that real ones take; nothing is timed.  b is random, each rank
-has as many rows, and all solve to ||b - A x|| <= 1e-9 ||b||, which is computed anew afterwards.  One process sweeps row
-after row with "sgs" here, as ranks do; else nothing is set but the preconditioner.  Ten kinds are those of gmres.py, at
-the same sizes.  Besides, a Poisson problem of so many rows that levels are made by aggregation.
+The ranks are threads of this process and take the same steps as MPI ranks. No time is measured. b is random, and each
+rank has the same number of rows. All solves reach ||b - A x|| <= 1e-9 ||b||, and the residual is recomputed afterwards.
+On one process, "sgs" sweeps row by row, as on several ranks. Only the preconditioner is set. Ten kinds of systems are
+those of gmres.py with the same sizes. One more system is a Poisson problem that is large enough for aggregation.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ RANKS = (2, 4, 8)
 
 
 def bands(n: int, below: float, middle: float, above: float) -> Any:
-    """A tridiagonal matrix."""
+    """Return a tridiagonal matrix."""
     return sparse.diags_array([below, middle, above], offsets=[-1, 0, 1], shape=(n, n))
 
 
 def summed(terms: list[Any]) -> Any:
-    """Σ I ⊗ … ⊗ T_k ⊗ … ⊗ I: what each term does along one axis."""
+    """Return Σ I ⊗ … ⊗ T_k ⊗ … ⊗ I, in which each term acts along one axis."""
     ones = [sparse.eye_array(T.shape[0]) for T in terms]
     along = ([T if i == k else ones[i] for i in range(len(terms))] for k, T in enumerate(terms))
     return sparse.csr_array(sum(reduce(sparse.kron, factors) for factors in along))
 
 
 def poisson(*sides: int) -> Any:
-    """Second differences along every axis."""
+    """Return second differences along every axis."""
     return summed([bands(n, -1.0, 2.0, -1.0) for n in sides])
 
 
 def points27() -> Any:
-    """26 in the middle, -1 for all neighbours."""
+    """Return the matrix with 26 on the diagonal and -1 for all neighbors."""
     line = bands(32, 1.0, 1.0, 1.0)
     return sparse.csr_array(27.0 * sparse.eye_array(32**3) - reduce(sparse.kron, [line] * 3))
 
 
 def flow() -> Any:
-    """Upwind convection and diffusion."""
+    """Return upwind convection and diffusion."""
     speeds = 20.0 / 60, 10.0 / 60
     return summed([bands(60, -1.0 - speed, 2.0 + speed, -1.0) for speed in speeds])
 
 
 def jumps() -> Any:
-    """-div(k grad u), k either 1 or 10⁴ on each edge, at random."""
+    """Return -div(k grad u), where k is randomly 1 or 10⁴ on each edge."""
     n = 60
     k = np.where(np.random.default_rng(1).random((2, n * n)) < 0.5, 1e4, 1.0)
     D, one = sparse.diags_array([-1.0, 1.0], offsets=[-1, 0], shape=(n, n)), sparse.eye_array(n)
@@ -70,7 +70,7 @@ def jumps() -> Any:
 
 
 def of_ten(name: str) -> Callable[[], Any]:
-    """The matrix of one of the ten kinds."""
+    """Return the matrix of one of the ten kinds."""
     return lambda: ten.KINDS[name]().A.tocsr()
 
 
@@ -85,7 +85,7 @@ KINDS = {**SMALL, "large": lambda: poisson(64, 64, 64), **{name: of_ten(name) fo
 
 
 def solved(A: Any, ranks: int, preconditioner: str) -> Any:
-    """What a solve says of itself, once x is found to be what it says."""
+    """Return the report of a solve after its x has been checked."""
     n, options = A.shape[0], {"preconditioner": preconditioner, "maxiter": MAX_STEPS, "rtol": TOL}
     b = np.random.default_rng(7).standard_normal(n)
     if ranks == 1:
@@ -106,7 +106,7 @@ def solved(A: Any, ranks: int, preconditioner: str) -> Any:
 
 
 def counted(kind: str) -> list[dict[str, Any]]:
-    """Steps of every preconditioner that is counted; None where they were more than MAX_STEPS."""
+    """Return the number of steps of every preconditioner, or None for more than MAX_STEPS."""
     A, rows = KINDS[kind](), []
     for preconditioner in ("auto", "sgs", "amg") if kind in SMALL else ("auto",):
         infos = {ranks: solved(A, ranks, preconditioner) for ranks in (1, *RANKS)}
@@ -119,8 +119,8 @@ def counted(kind: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of matrices (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="write all counts to this JSON file; other kinds in it are kept")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of matrices (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="write all counts to this JSON file, and keep its other kinds")
     args = parser.parse_args()
     for kind in args.kinds.split(","):
         rows = counted(kind)

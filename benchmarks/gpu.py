@@ -1,11 +1,11 @@
-"""The torch backend's kernels on a GPU beside its limits, copy bandwidth and GEMM, in one process.
+"""Compare the torch backend's kernels on a GPU with its limits, copy bandwidth and GEMM, in one process.
 
     python benchmarks/gpu.py --sections limits,dense,lu,sparse,norms --out result.json
     python benchmarks/gpu.py --sections solve --out solve.json
 
-Times are medians over several calls between the device's own marks, after one call that is not counted; a share is the
-kernel's least bytes (or its flops) over its time, in those of the limit.  Sizes fill a large GPU; --small takes a
-hundredth of them, to see that everything runs (on the CPU too: --device cpu).
+Times are medians over several calls, measured by events of the device after one call that is not counted. A share is
+the rate of a kernel, from its minimum number of bytes or from its flops, divided by the limit. The sizes fill a large
+GPU. With --small, they are a hundredth of these sizes, to test that all sections run (with --device cpu also on a CPU).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from mxpeak.solvers.lu.proof import Proof, prove
 from mxpeak.spans import Spans
 
 Row = dict[str, Any]
-#: The forms of HPG-MxP's matrix: values, vectors, storage.
+#: The forms of HPG-MxP's matrix: formats of values and vectors, and storage.
 FORMS = (
     ("fp64", "fp64", "packed"), ("fp32", "fp32", "packed"), ("bf16", "fp32", "packed"), ("fp8", "fp32", "packed"),
     ("fp64", "fp64", "sell"), ("fp32", "fp32", "sell"), ("bf16", "fp32", "sell"),
@@ -63,7 +63,7 @@ FORMS = (
 
 
 class Bench:
-    """The kernels, the sizes, and the two limits once they are known."""
+    """The kernels, the sizes, and the two limits after their measurement."""
 
     def __init__(self, device: str, small: bool, repeat: int, n: int | None, choices: Sequence[str]):
         name, device = resolve("torch", device)
@@ -76,7 +76,7 @@ class Bench:
         self.copy_bytes, self.gemm = 0.0, dict[str, float]()
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """The median time of a call, after one that is not counted."""
+        """Return the median time of a call, after one call that is not counted."""
         device, times = self.kernels.device, []
         call()
         for _ in range(self.repeat):
@@ -88,7 +88,7 @@ class Bench:
     def note(
         self, section: str, name: str, time_s: float, *, flops: float = 0.0, bytes: float = 0.0, **more: Any
     ) -> None:
-        """Keep a row, and show it."""
+        """Store a row of results, and print it."""
         row: Row = {"section": section, "name": name, "time_s": time_s, **more}
         if flops:
             row["rate_flops"] = flops / time_s
@@ -100,14 +100,14 @@ class Bench:
         print(f"{section:8} {name:44} {shown}", flush=True)
 
     def fresh(self, rows: int, columns: int, precision: str) -> torch.Tensor:
-        """A matrix of random numbers: zeros would be multiplied faster."""
+        """Return a matrix of random numbers, because products of zeros would be faster."""
         A = self.kernels.matrix(rows, columns, precision)
         A.copy_(torch.rand(rows, columns, device=A.device) - 0.5)
         return A
 
 
 def copy(bench: Bench) -> None:
-    """Copy bandwidth, bytes read and bytes written."""
+    """Measure the copy bandwidth, with the bytes that are read and written."""
     kernels, n = bench.kernels, bench.n
     a, b = (kernels.buffer(n * n // 4) for _ in range(2))
     a.fill_(1.0)
@@ -117,7 +117,7 @@ def copy(bench: Bench) -> None:
 
 
 def limits(bench: Bench) -> None:
-    """Copy bandwidth, and every GEMM on a large square and with the inner dimension of an LU."""
+    """Measure the copy bandwidth, and the rate of GEMM for a large square matrix and for an LU's inner dimension."""
     copy(bench)
     kernels, n = bench.kernels, bench.n
     side = n // 4
@@ -130,7 +130,7 @@ def limits(bench: Bench) -> None:
 
 
 def dense(bench: Bench) -> None:
-    """What an LU is made of: panels, solves, casts, rows, and A regenerated."""
+    """Measure the parts of an LU: panels, solves, casts, row moves, and the generation of A."""
     kernels, n, nb = bench.kernels, bench.n, bench.nb
     rows, cols = BlockCyclic(n, nb, 0, 1), BlockCyclic(n // 2, nb, 0, 1)
     entries = Entries("lcg", n, seed=100, scale=1.0, shift=-0.5)
@@ -159,7 +159,7 @@ def dense(bench: Bench) -> None:
         bench.note("dense", f"L21 = A21 U11^-1 by {way}", time_s, flops=float(n * nb**2))
         time_s = bench.seconds(partial(kernels.solve_unit_lower, D, left, "fp16"))
         bench.note("dense", f"U12 = L11^-1 A12 by {way}", time_s, flops=float(n // 2 * nb**2))
-    generate()  # what was solved with again and again has become zeros, and zeros are multiplied faster
+    generate()  # repeated solves have produced zeros, and products of zeros are faster
     for precision in ("fp16", "bf16", "fp8"):
         left, right = (n, nb, precision, "left"), (nb, n // 2, precision, "right")
         L = kernels.operand_matrix(kernels.operand_buffer(*left), *left)
@@ -179,7 +179,7 @@ def dense(bench: Bench) -> None:
 
 
 def _panels(bench: Bench) -> None:
-    """HPL's panels, by the device and by the host, and its row moves."""
+    """Measure HPL's panels on the device and on the host, and its row moves."""
     kernels, n = bench.kernels, bench.n
     jb = bench.nb // 2
     values = torch.rand(jb, n, dtype=torch.float64, device=kernels.device.where).T - 0.5
@@ -205,7 +205,7 @@ def _panels(bench: Bench) -> None:
 
 
 def _refinement(bench: Bench) -> None:
-    """A triangular solve with one diagonal block, of which a refinement takes two a block of the matrix."""
+    """Measure a triangular solve with one diagonal block. Refinement needs two such solves per block of the matrix."""
     kernels, nb = bench.kernels, bench.nb
     T, x = bench.fresh(nb, nb, "fp32"), kernels.xp.zeros(nb)
     T.diagonal().add_(float(nb))
@@ -216,11 +216,14 @@ def _refinement(bench: Bench) -> None:
 
 
 def lu(bench: Bench) -> None:
-    """Whole factorizations, each choice by itself against the usual one, with the proof of LU where there is one."""
+    """Measure complete factorizations, and compare each choice with the default.
+
+    For HPL-MxP, `prove` checks the factors.
+    """
     for name, choices in LU_CHOICES.items():
         if bench.choices and name not in bench.choices:
             continue
-        torch.cuda.empty_cache()  # buffers of other blocks
+        torch.cuda.empty_cache()  # free the buffers of other block sizes
         time_s, proof = _mixed_lu(bench, **choices)
         more = {"proof_passed": proof.passed, "proof_error": proof.error, "proof_bound": proof.bound}
         bench.note("lu", f"fp16 n={bench.n} {name}", time_s, flops=2 / 3 * bench.n**3, **more)
@@ -232,7 +235,7 @@ def lu(bench: Bench) -> None:
         bench.note("lu", f"fp64 n={n} nb={nb}, panels on the {where}", time_s, flops=2 / 3 * n**3)
 
 
-#: What is changed, one thing at a time.
+#: The choices that are changed one at a time.
 LU_CHOICES: dict[str, dict[str, Any]] = {
     "for nothing": {}, "as usual": {}, "no look-ahead": {"lookahead": 0}, "trsm library": {"trsm": "library"},
     "gemm triton": {"gemm": "triton"}, "nb halved": {"blocks": 0.5}, "nb doubled": {"blocks": 2},
@@ -252,7 +255,7 @@ def _mixed_lu(
     blocks: float = 1.0,
     inverses: int = solves.BLOCK,
 ) -> tuple[float, Proof]:
-    """HPL-MxP's factorization in fp16."""
+    """Measure HPL-MxP's factorization in fp16."""
     kernels, n, nb = bench.kernels, bench.n, int(bench.nb * blocks)
     before = kernels.trsm, kernels.gemm, solves.BLOCK
     kernels.trsm, kernels.gemm, solves.BLOCK = trsm or kernels.trsm, gemm or kernels.gemm, inverses
@@ -270,7 +273,7 @@ def _mixed_lu(
 
 
 def _pivoted_lu(bench: Bench, n: int, nb: int, where: str) -> float:
-    """HPL's factorization."""
+    """Measure HPL's factorization."""
     kernels = bench.kernels
     before, kernels.panel_on = kernels.panel_on, where
     grid = make_grid(ProcessGrid(1, 1, "row", None), Solo())
@@ -285,7 +288,10 @@ def _pivoted_lu(bench: Bench, n: int, nb: int, where: str) -> float:
 
 
 def sparse(bench: Bench) -> None:
-    """The motifs of HPG-MxP by their least bytes, beside a copy and beside reading the values."""
+    """Measure the motifs of HPG-MxP by their minimum number of bytes.
+
+    They are compared with a copy and with reading the values.
+    """
     kernels, nx = bench.kernels.sparse, bench.nx
     box = Box(nx, nx, nx)
     rows = kernels.stencil_rows(box, weights())
@@ -315,7 +321,7 @@ def sparse(bench: Bench) -> None:
 
 
 def setup(bench: Bench) -> None:
-    """What comes before HPG-MxP's solves: the finest level's rows, their orders, and chunks."""
+    """Measure the set-up of HPG-MxP: the rows of the finest level, their orders, and chunks."""
     kernels, box = bench.kernels.sparse, Box(bench.nx, bench.nx, bench.nx)
     make = partial(kernels.stencil_rows, box, weights())
     bench.note("setup", "rows", bench.seconds(make))
@@ -348,8 +354,8 @@ def _bases(bench: Bench, n: int) -> None:
 
 
 def _motif(bench: Bench, spans: Spans, name: str, phase: str, call: Callable[[], Any]) -> None:
-    """A call that books its own least bytes."""
-    for _ in range(3):  # as it is, recorded as a graph, replayed
+    """Measure a call that reports its own minimum number of bytes."""
+    for _ in range(3):  # direct execution, capture of a graph, replay
         call()
     spans.start("", 0.0)
     for _ in range(bench.repeat):
@@ -360,7 +366,7 @@ def _motif(bench: Bench, spans: Spans, name: str, phase: str, call: Callable[[],
 
 
 def norms(bench: Bench) -> None:
-    """One pass for each norm and for all four, of every type, both orders and a triangle."""
+    """Measure one pass for each norm and for all four norms, for every type, both orders and a triangle."""
     kernels, side = bench.kernels.norms, bench.n // 2
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.complex64):
         A = torch.randn(side, side, dtype=dtype, device=bench.kernels.device.where)
@@ -378,7 +384,7 @@ def norms(bench: Bench) -> None:
 
 
 def solve(bench: Bench) -> None:
-    """mx.solve beside torch.linalg.solve in fp64, on random and on diagonally dominant matrices."""
+    """Compare mx.solve with torch.linalg.solve in fp64, on random and on diagonally dominant matrices."""
     n, where = bench.n // 2, bench.kernels.device.where
     for name, shift in (("random", 0.0), ("dominant", float(n))):
         A = torch.randn(n, n, dtype=torch.float64, device=where)
@@ -405,7 +411,7 @@ def solve(bench: Bench) -> None:
 
 
 def _backward_error(A: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> float:
-    """||b - Ax|| / ((||A||·||x|| + ||b||)·n·u)."""
+    """Return ||b - Ax|| / ((||A||·||x|| + ||b||)·n·u)."""
     r = (b - A @ x).abs().max()
     scale = A.abs().sum(dim=1).max() * x.abs().max() + b.abs().max()
     return float(r / (scale * len(b) * 2.0**-53))
@@ -418,14 +424,14 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 
 
 def main() -> int:
-    """Run the sections; what one of them raises is kept, and the others run."""
+    """Run the sections. If a section raises an error, store the error and run the other sections."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sections", default="limits,dense,lu,sparse,norms", help=", ".join(SECTIONS))
     parser.add_argument("--device", default="cuda", help="cuda, cuda:1, cpu (default: cuda)")
-    parser.add_argument("--small", action="store_true", help="sizes that take seconds anywhere")
+    parser.add_argument("--small", action="store_true", help="small sizes that take seconds on any device")
     parser.add_argument("--n", type=int, help="order of the dense matrices (default: 65536)")
-    parser.add_argument("--lu", default="", help="of the choices of lu: " + "; ".join(LU_CHOICES) + " (default: all)")
-    parser.add_argument("--repeat", type=int, default=5, help="calls of which the median counts")
+    parser.add_argument("--lu", default="", help="choices of lu: " + "; ".join(LU_CHOICES) + " (default: all)")
+    parser.add_argument("--repeat", type=int, default=5, help="number of calls per median")
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     args = parser.parse_args()
     choices = [name.strip() for name in args.lu.split(";") if name.strip()]

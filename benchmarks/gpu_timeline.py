@@ -1,9 +1,10 @@
-"""Steps of HPL and HPL-MxP on a GPU, as torch's profiler sees them, beside the modelled ones: `benchmarks/timeline.py`.
+"""Compare the steps of HPL and HPL-MxP on a GPU, measured by torch's profiler, with the model of `timeline.py`.
 
     python -m benchmarks.gpu_timeline FOLDER --machine tests/queues/h200.toml
 
-writes the traces (for ui.perfetto.dev) and timeline.txt: of each benchmark two tables, real and modelled, and what they
-are in all.  The modelled run is the same one on virtual queues, with the rates of that file.
+The script writes the traces (for ui.perfetto.dev) and timeline.txt. For each benchmark, timeline.txt contains a table
+of the measured steps, a table of the modeled steps, and their totals. The model executes the same run on virtual
+queues, with the rates of the machine file.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ H200 = "tests/queues/h200.toml"
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description="Real steps beside modelled ones.")
+    parser = argparse.ArgumentParser(description="Compare measured steps with modeled steps.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--machine", default=H200, help="the modelled machine (default: %(default)s)")
-    parser.add_argument("--blocks", type=int, help="blocks of a matrix (default: 48)")
+    parser.add_argument("--machine", default=H200, help="machine of the model (default: %(default)s)")
+    parser.add_argument("--blocks", type=int, help="number of block columns of a matrix (default: 48)")
     args = parser.parse_args(argv)
     args.folder.mkdir(parents=True, exist_ok=True)
     machine, text = find_machine(args.machine), ""

@@ -1,15 +1,15 @@
-"""How much of a slow network is hidden behind sweeps and products: messages arrive a while after they were asked for.
+"""Measure which share of a slow network's latency sweeps and products hide: messages arrive with an additional delay.
 
     mpiexec -n 2 python benchmarks/halo_overlap.py --nx 64 --out result.json
 
-For each order of the rows and each delay: a product, a sweep, the residual at the coarser points, all on the finest
-level, and a whole cycle of multigrid, which waits for six halos; its sweeps are symmetric (HPCG) or go forward only
-(HPG-MxP).
+For each order of the rows and each delay, the script measures a product, a sweep and the residual at the coarse points
+on the finest level, and a complete multigrid cycle, which waits for six halos. The sweeps of the cycle are symmetric
+(HPCG) or only forward (HPG-MxP).
 
-`hidden` is the share of the delay, times the halos, that the slowest rank's time did not grow by: the median over
-rounds of what the delayed took longer than that without, beside it.  `over` is the share that was over when a rank came
-to wait for its message, the least of the ranks': it tells small delays from the noise, but not what a late rank costs
-those that wait for it, as with rows in their natural order.
+`hidden` is the share of the total delay of all halos that the slowest rank's time did not increase by. It is the median
+over rounds that compare the delayed run with a run without delay. `over` is the share of the delay that had passed when
+a rank began to wait for its message, the minimum over the ranks. It distinguishes small delays from noise. However, it
+does not include the cost of a late rank for the ranks that wait for it, for example with rows in natural order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mxpeak.perf.host import environment, host_facts, one_core_each, software_fa
 from mxpeak.solvers.multigrid import cycle
 from mxpeak.spans import Spans
 
-#: Orders, what is stored for them, and whether sweeps are symmetric.
+#: Orders of the rows, their storage, and whether sweeps are symmetric.
 FORMS = (
     ("natural", "packed", True),
     ("surface_last", "packed", True),
@@ -49,25 +49,25 @@ FORMS = (
 
 
 class LateRequest:
-    """A receive that is complete no sooner than a while after it was asked for."""
+    """A receive that is complete at the earliest after a given delay."""
 
     def __init__(self, request: Request, late: Late):
         self._request, self._late, self._due = request, late, time.perf_counter() + late.delay_s
 
     def test(self) -> bool:
-        """Whether it has come, and its time too."""
-        came = self._request.test()  # at each look, for a long message travels while MPI is asked for it
+        """Return whether the message has arrived and the delay has passed."""
+        came = self._request.test()  # in each test, because a long message makes progress only inside MPI
         return came and time.perf_counter() >= self._due
 
     def wait(self) -> None:
-        """Test until both are so."""
+        """Test until the message has arrived and the delay has passed."""
         self._late.exposed_s += max(0.0, self._due - time.perf_counter())
         while not self.test():
             os.sched_yield()
 
 
 class Late:
-    """A communicator whose messages take `delay_s` longer; for that alone this rank waited `exposed_s`."""
+    """A communicator whose messages take `delay_s` longer; `exposed_s` is the waiting time due to the delays."""
 
     delay_s = exposed_s = 0.0
 
@@ -75,18 +75,18 @@ class Late:
         self._comm = comm
 
     def repeated(self, *messages: Any) -> None:
-        """Each message by itself, or none would be late."""
+        """Return None, because persistent messages would not be delayed."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
 
     def irecv(self, buffer: Any, source: int, tag: int = 0) -> Request:
-        """Begin to receive."""
+        """Start to receive a message."""
         return LateRequest(self._comm.irecv(buffer, source, tag), self)
 
 
 def seconds(comm: Late, work: Callable[[], object]) -> tuple[float, float]:
-    """The time of the slowest rank, from a barrier on, and the most that one waited for delays."""
+    """Return the time of the slowest rank from a barrier on, and the largest time that a rank waited for delays."""
     comm.barrier()
     comm.exposed_s, begin = 0.0, time.perf_counter()
     work()
@@ -96,7 +96,7 @@ def seconds(comm: Late, work: Callable[[], object]) -> tuple[float, float]:
 
 
 def compared(late: list[tuple[float, float]], plain_s: list[float], delay_s: float, halos: int) -> dict[str, float]:
-    """What of a delay was hidden, from rounds with it beside those without."""
+    """Return which share of a delay was hidden, from the times of rounds with and without it."""
     grown_s = statistics.median(time_s - without_s for (time_s, _), without_s in zip(late, plain_s))
     exposed_s = statistics.median(exposed_s for _, exposed_s in late)
     return {
@@ -124,7 +124,7 @@ def measured(
     times: dict[tuple[str, float], list[tuple[float, float]]] = {(name, delay): [] for name in work for delay in delays}
     for turn in range(repeat):
         for name, (_, call) in work.items():
-            call()  # what another kind of work left in the caches is not what is measured
+            call()  # replaces cached data of other work
             for k in range(len(delays)):
                 comm.delay_s = delay = delays[(turn + k) % len(delays)]
                 times[name, delay].append(seconds(comm, call))
@@ -142,8 +142,8 @@ def measured(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nx", type=int, default=64, help="points a side of a rank's box")
-    parser.add_argument("--delays", default="0.1,0.5,2", help="milliseconds, besides 0")
+    parser.add_argument("--nx", type=int, default=64, help="points per side of a rank's box")
+    parser.add_argument("--delays", default="0.1,0.5,2", help="delays in milliseconds, in addition to 0")
     parser.add_argument("--repeat", type=int, default=30)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

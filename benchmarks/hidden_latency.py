@@ -1,20 +1,20 @@
-"""How much of a slow network's latency an LU hides: every message comes a given time after it was sent.
+"""Measure which share of a slow network's latency an LU hides: every message arrives a given time after it was sent.
 
     mpiexec -n 2 python benchmarks/hidden_latency.py --out result.json
 
-On 1x2 ranks, what look-ahead hides of the panels' way along the rows: HPL-MxP and HPL with and without it, in the first
-three quarters of the steps, which take 98 % of the time; updates shrink, and the last cannot hide anything.  On 2x1
-ranks, what the split update hides of HPL's row swaps, in the first half of the steps, in which there are two sections.
-The network is quick in the other steps.  On four ranks all grids are 2x2.
+On 1x2 ranks, the script measures how look-ahead hides the broadcasts of panels along process rows. It runs HPL-MxP and
+HPL with and without look-ahead. The network is slow in the first three quarters of the steps, which take 98 % of the
+time. The last updates are too short to hide a message. On 2x1 ranks, the script measures how the split update hides
+HPL's row swaps. There, the network is slow in the first half of the steps, in which the update has two sections. On
+four ranks, all grids are 2x2.
 
-A latency shows while a rank does nothing but wait for a message that is here to be old enough; so it does not count
-that other work slows the machine.  `cost` is what shows on the way to the end: the run would have taken so much less
-time without the latency (`delayed.lost`).  A rank that is ahead of the others waits for messages that are not
-even sent; what it then waits for a latency no order of work can hide, and it costs no time.  `shown` is what shows on
-all ranks together, that included.  `hidden` is the share of what the plain run has, that the other one does not, of
-either; all are medians of rounds in which all cases take turns.  Latencies are given in mean steps of the plain run.
-The reductions by which FACT finds its pivots are not delayed: a core that waits for one has nothing else to do, and no
-order of work hides it.
+A latency is exposed while a rank only waits for a message that has arrived but is not yet old enough. Other work on the
+machine therefore does not count. `cost` is the exposed latency on the path that determines the run time: without the
+latency, the run would take this much less time (`delayed.lost`). A rank that is ahead of the others waits for messages
+that have not been sent. No order of work can hide this latency, and it costs no time. `shown` is the sum of all exposed
+latencies over all ranks, including these. For both, `hidden` is the share of the plain run's value that the other run
+does not have. All values are medians of rounds in which all cases alternate. Latencies are given in mean steps of the
+plain run. The reductions that find FACT's pivots are not delayed, because no order of work hides them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FORMS = ("plain", "hiding")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The same LU, plain and with what is to hide the latency, in the share of the steps in which it applies."""
+    """The same LU without and with the option that hides latency, and the share of steps with a slow network."""
 
     name: str
     shape: tuple[int, int]
@@ -61,22 +61,22 @@ class Pair:
 
 
 class Steps:
-    """Tells the network of steps, and makes it quick again after one of them."""
+    """An observer that reports steps to the network, and sets the latency to zero after a given step."""
 
     def __init__(self, network: Network, last: int):
         self._network, self._last = network, last
 
     def start(self, label: str, total_flops: float) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def step(self, step: Step) -> None:
-        """One is done; perhaps the last with a slow network."""
+        """Report the end of a step. After the last step with a slow network, set the latency to zero."""
         self._network.step()
         if step.index >= self._last:
             self._network.delay_s = 0.0
 
     def finish(self, label: str, elapsed_s: float) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
 
 PAIRS = (
@@ -88,7 +88,7 @@ PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One factorization: how long it took; what the latency cost, and what showed of it on all ranks."""
+    """The time of one factorization, the time that the latency cost, and the exposed latency over all ranks."""
 
     time_s: float
     cost_s: float
@@ -98,7 +98,7 @@ class Run:
 def worker(
     comm: Delayed, shape: tuple[int, int], pair: Pair, n: int, nb: int, kernels: Kernels
 ) -> Callable[[Any], Run]:
-    """What factors the pair's matrix by some options."""
+    """Return a function that factors the pair's matrix with given options."""
     grid = make_grid(ProcessGrid(*shape), comm)
     assert grid is not None
     pivoted = isinstance(pair.plain, PivotedLuOptions)
@@ -128,7 +128,7 @@ def worker(
 def measured(
     comm: Delayed, pair: Pair, n: int, nb: int, shares: list[float], repeat: int, kernels: Kernels
 ) -> dict[str, Any]:
-    """Both members of a pair under every delay, in turns."""
+    """Measure both members of a pair alternately for every delay."""
     shape = pair.shape if comm.size == 2 else (2, 2)
     run, steps = worker(comm, shape, pair, n, nb, kernels), -(-n // nb)
     comm.network.delay_s = 0.0
@@ -169,12 +169,12 @@ def measured(
 
 
 def hidden(plain: float, hiding: float) -> float | None:
-    """The share of what the plain run has that the other one does not; None where it has nothing."""
+    """Return the share of the plain run's value that the other run does not have, or None if the value is zero."""
     return 1 - hiding / plain if plain else None
 
 
 def say(case: dict[str, Any]) -> None:
-    """One pair as text."""
+    """Return one pair as text."""
     print(f"{case['name']}, {case['slow_steps']} of {case['steps']} steps, {case['time_s']:.3f} s", flush=True)
     for row in case["delayed"]:
         texts = [
@@ -189,8 +189,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-N", type=int, default=6144)
     parser.add_argument("--nb", type=int, default=128)
-    parser.add_argument("--delays", default="0.02,0.05", help="in mean steps of the plain run, each above 0")
-    parser.add_argument("--only", default="", help="pairs whose name has this in it")
+    parser.add_argument("--delays", default="0.02,0.05", help="positive delays in mean steps of the plain run")
+    parser.add_argument("--only", default="", help="run only pairs whose name contains this text")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

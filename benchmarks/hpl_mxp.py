@@ -1,4 +1,4 @@
-"""mxpeak's HPL-MxP beside its own HPL: same ranks, threads and N, runs interleaved, best and median of each.
+"""Compare mxpeak's HPL-MxP with its HPL: same ranks, threads and N, interleaved runs, best and median of each.
 
 python benchmarks/hpl_mxp.py -N 10000 --nb 256 --hpl-nb 192,224 --repeat 3 --out result.json
 """
@@ -23,7 +23,7 @@ MPIEXEC = str(Path(sysconfig.get_path("scripts")) / "mpiexec")
 
 
 def measure(benchmark: str, n: int, nb: int, grid: str, threads: int, *more: str) -> dict[str, Any]:
-    """One run of mxpeak; its result file."""
+    """Run mxpeak once, and return its result file."""
     P, Q = map(int, grid.split("x"))
     command = [sys.executable, "-m", "mxpeak", "run", benchmark, "-N", str(n), "--nb", str(nb), "--grid", grid]
     command += ["--threads", str(threads), "--json", "-", "--quiet", *more]
@@ -36,7 +36,7 @@ def measure(benchmark: str, n: int, nb: int, grid: str, threads: int, *more: str
 
 
 def summary(rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
-    """The block size with the best median, and its rates."""
+    """Return the block size with the best median, and its rates."""
     by_nb: dict[int, list[float]] = {}
     for row in rows:
         if key in row:

@@ -1,8 +1,8 @@
-"""mxpeak's HPL beside Netlib HPL: same BLAS library, ranks, threads and N, runs interleaved, best and median of each.
+"""Compare mxpeak's HPL with Netlib HPL: same BLAS library, ranks, threads and N, interleaved, best and median of each.
 
     python benchmarks/hpl_vs_netlib.py --xhpl /path/to/xhpl -N 10000 --nb 128,160,192 --repeat 3 --out result.json
 
-xhpl is a Netlib HPL 2.3 that the user has built; link it to the OpenBLAS that SciPy brings, so that both call the same.
+xhpl is Netlib HPL 2.3. Link it to SciPy's OpenBLAS, so that both programs use the same BLAS library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MPIEXEC = str(Path(sysconfig.get_path("scripts")) / "mpiexec")
 
 
 def netlib(xhpl: str, config: HplConfig, ranks: int, threads: int) -> float:
-    """One run of xhpl; its rate in flop/s."""
+    """Run xhpl once, and return its rate in flop/s."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "HPL.dat").write_text(write_dat(config))
         environ = {**os.environ, "OPENBLAS_NUM_THREADS": str(threads)}
@@ -41,7 +41,7 @@ def netlib(xhpl: str, config: HplConfig, ranks: int, threads: int) -> float:
 
 
 def ours(config: HplConfig, ranks: int, threads: int) -> dict[str, Any]:
-    """One run of mxpeak; its result file."""
+    """Run mxpeak once, and return its result file."""
     (P, Q), (n,), (nb,), (depth,) = (config.grid or ((1, 1),))[0], config.n or (0,), config.nb, config.depth
     command = [sys.executable, "-m", "mxpeak", "run", "hpl", "-N", str(n), "--nb", str(nb), "--grid", f"{P}x{Q}"]
     command += ["--threads", str(threads), "--depth", str(depth), "--json", "-", "--quiet"]

@@ -1,12 +1,12 @@
-"""mxpeak's norms beside ScaLAPACK's p?lange on the very same local arrays, and how exact fro of both is in fp32.
+"""Compare mxpeak's norms with ScaLAPACK's p?lange on the same local arrays, and the accuracy of both for fro in fp32.
 
     mpiexec -n 2 python benchmarks/norms_vs_scalapack.py --scalapack /path/to/libscalapack.so --out result.json
 
-libscalapack is one that the user has, with 32-bit integers, built for the MPI that mpi4py loads; mpiexec is that MPI's.
-A rank has one thread, of either.  In every round each norm runs by both, one after the other, and before mxpeak's the
-ranks read all bytes.  A time is the slowest rank's from a barrier on; rates are of the bests of the rounds after one
-that is not counted, and count the bytes of the whole matrix; ratios are those of bests, and medians of the rounds' own.
-"all" is mxpeak's one call for all four, and ScaLAPACK's four.
+The ScaLAPACK library must have 32-bit integers and the MPI library that mpi4py loads, and mpiexec must belong to this
+MPI library. Each rank uses one thread. In every round, each norm is computed by both libraries one after the other, and
+the ranks read all bytes before mxpeak's norm. A time is that of the slowest rank from a barrier on. Rates are those of
+the best round after one that is not counted, for the bytes of the complete matrix. Ratios are those of the best rounds,
+and medians of the ratios of each round. "all" is one call of mxpeak for all four norms, and four calls of ScaLAPACK.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import mpi4py
 
-mpi4py.rc.thread_level = "funneled"  # as mxpeak has it: without locks
+mpi4py.rc.thread_level = "funneled"  # the level that mxpeak uses, which needs no locks
 
 import numpy as np  # noqa: E402
 from mpi4py import MPI  # noqa: E402
@@ -55,27 +55,27 @@ Row = dict[str, Any]
 
 
 class ScaLapack:
-    """The few routines that are needed here, on one BLACS grid of all ranks, numbered by rows."""
+    """The required routines of ScaLAPACK on one BLACS grid of all ranks, numbered by rows."""
 
     def __init__(self, path: str, P: int, Q: int):
         self._lib = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
         if len(mpis := {path.name for path in mapped() if re.match(r"lib(mpi|mpich)\.so", path.name)}) > 1:
             sys.exit(f"{path} and mpi4py load different MPIs, {' and '.join(sorted(mpis))}; both have to use the same")
         context, rows, columns, p, q = (ctypes.c_int() for _ in range(5))
-        self._lib.blacs_get_(*integers(-1, 0), ctypes.byref(context))  # the default: all ranks
+        self._lib.blacs_get_(*integers(-1, 0), ctypes.byref(context))  # the default context with all ranks
         self._lib.blacs_gridinit_(ctypes.byref(context), b"Row", *integers(P, Q), ctypes.c_size_t(3))
         self._lib.blacs_gridinfo_(*map(ctypes.byref, (context, rows, columns, p, q)))
         self.context, self.P, self.Q, self.p, self.q = (x.value for x in (context, rows, columns, p, q))
 
     def local_shape(self, n: int, nb: int) -> tuple[int, int]:
-        """Of this process's part of an n×n matrix."""
+        """Return the shape of this process's part of an n×n matrix."""
         return (
             self._lib.numroc_(*integers(n, nb, self.p, 0, self.P)),
             self._lib.numroc_(*integers(n, nb, self.q, 0, self.Q)),
         )
 
     def norm(self, letter: str, kind: str, local: Any, desc: list[int], work: Any) -> float:
-        """P?LANGE of the whole matrix.  Collective."""
+        """Return the norm of the complete matrix by P?LANGE. Collective."""
         lange = getattr(self._lib, f"p{letter}lange_")
         lange.restype = TYPES[letter][1]
         m, n, one = integers(desc[2], desc[3], 1)
@@ -83,7 +83,7 @@ class ScaLapack:
         return float(lange(KINDS[kind], m, n, pointer(local), one, one, descriptor, pointer(work), ctypes.c_size_t(1)))
 
     def lapack_version(self) -> str | None:
-        """Of the LAPACK that it calls."""
+        """Return the version of the LAPACK library that ScaLAPACK calls."""
         if not hasattr(self._lib, "ilaver_"):
             return None
         numbers = [ctypes.c_int() for _ in range(3)]
@@ -100,14 +100,14 @@ def pointer(array: Any) -> ctypes.c_void_p:
 
 
 def mapped() -> set[Path]:
-    """The shared libraries of this process, where the system tells."""
+    """Return the shared libraries of this process, if the operating system lists them."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     return {Path(line.split()[-1]) for line in lines if ".so" in line}
 
 
 def loaded() -> Row:
-    """Which ScaLAPACK, BLAS and MPI this process has, beside what NumPy and SciPy bring."""
+    """Return the loaded libraries of ScaLAPACK, BLAS and MPI, except those of NumPy and SciPy."""
     known = re.compile(r"lib(mpi|scalapack|blas|lapack|openblas|blis|flame|mkl|atlas)")
     names = {path.name for path in mapped() if known.match(path.name) and "site-packages" not in path.parts}
     blas = [
@@ -126,14 +126,14 @@ def loaded() -> Row:
 
 
 class Case:
-    """One matrix as both see it; entries between -1 and 1, or all ones."""
+    """A matrix in the form of both libraries, with entries between -1 and 1, or ones."""
 
     def __init__(self, scalapack: ScaLapack, letter: str, n: int, nb: int, fill: str = "random"):
         shape = scalapack.local_shape(n, nb)
         self.local = np.ones(shape, TYPES[letter][0], "F")
         if fill == "random":
             rng = np.random.default_rng([n, WORLD.rank])
-            columns = self.local.T.view(self.local.real.dtype)  # real and imaginary parts in turns
+            columns = self.local.T.view(self.local.real.dtype)  # alternating real and imaginary parts
             for column in columns:
                 column[:] = 2 * rng.random(column.size, column.dtype) - 1
         desc = [1, scalapack.context, n, n, nb, nb, 0, 0, max(1, shape[0])]
@@ -147,7 +147,7 @@ class Case:
 
 
 def slowest(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of the slowest rank, and the result."""
+    """Return the time of the slowest rank, and the result."""
     WORLD.Barrier()
     begin = time.perf_counter()
     found = call()
@@ -156,7 +156,7 @@ def slowest(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def rates(args: argparse.Namespace, scalapack: ScaLapack) -> Iterator[Row]:
-    """Each norm by both, and all four in one call; what reading the matrix takes."""
+    """Measure each norm by both libraries, all four norms in one call, and the time to read the matrix."""
     for letter in args.types.split(","):
         case = Case(scalapack, letter, args.n, args.nb)
         m, n = case.local.shape
@@ -197,7 +197,7 @@ def rates(args: argparse.Namespace, scalapack: ScaLapack) -> Iterator[Row]:
 
 
 def accuracy(args: argparse.Namespace, scalapack: ScaLapack) -> Iterator[Row]:
-    """Relative errors of fro in fp32 (SLATE Working Note 9, appendix B.2)."""
+    """Measure relative errors of fro in fp32 (SLATE Working Note 9, appendix B.2)."""
     for fill in ("random", "ones"):
         for n in map(int, args.accuracy_n.split(",")):
             case = Case(scalapack, "s", n, args.nb, fill)
@@ -212,7 +212,10 @@ def accuracy(args: argparse.Namespace, scalapack: ScaLapack) -> Iterator[Row]:
 
 
 def sum_of_squares(local: Any) -> Any:
-    """Of fp32 numbers: each square is exact in fp64, the sum has extended precision where the machine has it."""
+    """Return the sum of squares of fp32 numbers.
+
+    Each square is exact in fp64, and the sum has extended precision if the machine has it.
+    """
     total = np.longdouble(0)
     for column in local.T:
         total += np.square(column, dtype=np.float64).astype(np.longdouble).sum()

@@ -1,15 +1,16 @@
-"""What `mxpeak simulate --machine tuned` predicts beside what runs: HPL and HPL-MxP on 1, 2 and 4 ranks of one machine.
+"""Compare the predictions of `mxpeak simulate --machine tuned` with runs of HPL and HPL-MxP on 1, 2 and 4 ranks.
 
     python benchmarks/predictions.py FOLDER --rounds 5 --out result.json
-    python benchmarks/predictions.py FOLDER --rounds 5 --minutes 4    as far as four minutes go; again, it goes on
+    python benchmarks/predictions.py FOLDER --rounds 5 --minutes 4    stops after four minutes; repeat it to continue
 
-Each round starts the layouts of ranks and threads in turns, and each of these takes kernels and runs in turns within
-the same processes: kernels and messages as `mxpeak tune` measures them, those that the model asks of these sizes, then
-a run, then kernels again, and so on through the benchmarks and grids.  A machine that others use changes its speed
-within seconds, so a run is predicted from the kernels right before and behind it, each with the mean of the two.  The
-error is the median over the runs, with its quartiles.  No run is fitted; only the steps that GMRES takes are those of
+Each round starts the layouts of ranks and threads one after the other. Within the same processes of a layout, kernels
+and runs alternate: first the kernels and messages that `mxpeak tune` measures, as far as the model needs them for these
+sizes, then a run, then the kernels again, and so on for all benchmarks and grids. The speed of a shared machine changes
+within seconds. A run is therefore predicted from the kernels directly before and after it, with the mean of both times.
+The error is the median over the runs, with its quartiles. No run is fitted, but the number of GMRES steps is that of
 the run.
-What was measured is kept in FOLDER, and not measured anew.
+
+All measurements are stored in FOLDER and are not repeated.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from mxpeak.verbs.tune.probe import INNER, MESSAGES, SIDE, probes
 
 Record = dict[str, Any]
 
-#: Threads of a rank on two cores by the number of ranks, of which four share them; and the grids of so many.
+#: The threads per rank on two cores by the number of ranks (four ranks share the cores), and the grids.
 THREADS = {1: 2, 2: 1, 4: 1}
 GRIDS = {1: ((1, 1),), 2: ((2, 1), (1, 2)), 4: ((2, 2),)}
-#: What the processor multiplies itself is HPL-MxP's precision, as it is by default.
+#: HPL-MxP's default precision: that of the processor's own 16-bit products, if it has any.
 LOW = "bf16" if any(engine.precision == "bf16" for engine in chosen()) else "fp32"
-#: Times that all kernels and runs of a layout take turns within the same processes.
+#: Number of repetitions of all kernels and runs of a layout within the same processes.
 TURNS = 2
-#: What each runs in, with its block size: the defaults.
+#: The default precision and block size of each benchmark.
 SIZES = {"hpl": ("fp64", 192), "hpl-mxp": (LOW, 512 if LOW == "bf16" else 320)}
-#: What kernels are asked with once, whatever the block size.
+#: Kernels that are measured once for all block sizes.
 ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong", "pair", "turn")
 
 
@@ -58,13 +59,13 @@ ONCE = ("read", "cast", "generate", "solve", "copy", "rows", "sweep", "pingpong"
 
 
 def is_needed(probe: Record) -> bool:
-    """Whether the model asks for a kernel at these sizes."""
+    """Return whether the model needs a kernel at these sizes."""
     name = probe["name"]
     if name == "bcast":
         return probe["bcast"] in ("lib", "ilib") and probe["bytes"] == MESSAGES[-1]
     if name == "gemm" and probe["precision"] in ("fp64", LOW) and probe["k"] == 256:
-        return True  # of all sides, for what products waste at their edges
-    stored = {"fp64": "fp64"}  # of triangles and diagonal blocks; of all low precisions it is fp32
+        return True  # for the losses of products at their edges
+    stored = {"fp64": "fp64"}  # type of triangles and diagonal blocks: fp32 for all low precisions
     return name in ONCE or any(
         probe.get("k") in around(nb)
         and probe.get("precision", low) == (low if name == "gemm" else stored.get(low, "fp32"))
@@ -75,12 +76,12 @@ def is_needed(probe: Record) -> bool:
 
 
 def around(nb: int) -> set[int]:
-    """The inner sizes next to a block size among those that are measured."""
+    """Return the measured inner sizes next to a block size."""
     return {max(k for k in INNER if k <= nb), min(k for k in INNER if k >= nb)}
 
 
 def take_turns(journal: Path, n: int) -> None:
-    """Kernels and runs in turns, as one of the ranks that `measure` has started; rank 0 writes down what they take."""
+    """Alternate kernels and runs, as one of the ranks that `measure` has started; rank 0 writes the journal."""
     comm = start()
     left_out = [probe for probe in probes(comm.size, ("bf16", "fp16"), on_gpu=False) if not is_needed(probe)]
     job = TuneJob(
@@ -101,7 +102,7 @@ def take_turns(journal: Path, n: int) -> None:
 
 
 def run(benchmark: str, P: int, Q: int, n: int, comm: Communicator) -> Record:
-    """One run.  Collective."""
+    """Run a benchmark once, and return its record. Collective."""
     entry, (low, nb) = BENCHMARKS[benchmark], SIZES[benchmark]
     texts = {"n": str(n), "nb": str(nb), "grid": f"{P}x{Q}", "threads": str(THREADS[P * Q]), "warmup": "none"}
     if benchmark == "hpl-mxp":
@@ -120,7 +121,7 @@ def run(benchmark: str, P: int, Q: int, n: int, comm: Communicator) -> Record:
 
 
 def measure(folder: Path, rounds: int, n: int, until: float) -> None:
-    """All rounds from where they stopped; nothing is begun after `until`."""
+    """Measure all missing rounds; no layout starts after `until`."""
     done = {(record["round"], record["ranks"]) for record in kept(folder)}
     for number, ranks in ((number, ranks) for number in range(rounds) for ranks in GRIDS):
         if (number, ranks) in done:
@@ -139,7 +140,7 @@ def measure(folder: Path, rounds: int, n: int, until: float) -> None:
 
 
 def kept(folder: Path) -> list[Record]:
-    """What was measured so far."""
+    """Return the stored measurements."""
     file = folder / "measured.jsonl"
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
@@ -148,7 +149,7 @@ def kept(folder: Path) -> list[Record]:
 
 
 def usual(records: list[Record]) -> list[Record]:
-    """Each kernel once, with the mean of its seconds."""
+    """Return each kernel once, with the mean of its times."""
     of: dict[str, list[Record]] = {}
     for record in records:
         of.setdefault(json.dumps(probe_of(record)), []).append(record)
@@ -161,7 +162,10 @@ def usual(records: list[Record]) -> list[Record]:
 
 
 def beside(records: list[Record]) -> list[tuple[Record, list[Record]]]:
-    """Each run of one layout and round with the kernels right before and behind it; `records` as they were written."""
+    """Yield each run of one layout and round with the kernels directly before and after it.
+
+    `records` are in the order in which they were written.
+    """
     passes: list[list[Record]] = [[]]
     runs = []
     for record in records:
@@ -174,7 +178,7 @@ def beside(records: list[Record]) -> list[tuple[Record, list[Record]]]:
 
 
 def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
-    """The machine that kernels of one layout describe."""
+    """Return the machine that the kernels of one layout describe."""
     layout = Layout(
         title="this machine",
         ranks=ranks,
@@ -188,7 +192,7 @@ def machine_of(records: list[Record], ranks: int, steps: int | None) -> Machine:
 
 
 def compared(records: list[Record]) -> list[Record]:
-    """Each run predicted and as it was."""
+    """Return each run with its prediction."""
     rows = []
     for ranks, grids in GRIDS.items():
         rounds = sorted({r["round"] for r in records if r["ranks"] == ranks})
@@ -204,12 +208,12 @@ def compared(records: list[Record]) -> list[Record]:
 
 
 def grid_of(run: Record) -> tuple[int, int]:
-    """The process grid of a run."""
+    """Return the process grid of a run."""
     return run["problem"]["P"], run["problem"]["Q"]
 
 
 def row_of(turns: list[tuple[Record, LuForecast]], threads: int) -> Record:
-    """All runs of a benchmark on a grid, with their predictions."""
+    """Return all runs of a benchmark on a grid, with their predictions."""
     runs, models = [run for run, _ in turns], [model for _, model in turns]
     errors = [run["seconds"] / model.time_s - 1 for run, model in turns]
     low, middle, high = quantiles(errors, n=4, method="inclusive")
@@ -235,19 +239,19 @@ def row_of(turns: list[tuple[Record, LuForecast]], threads: int) -> Record:
 
 
 def means(phases: list[Any]) -> dict[str, float]:
-    """The mean seconds of each phase."""
+    """Return the mean time of each phase."""
     return {name: mean(one.get(name, 0.0) for one in phases) for name in phases[0]}
 
 
 def predicted(kernels: list[Record], run: Record, ranks: int) -> LuForecast:
-    """A run by the model, of its sizes."""
+    """Return the prediction of the model for the sizes of a run."""
     same = {name: run["problem"][name] for name in ("n", "nb", "P", "Q", "order", "bcast")}
     case = LuRun(**same, precision=SIZES[run["benchmark"]][0])
     return simulate_lu(run["benchmark"], case, machine_of(kernels, ranks, run["iterations"]))
 
 
 def say(row: Record) -> None:
-    """One run as text."""
+    """Return one run as text."""
     errors = " ".join(f"{100 * error:+.0f}" for error in row["errors"])
     low, high = (100 * error for error in row["quartiles"])
     print(
@@ -259,14 +263,14 @@ def say(row: Record) -> None:
 
 
 def main() -> None:
-    """Measure, run, compare."""
+    """Measure the runs and compare them with the predictions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("-N", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin nothing after so many")
+    parser.add_argument("--minutes", type=float, default=600.0, help="minutes after which no layout starts")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--take-turns", action="store_true", help=argparse.SUPPRESS)  # what its ranks are told
+    parser.add_argument("--take-turns", action="store_true", help=argparse.SUPPRESS)  # for the started ranks
     args = parser.parse_args()
     if args.take_turns:
         return take_turns(args.folder / "turns.jsonl", args.N)

@@ -1,10 +1,10 @@
-"""mxpeak.solve beside numpy.linalg.solve and scipy.linalg.solve: same systems, calls in turns, medians of each.
+"""Compare mxpeak.solve with numpy.linalg.solve and scipy.linalg.solve: same systems, alternating calls, and medians.
 
     python benchmarks/solve.py -N 50,100,500,1000,4000 --sides 1,8,64,500 --out result.json
 
-All three use the BLAS threads that the environment gives them (OPENBLAS_NUM_THREADS and the like).  NumPy and SciPy
-bring a BLAS and a pool of threads each, which go on spinning for a moment after a call: so there is a pause between
-solvers.  After it each solves once, which is not counted, and then as often as 5 ms take; that is one round.
+All three use the number of BLAS threads that the environment sets, for example by OPENBLAS_NUM_THREADS. NumPy and SciPy
+have separate BLAS libraries, whose threads continue to spin after a call. Therefore, a pause separates the solvers. In
+each round, every solver first solves once without being counted, and then repeatedly for at least 5 ms.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ SOLVERS: dict[str, Solver] = {"numpy": np.linalg.solve, "scipy": scipy.linalg.so
 
 
 def backward_error(A: Any, x: Any, b: Any) -> float:
-    """||b - A x|| / ((||A||·||x|| + ||b||)·n·u) in the infinity norm, of the worst column."""
+    """Return the largest ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) over all columns, in the infinity norm."""
     A_inf = max(float(np.abs(A[i : i + 256]).sum(axis=1).max()) for i in range(0, len(A), 256))
     sizes = A_inf * np.abs(x).max(axis=0) + np.abs(b).max(axis=0)
     return float((np.abs(b - A @ x).max(axis=0) / sizes).max() / (len(A) * np.finfo(A.dtype).eps / 2))
 
 
 def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
-    """A and b: normal entries, or A whose diagonal dominates, or whose singular values fall, all or the last."""
+    """Return A and b with normal entries, or with a diagonally dominant A or an A with decaying singular values.
+
+    With --single, only the last singular value is small.
+    """
     rng = np.random.default_rng(args.seed)
 
     def normal(*shape: int) -> Any:
@@ -61,7 +64,7 @@ def system(n: int, sides: int, args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def timed(solver: Solver, A: Any, b: Any) -> float:
-    """Seconds a call: after a pause and a call that is not counted."""
+    """Return the time per call in seconds, after a pause and a call that is not counted."""
     time.sleep(PAUSE_S)
     begin = time.perf_counter()
     solver(A, b)
@@ -73,7 +76,7 @@ def timed(solver: Solver, A: Any, b: Any) -> float:
 
 
 def compare(n: int, sides: int, repeat: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Medians and quartiles over `repeat` rounds."""
+    """Return the medians and quartiles over `repeat` rounds."""
     A, b = system(n, sides, args)
     solvers: dict[str, Solver] = {"mxpeak": lambda A, b: mx.solve(A, b, precision=args.precision)[0], **SOLVERS}
     times: dict[str, list[float]] = {who: [] for who in solvers}
@@ -117,11 +120,11 @@ def main() -> None:
     parser.add_argument("-N", "--n", default="50,100,200,500,1000,2000,4000")
     parser.add_argument("--sides", default="1", help="right-hand sides: 1,8,64,500")
     parser.add_argument("--dtype", default="float64", choices=("float64", "float32", "complex128", "complex64"))
-    parser.add_argument("--decades", type=float, default=0.0, help="by which singular values fall (default: random A)")
+    parser.add_argument("--decades", type=float, default=0.0, help="decades of A's singular values (default: random A)")
     parser.add_argument("--single", action="store_true", help="only the last of the singular values is small")
-    parser.add_argument("--dominant", type=float, default=0.0, help="share of a_ii that the rest of its row adds up to")
-    parser.add_argument("--precision", default="auto", help="of mxpeak's factors (default: %(default)s)")
-    parser.add_argument("--repeat", type=int, help="rounds (default: 9 up to n = 2000, else 5)")
+    parser.add_argument("--dominant", type=float, default=0.0, help="sum of other entries of a row as a share of a_ii")
+    parser.add_argument("--precision", default="auto", help="precision of mxpeak's factors (default: %(default)s)")
+    parser.add_argument("--repeat", type=int, help="number of rounds (default: 9 up to n = 2000, otherwise 5)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--order", choices=("C", "F"), default="C")
     parser.add_argument("--out", type=Path)

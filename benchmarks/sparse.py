@@ -1,12 +1,12 @@
-"""The kernels of HPG-MxP and HPCG beside the read bandwidth: every format and storage, in one process.
+"""Compare the kernels of HPG-MxP and HPCG with the read bandwidth, for every format and storage, in one process.
 
     python benchmarks/sparse.py --nx 104,128 --out result.json
     python benchmarks/sparse.py --nx 64 --threads 1 --storage rows,packed --order natural
 
-A kernel runs right after a reading of the matrix's values (of the basis for cgs2) by the same threads.  Rates are those
-of the best round after one that is not counted; a share is the kernel's least bytes over its time, in the reading's
-bytes over its time: of bests, and the median of the rounds' own.  `setup` is what making and storing the finest level
-takes.
+Each kernel runs directly after the same threads have read the matrix's values (for cgs2, the basis). Rates are those of
+the best round after one that is not counted. A share is the kernel's rate, from its minimum number of bytes, divided by
+the read bandwidth. The output contains the share of the best rounds, and the median of the shares of each round.
+`setup` is the time to generate and store the finest level.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mxpeak.layout.stencil import Box
 from mxpeak.perf.host import environment, host_facts, one_core_each, software_facts
 from mxpeak.spans import Spans
 
-#: Formats of values and of vectors, storages, and orders.
+#: Formats of values and vectors, storage formats, and orders.
 FORMS = (
     *product((("fp64", "fp64"), ("fp32", "fp32"), ("bf16", "fp32")), ("rows", "packed", "sell"), ("natural",)),
     *product((("fp64", "fp64"), ("fp32", "fp32"), ("bf16", "fp32")), ("packed", "sell"), ("greedy",)),
@@ -52,7 +52,10 @@ Row = dict[str, Any]
 
 
 def beside(call: Callable[[], None], read: Callable[[], float], spans: Spans, name: str, repeat: int) -> Row:
-    """Times of a call that books its least bytes as `name`, each right after a reading that returns its bytes."""
+    """Return the times of a call that reports its minimum number of bytes as `name`, each directly after a reading.
+
+    The reading returns its number of bytes.
+    """
     rates, reads, times = [], [], []
     for round_ in range(repeat + 1):
         begin = time.perf_counter()
@@ -77,14 +80,14 @@ def beside(call: Callable[[], None], read: Callable[[], float], spans: Spans, na
 
 
 def team(threads: int) -> Team:
-    """Threads as runs have them: on cores of their own, where there are enough."""
+    """Return threads as in a run: each on its own core, if there are enough cores."""
     cores = one_core_each()[:threads]
     return Team(threads, cores, alone=len(cores) == threads)
 
 
 def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
     k, spans = HostSparse(team(args.threads)), Spans()
-    tiny = k.stencil_rows(Box(8, 8, 8), weights())  # so that nothing is compiled while set-up is timed
+    tiny = k.stencil_rows(Box(8, 8, 8), weights())  # compiles all functions before the set-up is timed
     forms = [form for form in FORMS if form[1] in args.storage.split(",") and form[2] in args.order.split(",")]
     for (values, vectors), storage, kind in forms:
         k.store(tiny, k.order(tiny, kind), values, vectors, storage)
@@ -102,7 +105,7 @@ def kernels(n: int, args: argparse.Namespace) -> Iterator[Row]:
         last.setdefault(f"{storage} {kind}", A)
         matrix = SparseMatrix(k, A, Exchange(k, Solo(), (), None, vectors), spans)
         x, b, y = matrix.halo_vector(), zeros(k, A.n, vectors), zeros(k, A.n, vectors)
-        b[:] = random.random(A.n)  # not the row sums: where these are zero, x of half a sweep decays to subnormals
+        b[:] = random.random(A.n)  # not the row sums: if they are zero, x decays to subnormal numbers in half a sweep
         even = range(0, n, 2)
         points = order.old_to_new[[(z * n + y) * n + x for z in even for y in even for x in even]]
         r, keep = zeros(k, len(points), vectors), zeros(k, A.n, vectors)
@@ -143,7 +146,7 @@ def orthogonalization(n: int, args: argparse.Namespace) -> Iterator[Row]:
 
 
 def cgs2(n: int, count: int, vectors: str, args: argparse.Namespace) -> Row:
-    """One more vector made orthogonal to so many."""
+    """Measure the orthogonalization of one more vector against `count` vectors."""
     threads, spans = team(args.threads), Spans()
     kernels = HostSparse(threads)
     Q, norms = SparseBasis(kernels, Solo(), n**3, count + 1, vectors, spans), HostNorms(threads)
@@ -181,7 +184,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(one_core_each()))
     parser.add_argument("--storage", default="rows,packed,sell")
     parser.add_argument("--order", default="natural,greedy")
-    parser.add_argument("--no-basis", action="store_true", help="leave orthogonalization out")
+    parser.add_argument("--no-basis", action="store_true", help="omit orthogonalization")
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

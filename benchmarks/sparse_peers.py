@@ -1,18 +1,20 @@
-"""mxpeak's HPCG and HPG-MxP beside reference codes: the same boxes, ranks and MPI, runs interleaved, medians of each.
+"""Compare mxpeak's HPCG and HPG-MxP with the reference codes: same boxes, ranks and MPI, interleaved runs, medians.
 
     python benchmarks/sparse_peers.py --xhpcg /path/to/xhpcg --nx 64,104 --layout 2x1,1x2 --rounds 3 --seconds 20
     python benchmarks/sparse_peers.py --xhpgmp /path/to/xhpgmp --nx 32,64 --layout 2x1 --seconds 10
 
-xhpcg is HPCG 3.1, xhpgmp ORNL's HPG-MxP, built by the user with the mpicxx beside this Python; a layout is ranks x
-threads a rank, which an xhpcg built with OpenMP uses in its products and dots.  Figures are GFLOP/s ratings by the
-benchmark's rules, of HPG-MxP in the counting of ORNL's code, with its restart of 30.
+xhpcg is HPCG 3.1, and xhpgmp is ORNL's HPG-MxP. Build both with the mpicxx next to this Python. A layout is the number
+of ranks times the number of threads per rank. An xhpcg with OpenMP uses these threads in products and dot products.
+Figures are ratings in GFLOP/s by the rules of each benchmark, for HPG-MxP with the flop count of ORNL's code and its
+restart of 30.
 
-ORNL's code comes to its rating after eleven solves that tell it how many to rate, and goes on with eleven in double:
-minutes at 64^3, whatever --rt says.  And built for a host (HPGMP_BUILD_REFERENCE) it counts no flops of multigrid.
-So it runs as standalone_mxp, ten solves of 330 iterations and nothing else; --solves of them are timed, after one
-that is not, by when their lines are printed, and its flops are counted here.  No penalty is taken off its rate.
+Before its rating, ORNL's code runs eleven solves to determine the number of rated solves, and afterwards eleven solves
+in double precision. At 64^3, these take minutes for any --rt. In addition, the code does not count the flops of
+multigrid if it is built for a host (HPGMP_BUILD_REFERENCE). Therefore, it runs as standalone_mxp, which executes ten
+solves with 330 iterations and nothing else. After one solve, --solves of them are timed by the times at which their
+lines are printed, and their flops are counted here. The rate contains no penalty.
 
-Runs that --out has already are kept: rounds can be added, one by one, with --sides one code at a time.
+Results in the file of --out are kept. It is possible to add rounds one at a time, or only one code with --sides.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ from mxpeak.perf.sparse_counts import hpg_mxp_flops, stencil_levels
 
 MPIEXEC = str(Path(sysconfig.get_path("scripts")) / "mpiexec")
 SIDES = ("reference", "mxpeak")
-#: What the references print: HPCG its rating and the iterations of a set, HPG-MxP a line when a solve has ended.
+#: Output of the reference codes: HPCG's rating and iterations per set, and the line after a solve of HPG-MxP.
 RATING, SET = r"VALID with a GFLOP/s rating of=(\S+)", r"Optimized CG iterations per set=(\d+)"
 SOLVED = r"Call \[\d+ / \d+\] Number of GMRES-IR Iterations \[(\d+)\]"
 RESTART = 30
-#: The rules' storage, and the packed one.
+#: The storage that the rules require, and packed storage.
 MODES = ("official", "explore")
 
 
 def hpcg(program: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
-    """One run of HPCG's reference code: its rating in flop/s and iterations."""
+    """Run HPCG's reference code once, and return its rating in flop/s and its iterations."""
     environ = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "hpcg.dat").write_text(f"HPCG\nbenchmark\n{nx} {nx} {nx}\n{int(args.seconds)}\n")
@@ -61,7 +63,7 @@ def hpcg(program: str, nx: int, ranks: int, threads: int, args: argparse.Namespa
 
 
 def hpg_mxp(program: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Some mixed solves of ORNL's HPG-MxP: their median rate in flop/s and iterations."""
+    """Run some mixed-precision solves of ORNL's HPG-MxP, and return their median rate in flop/s and the iterations."""
     ends: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         flags = [f"--nx={nx}", f"--ny={nx}", f"--nz={nx}", "--rt=1", "--run_type=standalone_mxp"]
@@ -87,7 +89,7 @@ REFERENCES = {"hpcg": hpcg, "hpg-mxp": hpg_mxp}
 
 
 def ours(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespace, *flags: str) -> dict[str, Any]:
-    """One run of mxpeak: its result file."""
+    """Run mxpeak once, and return its result file."""
     command = [sys.executable, "-m", "mxpeak", "run", name, "--nx", str(nx), "--threads", str(threads), *flags]
     command += ["--rt", str(args.seconds), "--json", "-", "--quiet"]
     command += ["--restart", str(RESTART)] if name == "hpg-mxp" else []
@@ -101,7 +103,7 @@ def ours(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespace,
 
 
 def figures(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespace) -> dict[str, Any]:
-    """What is kept of one of our runs; with --quick, of two: one a storage."""
+    """Return the stored figures of one run of mxpeak, or with --quick of two runs, one per storage."""
     if args.quick:
         run, packed = (ours(name, nx, ranks, threads, args, "--quick", "--mode", mode) for mode in MODES)
         beside = packed["result"]
@@ -129,7 +131,7 @@ def figures(name: str, nx: int, ranks: int, threads: int, args: argparse.Namespa
 
 
 def compare(name: str, program: str, nx: int, layout: str, row: dict[str, Any], args: argparse.Namespace) -> None:
-    """Some rounds of both, and the ratios of their medians, put into the row."""
+    """Run some rounds of both codes, and store the ratios of their medians in the row."""
     ranks, threads = map(int, layout.split("x"))
     for _ in range(args.rounds):
         if "reference" in args.sides:
@@ -161,15 +163,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--xhpcg", help="HPCG's reference code")
     parser.add_argument("--xhpgmp", help="ORNL's HPG-MxP")
-    parser.add_argument("--nx", default="64,104", help="points a side of a rank's box (default: %(default)s)")
+    parser.add_argument("--nx", default="64,104", help="points per side of a rank's box (default: %(default)s)")
     parser.add_argument("--layout", default="2x1,1x2", help="ranks x threads (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="measured in each run (default: %(default)s)")
-    parser.add_argument("--solves", type=int, default=2, help="timed of HPG-MxP's reference (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="mxpeak's runs with --quick, one for each storage")
-    parser.add_argument("--smoother", default="auto", help="of mxpeak's runs (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of runs of each code (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured seconds per run (default: %(default)s)")
+    parser.add_argument("--solves", type=int, default=2, help="timed solves of xhpgmp (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="run mxpeak with --quick, once per storage")
+    parser.add_argument("--smoother", default="auto", help="smoother of mxpeak's runs (default: %(default)s)")
     parser.add_argument("--sides", default=",".join(SIDES), help="which codes run (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="all figures are kept in this JSON file, those of earlier runs too")
+    parser.add_argument("--out", type=Path, help="JSON file for all figures, which keeps those of earlier runs")
     args = parser.parse_args()
     programs = {name: program for name, program in (("hpcg", args.xhpcg), ("hpg-mxp", args.xhpgmp)) if program}
     if not programs:

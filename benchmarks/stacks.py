@@ -32,7 +32,7 @@ def seconds(solve: Any, A: Any, b: Any) -> float:
 
 
 def worst_error(A: Any, x: Any, b: Any) -> float:
-    """The largest ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of all systems, with a residual in long double."""
+    """Return the largest ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of all systems, with a residual in long double."""
     r = b.astype(np.longdouble) - np.einsum("sij,sjk->sik", A.astype(np.longdouble), x.astype(np.longdouble))
     scale = np.abs(A).sum(-1).max(-1) * np.abs(x).max((-1, -2)) + np.abs(b).max((-1, -2))
     return float((np.abs(r).max((-1, -2)) / scale).max() / (A.shape[-1] * np.finfo(A.dtype).eps / 2))

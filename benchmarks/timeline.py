@@ -1,10 +1,10 @@
-"""What is hidden, step by step: runs on virtual GPUs, played with the rates of a machine that is not there.
+"""Show step by step what runs hide, on virtual GPUs with the rates of a machine that is not available.
 
     python -m benchmarks.timeline FOLDER
 
-writes rocHPL's figure 7 for its node (4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %) and the same of HPL-MxP on one
-H200 (N = 172,032, NB = 1024) as text, and the steps in which each is drawn as traces for ui.perfetto.dev.  A few steps
-are done out of each run, the others lie between; no figure is a measurement.
+The script writes figure 7 of the rocHPL paper for its node (4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %), and the
+same for HPL-MxP on one H200 (N = 172,032, NB = 1024), as text. It also writes the drawn steps as traces for
+ui.perfetto.dev. Only some steps of each run are executed, and the other steps are interpolated. No value is measured.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from tests.support.queues.log import Log
 from tests.support.queues.sizes import Blocks
 from tests.support.queues.timeline import Model, play
 
-#: Columns of the small blocks that stand for large ones, and the steps done together.
+#: Columns of the small blocks that represent large ones, and the number of successive steps.
 NB, STEPS = 4, 4
-#: Where HPL's steps are done: close together where hiding ends.
+#: The executed steps of HPL, which are close to each other where hiding ends.
 PLACES = (2, 30, 60, 90, 120, 150, 180, *range(198, 258, 4), 280, 310, 370, 430, 490)
 H200 = Path(__file__).parents[1] / "tests" / "queues" / "h200.toml"
 
 
 @cache
 def hpl(first: int) -> list[Log]:
-    """Steps of HPL on rocHPL's node."""
+    """Return steps of HPL on rocHPL's node."""
     return windows.hpl((4, 2), 500, NB, range(first, first + STEPS), PivotedLuOptions(split=0.5), "mpi")
 
 
 @cache
 def hpl_mxp(first: int) -> list[Log]:
-    """Steps of HPL-MxP on one device."""
+    """Return steps of HPL-MxP on one device."""
     return windows.hpl_mxp((1, 1), 168, NB, range(first, first + STEPS), MixedLuOptions("fp16"), "mpi")
 
 
 def drawn(
     out: Path, name: str, work: Callable[[int], list[Log]], steps: Sequence[int], model: Model
 ) -> list[StepTimes]:
-    """The mean of all ranks' steps at each of some places; their traces are written."""
+    """Return the mean of all ranks' steps at the given steps, and write their traces."""
     means = []
     for first in steps:
         ranks = play(work(first), model)
@@ -58,7 +58,7 @@ def drawn(
 
 
 def panels(first: int, model: Model) -> tuple[float, float]:
-    """Seconds of HPL-MxP's panels in the steps from here on but for the first, and those behind products."""
+    """Return the time of HPL-MxP's panels from step `first` + 1 on, and the part of it behind products."""
     (played,) = play(hpl_mxp(first), model)
     begun = played.steps[1]
     made = union(bar for bar in played.bars if bar.begin >= begun and bar.op.actor.startswith("stream"))
@@ -67,7 +67,7 @@ def panels(first: int, model: Model) -> tuple[float, float]:
 
 
 def hidden_panels(places: Sequence[int], model: Model, end: float) -> str:
-    """The share of the panels' time that products hide up to a step, trapezoids between places."""
+    """Return the share of the panels' time up to a step that products hide, by the trapezoidal rule."""
     at = [k for k in places if k <= end]
     times = [panels(first, model) for first in at]
     total, behind = (
@@ -79,7 +79,7 @@ def hidden_panels(places: Sequence[int], model: Model, end: float) -> str:
 
 
 def summary(steps: Sequence[StepTimes], nb: int, count: int) -> str:
-    """The whole run by the steps that are drawn: its rate, and how long all is hidden."""
+    """Return the rate of the complete run, interpolated from the drawn steps, and how long everything is hidden."""
     run = whole(steps, count)
     rate = 2.0 / 3.0 * (nb * count) ** 3 / run.total
     return (
@@ -89,7 +89,7 @@ def summary(steps: Sequence[StepTimes], nb: int, count: int) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser(description="What runs on virtual GPUs hide.")
+    parser = argparse.ArgumentParser(description="Show what runs on virtual GPUs hide.")
     parser.add_argument("folder", type=Path)
     out = parser.parse_args(argv).folder
     out.mkdir(parents=True, exist_ok=True)
