@@ -1,4 +1,4 @@
-"""A hook of the build: put the stub of `mxpeak.run` into the wheel."""
+"""A build hook that adds the stub of `mxpeak.run` to the wheel."""
 
 from __future__ import annotations
 

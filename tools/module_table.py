@@ -1,6 +1,6 @@
 """Print the table of modules, from the first lines of their docstrings:  python tools/module_table.py
 
-Layers come in the order of the contract in pyproject.toml, the lowest first.
+Layers are in the order of the import contract in pyproject.toml, the lowest first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SOURCE = ROOT / "src" / "mxpeak"
 
 
 def layers() -> list[str]:
-    """The packages and modules of the first contract, from the ground up."""
+    """Return the packages and modules of the first contract, the lowest layer first."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
         "contracts"
     ]
@@ -25,13 +25,13 @@ def layers() -> list[str]:
 
 @cache
 def first_line(file: Path) -> str:
-    """The first line of a module's docstring, as a cell of a table."""
+    """Return the first line of a module's docstring, as a cell of a table."""
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
     return text.split("\n")[0].replace("|", "\\|")
 
 
 def rows(file: Path) -> list[str]:
-    """A row of the table for a module; for a package one for itself, and those of what it has."""
+    """Return the table row of a module, or the rows of a package and its modules."""
     if file.is_file():
         return [f"| `{file.relative_to(SOURCE)}` | {first_line(file)} |"]
     parts = [part for part in file.iterdir() if part.suffix == ".py" or (part / "__init__.py").exists()]
@@ -43,7 +43,7 @@ def rows(file: Path) -> list[str]:
 
 
 def table() -> str:
-    """The whole table."""
+    """Return the complete table."""
     files = [SOURCE / name if (SOURCE / name).is_dir() else SOURCE / f"{name}.py" for name in layers()]
     lines = ["| file | what it is |", "|---|---|", *(row for file in files for row in rows(file))]
     return "\n".join(lines) + "\n"

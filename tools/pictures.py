@@ -1,4 +1,4 @@
-"""The pictures of README and docs, of one run of all benchmarks, by a Chromium without a window:
+"""Create the screenshots of README and docs from one run of all benchmarks, with a headless Chromium.
 
 mkdir run && mxpeak --out run > run/scoreboard.txt && python tools/pictures.py run
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-#: What the browser may be called; CHROMIUM names another.
+#: Possible names of the browser; the variable CHROMIUM can name another one.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "headless_shell")
 
-#: A terminal of 80 columns with the scoreboard.
+#: A page that shows the scoreboard in a terminal of 80 columns.
 TERMINAL = """<!DOCTYPE html><meta charset="utf-8">
 <style>
   body {{ margin: 0; background: #0d1117; color: #e6edf3; }}
@@ -27,7 +27,7 @@ TERMINAL = """<!DOCTYPE html><meta charset="utf-8">
 <pre>$ mxpeak
 {text}</pre>
 """
-#: The page on a screen, and beside it further down on a telephone.
+#: A page that shows the report on a large screen and, scrolled down, on a telephone.
 PAGES = """<!DOCTYPE html><meta charset="utf-8">
 <style>
   body {{ margin: 0; display: flex; gap: 12px; background: #999; }}
@@ -46,7 +46,7 @@ PAGES = """<!DOCTYPE html><meta charset="utf-8">
 
 
 def picture(name: str, page: str, width: int, height: int) -> None:
-    """What a browser of this size shows of a page, as docs/images/NAME.png."""
+    """Save a screenshot of a page in a browser of this size as docs/images/NAME.png."""
     browser = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
         sys.exit(f"no browser: none of {', '.join(NAMES)} is on the PATH; set CHROMIUM")
@@ -60,12 +60,12 @@ def picture(name: str, page: str, width: int, height: int) -> None:
         ]  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, timeout=60)
         shutil.copy(screenshot, IMAGES / name)
-    if shutil.which("pngquant"):  # a third of the bytes
+    if shutil.which("pngquant"):  # reduces the file to a third
         subprocess.run(["pngquant", "--force", "--ext", ".png", "160", str(IMAGES / name)], check=True)
 
 
 def main() -> None:
-    """Make both pictures of the run in the folder that is named."""
+    """Create both screenshots from the run in the given folder."""
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     folder = Path(sys.argv[1])

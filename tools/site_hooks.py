@@ -1,7 +1,7 @@
-"""The parts of the documentation site that are made from the code; MkDocs calls these hooks.
+"""Generate the parts of the documentation site that depend on the code. MkDocs calls these hooks.
 
-Reference pages of the command line, the settings, the result file and the modules are generated for the site and are
-not files of the repository.  Links to files outside docs/ go to the repository's host.
+The reference pages of the command line, the settings, the result file and the modules are generated for the site and
+are not files of the repository. Links to files outside docs/ are replaced by links to the repository's host.
 """
 
 from __future__ import annotations
