@@ -107,12 +107,12 @@ def test_the_scoreboard_names_both_countings_and_the_precisions():
     assert notes == [
         "hpg-mxp: rate by the flop count of the reference code 48.6 GFLOP/s, of ORNL",
         "  37.4 GFLOP/s.",
-        "hpg-mxp: values bf16, vectors fp32; faster than double from precision and",
-        "  compression together.",
+        "hpg-mxp: values bf16, vectors fp32; the speed-up over double comes from",
+        "  precision and compression together.",
     ]
     assert f"{limits}{compared}" == (
-        "The limits were measured in this run: reading memory. A rate in GFLOP/s is"
-        "  compared with GB/s by the bytes that it must move."
+        "The limits were measured in this run: reading memory. To compare a rate in"
+        "  GFLOP/s with GB/s, mxpeak counts the bytes that must be moved."
     )
 
 

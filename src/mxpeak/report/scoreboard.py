@@ -195,7 +195,7 @@ def _limits(results: Sequence[Result]) -> list[str]:
     if not parts:
         return []
     bytes_too = any("rate_bytes" in limit and "rate_flops" in r.result for r, limit in zip(results, limits))
-    how = " A rate in GFLOP/s is compared with GB/s by the bytes that it must move." * bytes_too
+    how = " To compare a rate in GFLOP/s with GB/s, mxpeak counts the bytes that must be moved." * bytes_too
     return [f"The limits were measured in this run: {' and '.join(parts)}.{how}"]
 
 

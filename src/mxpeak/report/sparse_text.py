@@ -99,7 +99,7 @@ class HpgMxpLines(SparseLines):
         together = TOGETHER if result.result.get("speedup") is not None and compresses(result) else ""
         precisions = precision_text(result.problem.get("precision"))
         precisions = f"values and vectors {precisions}" if precisions in PRECISIONS else precisions
-        second = f"{precisions}{together and f'; faster than double {together}'}" if precisions else ""
+        second = f"{precisions}{together and f'; the speed-up over double comes {together}'}" if precisions else ""
         return [line for line in (unrated(result), _countings(result.result, raw=False), second) if line]
 
     def beside(self, result: Result, others: Mapping[str, float]) -> str:
