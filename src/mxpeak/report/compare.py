@@ -367,7 +367,7 @@ def text_of(
             "  compare --rounds 5\n"
         )
     elif any(change.noise is None for change in changes):
-        lines.append("  noise unknown: needs at least two timed runs in both, e.g. --repeat 3\n")
+        lines.append("  noise is unknown, because a result has fewer than two timed runs; use --repeat 3\n")
     lines += [f"  not comparable: {pair.text}\n" for pair in skipped]
     apart = {pair.before for pair in skipped}, {pair.after for pair in skipped}
     for run, names, named in zip("AB", only, apart):
