@@ -8,7 +8,7 @@ import mxpeak as mx
 
 world, side = MPI.COMM_WORLD, 64
 n = side * side
-rows = np.arange(n * world.rank // world.size, n * (world.rank + 1) // world.size)  # mine
+rows = np.arange(n * world.rank // world.size, n * (world.rank + 1) // world.size)  # rows of this rank
 y, x = np.divmod(rows, side)
 
 i, j, a = [rows], [rows], [np.full(len(rows), 4.0)]

@@ -11,14 +11,14 @@ values = np.sin(4.0 * points[:, 0]) * np.cos(3.0 * points[:, 1])
 
 
 def kernel(p, q):
-    """exp(-|p_i - q_j|² / 2w²)."""
+    """Return exp(-|p_i - q_j|² / 2w²)."""
     squares = ((p[:, None, :] - q[None, :, :]) ** 2).sum(axis=2)
     return np.exp(-squares / (2.0 * width**2))
 
 
 if world.rank == 0:
     K = np.lib.format.open_memmap("K.npy", mode="w+", dtype=np.float64, shape=(n, n))
-    for i in range(0, n, 200):  # some rows at a time
+    for i in range(0, n, 200):  # 200 rows at a time
         K[i : i + 200] = kernel(points[i : i + 200], points)
     K[np.arange(n), np.arange(n)] += 1e-3
     K.flush()

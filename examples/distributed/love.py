@@ -9,7 +9,7 @@ h = 2.0 / n
 
 
 def love(i, j):
-    """a_ij for index arrays i of shape (m, 1) and j of shape (1, k)."""
+    """Return a_ij for index arrays i of shape (m, 1) and j of shape (1, k)."""
     distance = (i - j) * h
     return (i == j) - h / np.pi / (1.0 + distance**2)
 
