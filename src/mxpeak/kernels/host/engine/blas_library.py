@@ -92,7 +92,7 @@ class BlasLibrary:
         )
 
     def _loaded_file(self) -> str:
-        """Return the path of the file that the loader found, or "" if the loader does not tell it."""
+        """Return the path of the file that the loader found, or "" if the loader does not report it."""
         info = _SymbolInfo()
         dladdr = ctypes.CDLL(None).dladdr
         dladdr.argtypes = [ctypes.c_void_p, ctypes.c_void_p]

@@ -106,7 +106,7 @@ def entries(use: str) -> list[Entry]:
 
 
 def declared(names: Mapping[str, Sequence[str]]) -> list[Entry]:
-    """Return the entry points with these names, which modules compile for the types in their declarations."""
+    """Return the entry points with these names, compiled for the types in their declarations."""
     return [Entry(module, name) for module, of_module in names.items() for name in of_module]
 
 

@@ -94,7 +94,7 @@ def is_present(engine: MatrixEngine) -> bool:
 
 
 def chosen() -> tuple[MatrixEngine, ...]:
-    """Return the available matrix engines that multiply faster than fp32 on this processor, as measurements show."""
+    """Return the available matrix engines that were measured to multiply faster than fp32 on this processor."""
     name = llvmlite.binding.get_host_cpu_name()
     return tuple(engine for engine in present() if not engine.unproven and name.startswith(engine.faster_on))
 
@@ -133,7 +133,7 @@ def _amx_steps(multiply: str, advance: int, streamed: str) -> str:
 
     `advance` is the distance of two steps of A in bytes. `streamed` is the operand, "A" or "B", that changes from one
     tile to the next and must not displace the other from the first-level cache. The arguments $1 to $4 are those of
-    `tile` behind T.
+    `tile` after T.
     """
     load_A, load_B = ("tileloaddt1" if operand == streamed else "tileloadd" for operand in "AB")
     return f"""

@@ -496,7 +496,7 @@ class Vectors:
         return self.builder.fmul(self._i(), self._exchanged(value))
 
     def whole(self, parts):
-        """Combine sums that were accumulated per part of a number, and return their total.
+        """Return the sum of numbers whose real and imaginary factors were accumulated separately.
 
         For complex numbers, the total is parts[0] + i · parts[1]. For real numbers, it is parts[0].
         """

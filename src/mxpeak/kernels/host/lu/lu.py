@@ -225,7 +225,7 @@ class HostLu(HostPanels, Synchronous):
         self.cast(W, T_low, precision)
         growth, u_ratio = np.empty(threads), format_of(precision).u / format_of("fp32").u
         self._team.run(solves.invert_blocks, threads, side == "right", W, growth)
-        if not np.max(growth) <= solves.MAX_GROWTH * u_ratio**2:  # also if the growth is NaN
+        if not np.max(growth) <= solves.MAX_GROWTH * u_ratio**2:  # true also for a growth of NaN
             return False
         tiles, fp16 = self._engine_tiles(engine), precision == "fp16"
         if isinstance(T_low, RightOperand):

@@ -9,9 +9,11 @@ from mxpeak.kernels.host.engine.vector_ir import address_of, prefetch_read, row
 from mxpeak.kernels.host.lu.row_moves import part_of
 
 #: Rows of at most this number of bytes are prefetched. The processor itself prefetches along a row, but not the next
-#: row, which is in another page. On a 10000×512 block of a 10000×10000 fp32 matrix, a core reads 5.0 GB/s row by row,
-#: 7.6 GB/s with four rows at a time, and 9.0 GB/s if the next four rows are also prefetched. On complete rows, four at
-#: a time, it reads 10.9 GB/s without prefetch and 10.0 GB/s with prefetch.
+#: row, which is in another page. A core reads a 10000×10000 fp32 matrix at these rates in GB/s:
+#:
+#:     rows                   one by one   four at a time   four, with prefetch
+#:     512 columns of each    5.0          7.6              9.0
+#:     complete                            10.9             10.0
 SHORT = 4096
 #: Consecutive rows of a triangle per thread. Groups of rows are assigned round-robin because rows differ in length.
 TURN = 16

@@ -26,7 +26,7 @@ from mxpeak.spans import HOST
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Overflow is not an error of an operation: solvers find the infinite numbers.
+#: Operations do not warn about overflow, because solvers detect infinite numbers.
 quiet = np.errstate(all="ignore")
 #: The type of complex numbers whose parts have a format.
 TYPES: dict[str, np.dtype[Any]] = {"fp64": np.dtype(np.complex128), "fp32": np.dtype(np.complex64)}

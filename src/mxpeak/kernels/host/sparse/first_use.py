@@ -248,7 +248,7 @@ def inner(vectors: str, stored: str) -> list[Entry]:
     x, working = vector_of(vectors), PRECISIONS[vectors].accumulate
     if vectors == working:
         return krylov(vectors, stored)
-    w = vector_of(working)  # the correction of each step is stored as well, and combined
+    w = vector_of(working)  # the corrections of all steps are also stored, and then combined
     Z = types.Array(x.dtype, 2, "A")
     casts = [on_team("vectors", "scale", y, w.dtype, z) for y, z in ((x, w), (x, x))]
     return [*krylov(working, stored), *casts, on_team("vectors", "combine", Z, INT, w, w)]

@@ -73,7 +73,7 @@ def _reduce_rows(T, r0, r1, constants, out):
 
 @inner()
 def _prefetch(address, size):
-    """Prefetch `size` bytes to the second-level cache, and return the address behind them."""
+    """Prefetch `size` bytes to the second-level cache, and return the address after them."""
     for byte in range(0, size, 64):
         prefetch_far(address + byte)
     return address + size

@@ -63,7 +63,7 @@ def trial(kernels: Callable[[Team, int], Any], values: str, vectors: str) -> dic
     """Return functions that execute forward sweeps and a product, by the number of interleaved rows.
 
     The functions run on one thread. The matrix is the 27-point matrix of a box. Backward sweeps read the same entries
-    and would have to be compiled first, also for solvers that only sweep forward.
+    and would have to be compiled first, even for solvers that only sweep forward.
     """
     by_way = {way: kernels(Team(1), way) for way in WAYS}
     rows = by_way[1].stencil_rows(Box(SIDE, SIDE, SIDE), [-1.0] * 13 + [26.0] + [-1.0] * 13)

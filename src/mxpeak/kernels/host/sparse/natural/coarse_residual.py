@@ -267,7 +267,7 @@ def _find_runs(c, groups, packed, last, differences, hits):
 
 @jit(allocates=True)
 def count_slots(tid, threads, groups, packed, last, table):
-    """Store the number of runs and the number of slots with columns of each of this thread's chunks in `table`.
+    """For this thread's chunks, store the numbers of runs and of slots with columns in `table`.
 
     `last` is the last existing column.
     """

@@ -23,9 +23,11 @@ ROW, LOWER, UPPER = 0, 1, 2
 #: mesh's plane). A unit with at least MIN_ROWS rows ends before a row that does not need the previous row (the first
 #: row of a line). Any unit ends after MAX_ROWS rows.
 FEW, MIN_ROWS, MAX_ROWS = 12, 48, 160
-#: Prefetch distance in entries. A product of 64^3 rows on a core of an Intel Xeon reaches in fp64 1.6 GFLOP/s without
-#: prefetch and 2.7 with a distance of 256 or 512. In bf16 it reaches 1.3 to 1.8 without, 4.0 to 4.4 with 256, and 4.5
-#: to 4.7 with more.
+#: Prefetch distance in entries. A product of 64^3 rows on a core of an Intel Xeon has these rates in GFLOP/s:
+#:
+#:     distance   none         256          512
+#:     fp64       1.6          2.7          2.7
+#:     bf16       1.3 to 1.8   4.0 to 4.4   4.5 to 4.7
 AHEAD = 512
 #: Prefetch distance in rows if only some rows are read.
 ROWS_AHEAD = 6

@@ -22,10 +22,9 @@ APART = 8
 #: from its core. On a Xeon, sweeps over packed values of 64^3 and 104^3 take the same time with 1 and 2. With 1,
 #: sweeps over fp32 values of 32^3 take 7 to 11 % longer.
 EVERY = 2
-#: Cost of reading the x of another thread's unit from the cache of another core, as a share of that unit's time. The
-#: comparison is between two threads that share every plane and two threads that process alternate planes. On a Xeon, a
-#: sweep with shared planes takes 29 % less time over packed bf16 of 192^3, 10 % less over fp32 of 64^3, and 10 % more
-#: at 32^3, where a plane has 7 units.
+#: Cost of reading the x of another thread's unit from the cache of another core, as a share of that unit's time. Two
+#: threads can share every plane or process alternate planes. On a Xeon, shared planes change the time of a sweep by
+#: -29 % for packed bf16 at 192^3, by -10 % for fp32 at 64^3, and by +10 % at 32^3, where a plane has 7 units.
 ELSEWHERE = 1 / 32
 
 
@@ -127,7 +126,7 @@ def find_needs(first, edges, owner, forward, backward):
 
 @inner()
 def _drop_seen(needs, seen):
-    """Set each need of a unit to 0 if the unit's thread has already waited for it, and update `seen`."""
+    """Set the progress that a unit needs to 0 if its thread has already waited for it, and update `seen`."""
     for s in range(needs.shape[0]):
         if needs[s] <= seen[s]:
             needs[s] = 0
