@@ -65,6 +65,16 @@ def check_readable(path: str | Path) -> None:
             raise UnreadableError("it is not a regular file")
 
 
+def irregular(path: str | Path) -> str | None:
+    """Return the kind of a path that is not a regular file, such as "a folder"; None for a regular or missing file."""
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return None
+    kinds = {stat.S_IFREG: None, stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe"}
+    return kinds.get(stat.S_IFMT(mode), "a device or a socket")
+
+
 @contextmanager
 def _opened(path: str | Path) -> Iterator[tuple[int, int]]:
     """Open a file or a pipe without waiting for a writer, yield its descriptor and mode, and close the file."""

@@ -116,6 +116,7 @@ def test_the_exit_code_tells_whether_all_are_alike(
         (["--exclude-format", "pbs"], "--exclude-format: 'pbs' is unknown; use one of slurm, hostfile"),
         (["--write-exclude", "/no/such/folder/file"], "use another --write-exclude FILE"),
         (["--json", "a", "--write-exclude", "a"], "--write-exclude a is one of the run's own result files"),
+        (["--prometheus", "/"], "--prometheus / is a folder, but mxpeak replaces only regular files"),
         (["--repeat", "3"], "mxpeak scan does not accept --repeat 3; see mxpeak scan --help"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,60 @@ def test_an_existing_metrics_file_is_replaced_and_no_part_stays(bench: Bench) ->
     assert run() == 0
     assert "another" not in METRICS.read_text()
     assert not [path for path in Path().iterdir() if path.name.endswith(".part")]
+
+
+def bind_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (lambda path: path.mkdir(), "a folder"),
+        (lambda path: path.symlink_to("target"), "a symbolic link"),
+        (bind_socket, "a device or a socket"),
+    ],
+)
+def test_only_a_regular_file_is_replaced_by_the_metrics(
+    make: Callable[[Path], object], kind: str, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("target").write_text("metrics\n")
+    make(METRICS)
+    before = METRICS.lstat()
+    assert cli.main(["run", "hpl", "--prometheus", str(METRICS)]) == 2
+    error = f"--prometheus {METRICS} is {kind}, but mxpeak replaces only regular files; use another --prometheus FILE"
+    assert error in " ".join(capsys.readouterr().err.split())
+    assert (METRICS.lstat().st_ino, METRICS.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert Path("target").read_text() == "metrics\n"
+    assert bench.calls == []
+
+
+@pytest.mark.parametrize("name", ["/", ".", ".."])
+def test_a_path_without_a_file_name_is_refused_before_the_run(
+    name: str, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", "hpl", "--prometheus", name]) == 2
+    assert f"--prometheus {name} is a folder" in capsys.readouterr().err
+    assert bench.calls == []
+
+
+def test_the_metrics_and_the_timeline_have_different_files(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--trace", str(METRICS)) == 2
+    assert f"--trace {METRICS} is one of the run's own result files" in capsys.readouterr().err
+    assert not METRICS.exists()
+
+
+def test_a_pipe_that_is_created_during_the_run_is_kept(tmp_path: Path) -> None:
+    file = Metrics(tmp_path / "m.prom", {})
+    file.path.unlink()
+    os.mkfifo(file.path)
+    file.start("lu", 1e9)
+    assert file.error is not None
+    assert file.error.strerror == "it is a pipe"
+    assert file.path.is_fifo()
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_steps_update_the_metrics_every_few_seconds(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError, UsageError, cannot_write
-from mxpeak.foreign import printable
+from mxpeak.foreign import irregular, printable
 from mxpeak.records import to_json
 from mxpeak.runtime.folder_lock import LOCK, FolderLock, check_unlocked
 
@@ -116,10 +116,13 @@ def refuse_existing(paths: Iterable[Path], instead: str) -> None:
 def check_file(path: Path, taken: Iterable[Path] = (), flag: str = "--json", *, replaced: bool = False) -> None:
     """Raise a UsageError if `path` cannot be created, exists, or is one of the files in `taken`.
 
-    If `replaced`, the file may exist.
+    If `replaced`, a regular file may exist, because a rename replaces it. A rename would also replace a symbolic link,
+    a pipe or a device, so these are refused.
     """
     if not replaced:
         refuse_existing([path], f"{flag} FILE")
+    elif (kind := irregular(path)) is not None:
+        raise UsageError(f"{flag} {path} is {kind}, but mxpeak replaces only regular files; use another {flag} FILE")
     if path.absolute() in [other.absolute() for other in taken]:
         raise UsageError(f"{flag} {path} is one of the run's own result files; remove {flag}, or use another file")
     try:

@@ -164,6 +164,7 @@ def _prepare_files(benchmark: str, wanted: list[RunRequest]) -> list[Folder]:
             taken.append(Path(output.events))
         if output.prometheus is not None:
             check_file(Path(output.prometheus), taken=taken, flag="--prometheus", replaced=True)
+            taken.append(Path(output.prometheus))
         for request in wanted:
             if request.config.trace is not None:
                 check_file(Path(request.config.trace), taken=taken, flag="--trace")

@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import EEXIST
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import median
 from typing import Any
 from zlib import crc32
 
+from mxpeak.foreign import irregular
 from mxpeak.perf.sensors.contract import SensorReading, Sensors
 from mxpeak.records import SCANNED_BYTES, Result
 from mxpeak.spans import Step
@@ -168,6 +170,8 @@ class MetricsFile:
         # The name is short, because file systems limit its length, and differs between nodes that share the folder.
         part = self.path.with_name(f".mxpeak-{os.getpid()}-{crc32(os.fsencode(self.path.name)):x}.prom.part")
         try:
+            if (kind := irregular(self.path)) is not None:
+                raise FileExistsError(EEXIST, f"it is {kind}")  # which the rename would replace
             part.write_text(self.text(), encoding="utf-8", errors="backslashreplace")
             part.replace(self.path)
         except OSError as error:
