@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +115,16 @@ def test_a_fallback_in_one_system_is_reported() -> None:
 def test_bad_stacks_are_refused(A: np.ndarray, b: np.ndarray, said: str) -> None:
     with pytest.raises(mx.UsageError, match=said):
         mx.solve(A, b)
+
+
+@pytest.mark.parametrize(
+    "factor", [mx.lu_factor, mx.cho_factor, mx.Solver, lambda A: mx.refine(A, np.ones(3), np.ones(3))]
+)
+def test_functions_for_one_matrix_refuse_a_stack_by_name(factor: Callable[[np.ndarray], Any]) -> None:
+    with pytest.raises(mx.UsageError, match=r"stack of matrices of shape \(5, 3, 3\).*use mxpeak\.solve\(A, b\)"):
+        factor(np.ones((5, 3, 3)))
+    with pytest.raises(mx.UsageError, match=r"shape \(5, 3, 4\), but solve needs a square matrix"):
+        factor(np.ones((5, 3, 4)))
 
 
 def test_tensors_and_nested_lists_are_stacks_too() -> None:

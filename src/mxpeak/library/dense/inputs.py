@@ -32,8 +32,13 @@ def form_of(transposed: Any) -> str:
 
 
 def matrix(values: Any) -> Input:
-    """Wrap A as an `Input`; raise a UsageError if A is not a square matrix."""
+    """Wrap A as an `Input`; raise a UsageError if A is a stack or not square."""
     A = read(values, "A", instead="mxpeak.gmres(A, b)")
+    if len(A.shape) > 2 and A.shape[-1] == A.shape[-2]:
+        raise UsageError(
+            f"A is a stack of matrices of shape {A.shape}, but only mxpeak.solve supports stacks; use "
+            "mxpeak.solve(A, b), or pass each matrix individually"
+        )
     if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
         raise UsageError(f"A has shape {A.shape}, but solve needs a square matrix; use mxpeak.lstsq for least squares")
     return A
