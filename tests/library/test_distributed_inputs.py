@@ -168,6 +168,18 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((comm.rank, 7)), comm=comm),
         "UsageError: the ranks have 0 + 1 + 2 + 3 = 6 rows of 7 entries",
     ),
+    "no rows": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((0, 0)), comm=comm),
+        "UsageError: A is 0x0, but a DistributedMatrix needs at least one row; use an array on one process",
+    ),
+    "an empty array": (
+        lambda comm: mx.DistributedMatrix.from_root(np.ones((0, 0)) if comm.rank == 0 else None, comm=comm),
+        "UsageError: A is 0x0, but a DistributedMatrix needs at least one row",
+    ),
+    "rows without entries": (
+        lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 0)), comm=comm),
+        "UsageError: the ranks have 1 + 1 + 1 + 1 = 4 rows of 0 entries",
+    ),
     "rows of another length": (
         lambda comm: mx.DistributedMatrix.from_rows(np.ones((1, 4 + comm.rank // 3)), comm=comm),
         "UsageError: rank 3: this rank uses rows of 5 entries, but rank 0 uses rows of 4 entries",

@@ -40,11 +40,16 @@ def type_of(comm: Communicator, arrays: Iterable[Array]) -> np.dtype[Any]:
 
 
 def starts_of(comm: Communicator, rows: Array) -> tuple[int, ...]:
-    """Return the first row of each rank, followed by n; raise a UsageError if the matrix is not square. Collective."""
+    """Return the first row of each rank, followed by n; raise a UsageError for a matrix that is not square or empty."""
     validate_on_all(comm, lambda: rows, lambda rows: f"rows of {rows.shape[1]} entries")
     counts = comm.bcast_object(comm.gather_objects(rows.shape[0]))
     n, total = rows.shape[1], sum(counts)
-    if total != n or n == 0:
+    if total == n == 0:
+        raise UsageError(
+            "A is 0x0, but a DistributedMatrix needs at least one row; use an array on one process, for which solve "
+            "returns an empty x"
+        )
+    if total != n:
         each = " + ".join(map(str, counts)) + f" = {total}" if comm.size > 1 else str(total)
         raise UsageError(
             f"the ranks have {each} rows of {n} entries, but A must be square; pass each row of A exactly "
