@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 from typing import Any
 
@@ -172,6 +173,21 @@ def test_what_a_preconditioner_returns_is_checked() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             mx.gmres(poisson(9, 9), np.ones(81), preconditioner=function)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_a_preconditioner_beyond_the_range_of_fp32_is_advised_to_use_fp64(kind: str) -> None:
+    A, b = poisson(9, 9) * (1.0 if kind == "real" else 1.0 + 0.5j), vector(81)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # NumPy warns of the overflow
+        with pytest.raises(UsageError, match=r'in fp32, whose largest number is 3\.4e\+38; use precision="fp64"'):
+            mx.gmres(A, b, M=lambda r: r * 1e100)
+    with np.errstate(over="raise", invalid="raise"), pytest.raises(FloatingPointError):
+        mx.gmres(A, b, M=lambda r: r * 1e100)
+    x, _ = mx.gmres(A, b, M=lambda r: r * 1e100, precision="fp64")
+    assert reached(A, x, b, 1e-9)
+    with pytest.raises(UsageError, match=r"for a finite vector; use a function that returns finite"):
+        mx.gmres(A, b, M=lambda r: np.full_like(r, np.inf), precision="fp64")
 
 
 def test_a_factorization_is_told_to_pass_its_method() -> None:

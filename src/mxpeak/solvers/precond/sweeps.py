@@ -6,6 +6,7 @@ Each call returns a halo vector of the preconditioned matrix, which the next cal
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import nan, prod
 from typing import Any
 
@@ -75,7 +76,9 @@ class UserFunction:
         For real systems, the result must also be real.
         """
         n, xp, kinds = self._n, self._kernels.xp, KINDS[self._kernels.parts]
-        z = self._on_device(self._function(v))
+        is_narrow = v.dtype in (xp.float32, xp.complex64)
+        with without_overflow_warnings() if is_narrow else nullcontext():  # the error below replaces them
+            z = self._on_device(self._function(v))
         shape = tuple(z.shape)
         if prod(shape) != n or kind_of(z.dtype) not in kinds:
             raise UsageError(
@@ -86,10 +89,14 @@ class UserFunction:
         finite = xp.isfinite(z)
         if not xp.all(finite):
             i = int(xp.argmin(xp.astype(finite, xp.int8)))
-            raise UsageError(
-                f"{self._name} returned {z[i].item()} at [{i}] for a finite vector; use a function that returns "
-                "finite numbers"
-            )
+            found = f"{self._name} returned {z[i].item()} at [{i}] for a finite vector"
+            if is_narrow and xp.any(xp.isinf(z)):
+                largest = float(np.finfo(np.float32).max)
+                raise UsageError(
+                    f'{found} in fp32, whose largest number is {largest:.1e}; use precision="fp64" if its values '
+                    "exceed this range, or a function that returns finite numbers"
+                )
+            raise UsageError(f"{found}; use a function that returns finite numbers")
         return z
 
     def _on_device(self, z: Any) -> Any:
@@ -144,6 +151,14 @@ class UserPreconditioner:
         fp64 = vector_type(self._kernels, "fp64")
         unscaled = ldexp(xp.astype(r, fp64), -scaling.rows, xp)
         return ldexp(xp.astype(self._function(unscaled), fp64), -scaling.columns, xp)
+
+
+def without_overflow_warnings() -> AbstractContextManager[object]:
+    """Return a context without NumPy's warnings of overflow and of inf - inf; settings other than `warn` remain."""
+    now = np.geterr()
+    return np.errstate(
+        over="ignore" if now["over"] == "warn" else None, invalid="ignore" if now["invalid"] == "warn" else None
+    )
 
 
 def kind_of(dtype: Any) -> str:
