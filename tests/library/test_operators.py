@@ -246,7 +246,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: mx.gmres(LinearOperator((81, 81), lambda x: 1j * x, dtype=float), B),
         "which has 81 real numbers",
     ),
-    "not square": (lambda: mx.cg(LinearOperator((3, 4), lambda x: x, dtype=float), B), "needs a square A"),
+    "not square": (
+        lambda: mx.cg(LinearOperator((3, 4), lambda x: x, dtype=float), B),
+        "needs a square A; use .*lsqr, which also needs rmatvec",
+    ),
     "rows of b": (lambda: mx.gmres(aslinearoperator(A), B[:-1]), "use 81 rows"),
     "name": (lambda: mx.gmres(aslinearoperator(A), B, preconditioner="gs"), "needs the entries of A"),
     "storage": (lambda: mx.gmres(aslinearoperator(A), B, storage="ell"), 'use storage="auto"'),

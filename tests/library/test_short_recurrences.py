@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from scipy.sparse.linalg import LinearOperator, aslinearoperator
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, lsqr
 
 import mxpeak as mx
 from mxpeak.errors import Outcome, UsageError
@@ -267,6 +267,17 @@ def test_minres_allows_for_the_rounding_errors_of_a_zero_product(as_given: Calla
 def test_minres_allows_for_rounding_errors_if_the_residual_is_a_null_vector() -> None:
     _, info = mx.minres(sparse.csr_array(np.ones((2, 2))), [1.0, -1.0], preconditioner="none")
     assert least_norm_in(info.message) > 1e14
+
+
+def test_lsqr_solves_the_inconsistent_system_of_an_operator_as_minres_advises() -> None:
+    A, b = np.diag([1.0, 2.0, 0.0]), np.ones(3)
+    for as_given in (aslinearoperator(A), A.dot):
+        _, info = mx.minres(as_given, b)
+        assert "use scipy.sparse.linalg.lsqr with a LinearOperator whose rmatvec is equal to its matvec" in info.message
+    advised = LinearOperator(A.shape, A.dot, rmatvec=A.dot, dtype=float)
+    np.testing.assert_allclose(lsqr(advised, b)[0], [1.0, 0.5, 0.0])
+    _, info = mx.minres(sparse.csr_array(np.ones((2, 2))), [1.0, -1.0], preconditioner="none")
+    assert "use scipy.sparse.linalg.lsqr for least squares" in info.message
 
 
 def test_breakdown_of_bicgstab_is_named() -> None:

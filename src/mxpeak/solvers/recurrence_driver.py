@@ -74,10 +74,12 @@ METHODS = {
 class RecurrenceRounds(GmresDriver):
     """The rounds of a short recurrence, in place of those of GMRES. All methods are collective.
 
-    shown   the function that returns the user's x, given the results of earlier right-hand sides and the current x
+    shown           the function that returns the user's x, given earlier results and the current x
+    least_squares   the solver for least squares in messages
     """
 
     shown: Callable[[Sequence[SolveResult], Vector], Vector] = staticmethod(lambda finished, x: x)
+    least_squares = "scipy.sparse.linalg.lsqr"
     _broken, _size, _u_of_products = ("", 0.0), 0.0, PRECISIONS["fp64"].u
 
     @property
@@ -221,7 +223,8 @@ class RecurrenceRounds(GmresDriver):
             return super()._advice(result, ending, y, b)
         if ending is Ending.STALLED and formula == "AM⁻¹r":
             cause = BREAKDOWNS[formula].format(value=f"{product:.1e}")
-            return cause + _of_solutions(self._least_norm(b), self.group.norm(result.x, self._kernels.xp))
+            size = self.group.norm(result.x, self._kernels.xp)
+            return cause + _of_solutions(self._least_norm(b), size, self.least_squares)
         if ending is Ending.STALLED and formula:
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
         if ending is Ending.STALLED:
@@ -253,8 +256,11 @@ PRINTED_BELOW = 0.95
 UNDERFLOW = sys.float_info.min
 
 
-def _of_solutions(least: float, size: float) -> str:
-    """Return a text about the solutions of A x = b, whose norms are at least `least`; `size` is the norm of x."""
+def _of_solutions(least: float, size: float, least_squares: str) -> str:
+    """Return a text about the solutions of A x = b, whose norms are at least `least`; `size` is the norm of x.
+
+    `least_squares` is the solver for least squares.
+    """
     if least <= size:
         return (
             f"A is singular or ill-conditioned, and the x with a norm of {size:.1e} has large rounding errors; use "
@@ -263,7 +269,7 @@ def _of_solutions(least: float, size: float) -> str:
     shown = PRINTED_BELOW * least
     return (
         f"A x = b is inconsistent, or A is so ill-conditioned that every solution has a norm of at least {shown:.1e}; "
-        "use scipy.sparse.linalg.lsqr for least squares, or mxpeak.gmres for such a solution"
+        f"use {least_squares} for least squares, or mxpeak.gmres for such a solution"
     )
 
 
@@ -290,6 +296,8 @@ class RecurrenceDriver(RecurrenceRounds):
 
 class RecurrenceOperatorDriver(RecurrenceRounds, OperatorDriver):
     """A short recurrence for an operator. All methods are collective."""
+
+    least_squares = "scipy.sparse.linalg.lsqr with a LinearOperator whose rmatvec is equal to its matvec"
 
     def __init__(self, kernels: SparseKernels, A: Operator, choice: Choice, options: GmresOptions, group: RankGroup):
         OperatorDriver.__init__(self, kernels, A, choice, options, group)

@@ -72,8 +72,8 @@ def operator_of(A: Any) -> GivenOperator | None:
         shape = tuple(A.shape)
         if len(shape) != 2 or shape[0] != shape[1]:
             raise UsageError(
-                f"A is an operator of shape {shape}, but the solver needs a square A; use scipy.sparse.linalg.lsqr for "
-                "least squares"
+                f"A is an operator of shape {shape}, but the solver needs a square A; use scipy.sparse.linalg.lsqr, "
+                "which also needs rmatvec, for least squares"
             )
         is_complex = None if getattr(A, "dtype", None) is None else kind_of(A.dtype) == "complex"
         return GivenOperator(A.matvec, shape[0], LINEAR_OPERATOR, is_complex)
