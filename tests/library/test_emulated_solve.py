@@ -59,17 +59,36 @@ def test_torch_on_the_cpu_emulates_with_residues() -> None:
     assert close(A, np.asarray(x), np.linalg.solve(A, b))
 
 
-def test_the_precision_is_not_changed_and_fp32_factors_are_not_emulated() -> None:
-    A, b = system(300)
-    _, info = mx.solve(A, b, precision="fp32", fp64="emulated")
+@pytest.mark.parametrize("n", [300, 1100])  # auto selects fp32 for the larger order
+def test_emulated_products_select_factors_in_fp64(n: int) -> None:
+    A, b = system(n)
+    F = mx.lu_factor(A, fp64="emulated")
+    for _, info in (mx.solve(A, b, fp64="emulated"), mx.solve(A, b, fp64="emulated", transposed="H"), F.solve(b)):
+        assert (info.precision, info.fp64, info.solved) == ("fp64", "emulated", True)
+    _, info = mx.solve(A, b, fp64="auto", precision="fp32")
     assert (info.precision, info.fp64) == ("fp32", "native")
+
+
+def test_emulated_products_select_factors_in_fp64_for_inputs_in_fp32() -> None:
+    A, b = system(300)
+    _, info = mx.solve(A.astype(np.float32), b.astype(np.float32), fp64="emulated")
+    assert (info.precision, info.fp64, info.solved) == ("fp64", "emulated", True)
+
+
+@pytest.mark.parametrize("function", [mx.solve, lambda A, b, **options: mx.lu_factor(A, **options)])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_emulated_products_refuse_factors_in_another_precision(function: Any, precision: str) -> None:
+    with pytest.raises(UsageError, match=f'factors in fp64, not in {precision}; use precision="fp64" or fp64="native"'):
+        function(np.eye(3), np.ones(3), precision=precision, fp64="emulated")
+    with pytest.raises(UsageError, match="unknown precision 'fp99'"):
+        function(np.eye(3), np.ones(3), precision="fp99", fp64="emulated")
 
 
 def test_a_fallback_to_fp64_is_emulated() -> None:
     A, b = system(300)
     U_A, _, V_A = np.linalg.svd(A)
     A = U_A @ np.diag(np.logspace(0.0, -12.0, 300)) @ V_A  # too ill-conditioned for factors in bf16
-    _, info = mx.solve(A, b, precision="bf16", fp64="emulated")
+    _, info = solve_by(choose.dense(None, emulated=True), matrix(A), right_hand_side(b, len(A)), "bf16")
     assert info.fallback
     assert (info.precision, info.fp64) == ("fp64", "emulated")
 

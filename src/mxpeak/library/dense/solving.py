@@ -40,7 +40,7 @@ from mxpeak.library.dense.symmetric import (
 from mxpeak.library.gradients import is_differentiated
 from mxpeak.library.inputs import Input, conjugate, device_for, read
 from mxpeak.library.outcomes import NotPositiveDefiniteError, warned
-from mxpeak.library.policy import choose_precision, emulates_fp64, own_precision_is_fastest
+from mxpeak.library.policy import check_precision, choose_precision, emulates_fp64, own_precision_is_fastest
 from mxpeak.library.types import with_precision_of, working_type
 from mxpeak.spans import Spans
 
@@ -92,9 +92,9 @@ def solve(
         the other triangle are not used. A DistributedMatrix that stores its entries must have finite values there.
     fp64 : {"native", "emulated", "auto"}, default "native"
         Arithmetic of the matrix products in fp64 LU factors. With "emulated", mxpeak computes them from products of
-        integers (Ozaki scheme), which is faster on devices with slow fp64. With "auto", it does so on such devices. Use
-        `precision="fp64"` to select fp64 factors, because this argument does not. Complex matrices, stacks, distributed
-        matrices and factorizations other than LU require "native".
+        integers (Ozaki scheme), which is faster on devices with slow fp64, and the factors are in fp64. With "auto", it
+        does so on such devices for factors in fp64. Complex matrices, stacks, distributed matrices, factorizations
+        other than LU and other precisions require "native" or "auto".
 
     Returns
     -------
@@ -136,6 +136,7 @@ def solve(
         form, structure = validate_on_all(A.comm, partial(_checked, A, transposed, assume_a, lower=lower, fp64=fp64))
         return warned(*solve_by_structure(A, b, structure, precision, device, form=form, local=local))
     form, structure = _checked(A, transposed, assume_a, lower=lower, fp64=fp64)
+    precision = _precision_for(fp64, precision)
     if fp64 == "native" and form != "H" and precision == device == "auto" and not local:
         if structure == "gen" and _is_plain(A, b):
             return warned(*_solve_in_own_precision(A if form == "N" else A.T, b))
@@ -271,6 +272,7 @@ def lu_factor(
         validate_on_all(A.comm, partial(check_fp64, fp64, A))
         return factored(A, precision, device)
     check_fp64(fp64, A)
+    precision = _precision_for(fp64, precision)
     _check_constant(A, "lu_factor")
     of_A = matrix(A)
     return lu_factor_by(kernels_for(device, of_A, fp64=fp64, structure="gen"), of_A, precision)
@@ -384,6 +386,18 @@ def check_fp64(fp64: Any, A: Any, structure: SymmetricKind | str = "gen") -> Non
         raise UsageError(f'fp64="emulated" supports one matrix, not a stack of shape {shape}; use fp64="native"')
     if dtype.kind == "c":
         raise UsageError(f'fp64="emulated" supports only real matrices, not {dtype}; use fp64="native"')
+
+
+def _precision_for(fp64: str, precision: str) -> str:
+    """Return the precision of the factors for this arithmetic; raise a UsageError if they conflict."""
+    if fp64 != "emulated":
+        return precision
+    check_precision(precision)
+    if precision not in ("auto", "fp64"):
+        raise UsageError(
+            f'fp64="emulated" applies to factors in fp64, not in {precision}; use precision="fp64" or fp64="native"'
+        )
+    return "fp64"
 
 
 def _is_plain(A: Any, b: Any) -> bool:
