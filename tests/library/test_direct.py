@@ -108,6 +108,23 @@ def test_the_condition_is_by_the_one_norm_whatever_the_order_of_memory(n: int, o
         assert exact / 3 <= solution.condition() <= 1.01 * exact
 
 
+@pytest.mark.parametrize(("n", "precision"), [(500, "fp64"), (700, "fp32"), (900, "fp32")])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_reason_for_the_precision_names_scaling(n: int, precision: str, axis: int) -> None:
+    """Elimination, which does not scale A, is faster in fp64 up to larger orders than LAPACK."""
+    A, b = random((n, n)), random(n)
+    _, info = mx.solve(A, b)
+    assert (info.precision, info.scaled, info.why) == ("fp64", False, "fastest at this order")
+    scale = np.geomspace(1e-3, 1e3, n)
+    scaled = A * (scale if axis else scale[:, None])
+    for _, info in (mx.solve(scaled, b), mx.lu_factor(scaled).solve(b)):
+        assert (info.precision, info.scaled) == (precision, True)
+        assert info.why == "fastest at this order with scaling"
+        assert info.solved
+    _, info = mx.lu_factor(A).solve(b)
+    assert (info.precision, info.scaled, info.why) == (precision, False, "fastest at this order")
+
+
 @pytest.mark.parametrize("sides", [1, 9])
 def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> None:
     """And A is told to be singular, though b fits to it and the residual is small."""

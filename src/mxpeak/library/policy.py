@@ -30,6 +30,9 @@ class Crossover(NamedTuple):
         return self.single if rhs <= 1 else self.several
 
 
+#: The reasons for the fastest precision on the host. Elimination does not scale A, so the fastest precision of a matrix
+#: that needs scaling is that of LAPACK's factors.
+FASTEST, FASTEST_SCALED = "fastest at this order", "fastest at this order with scaling"
 #: The order from which fp32 factors with refinement are faster than the fp64 factors of an engine. fp32 saves half the
 #: time of 2/3·n³ flops, and each step of refinement reads A and the factors once. Measured speed of fp32 relative to
 #: `small_lu`, with AVX-512 and with AVX2:
@@ -119,7 +122,7 @@ def _fastest(n: int, dtype: np.dtype[Any], rhs: int, fast_fp64: bool | None, eng
     """
     if roundoff(dtype) == 2.0**-24:
         return FactorPrecision("fp32", "A's own")
-    fastest = "fastest at this order" if fast_fp64 is None else "expected to be fastest"
+    fastest = FASTEST if fast_fp64 is None else "expected to be fastest"
     fp32_from = FP32_FROM[engine, _kind(dtype)].order(rhs)
     if rhs * ORDERS_PER_RHS > n:
         return FactorPrecision("fp64", "fastest for this number of right-hand sides" if n >= fp32_from else fastest)

@@ -29,7 +29,14 @@ from mxpeak.library.dense.info import (
 from mxpeak.library.dense.inputs import block, columns, form_of, lies_well, on_kernels, right_hand_side
 from mxpeak.library.inputs import Input, check_finite, conjugate, device_for
 from mxpeak.library.outcomes import SingularMatrixError, warned
-from mxpeak.library.policy import choose_precision, fp64_refactoring_pays, max_gmres_steps, max_lagged_steps
+from mxpeak.library.policy import (
+    FASTEST,
+    FASTEST_SCALED,
+    choose_precision,
+    fp64_refactoring_pays,
+    max_gmres_steps,
+    max_lagged_steps,
+)
 from mxpeak.library.types import roundoff, typed, with_precision_of, working_type
 from mxpeak.perf.emulation import requested_emulation
 from mxpeak.precision import PRECISIONS
@@ -494,11 +501,12 @@ def low_precision_factors(
 
 
 def _of_array(
-    backend: DenseBackend, factors: ArrayFactors, spans: Spans, precision: str, *, exponent: int, **facts: Any
+    backend: DenseBackend, factors: ArrayFactors, spans: Spans, precision: str, *, exponent: int, why: str, **facts: Any
 ) -> LUFactors:
     """Return the factors of a matrix that was multiplied by 2^exponent before the factorization."""
     A, exponent = factors.matrix.A, exponent + factors.matrix.exponent
-    return LUFactors(backend, A, factors, spans, precision, exponent=exponent, **facts)
+    why = FASTEST_SCALED if factors.scaled and why == FASTEST else why
+    return LUFactors(backend, A, factors, spans, precision, exponent=exponent, why=why, **facts)
 
 
 def backend_of(kernels: DenseKernels, dtype: np.dtype[Any]) -> DenseBackend:
