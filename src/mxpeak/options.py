@@ -48,10 +48,17 @@ class ValueParser(Generic[T]):
         return self.parse(text)
 
 
+def path_name(text: str) -> str:
+    """Return the text of a path; raise a UsageError if it is empty, as from an unset variable of a shell."""
+    if not text:
+        raise UsageError("empty path; use the path of a file or folder")
+    return text
+
+
 #: Files and folders that a run writes or compares with. Only the user may set these paths, by a flag, a variable or a
 #: TOML file. Recorded runs and checkpoints may come from other people, so they may not set these paths.
-users_file = ValueParser(str, "FILE", users_path=True)
-users_folder = ValueParser(str, "DIR", users_path=True)
+users_file = ValueParser(path_name, "FILE", users_path=True)
+users_folder = ValueParser(path_name, "DIR", users_path=True)
 
 
 def quoted(text: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,15 @@ import pytest
 
 from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.bench.registry import BENCHMARKS
-from mxpeak.cli.main import parsed
+from mxpeak.cli.main import main, parsed, parser
+from mxpeak.cli.registry import VERBS
 from mxpeak.cli.request import requests
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
 from mxpeak.options import options, recordable
 from mxpeak.perf.tuned import Winner
 from mxpeak.runtime.tuned import _winner_values
+from mxpeak.verbs.scan.config import ScanConfig, ScanOutput
 
 
 def paths_of(config: type) -> list[str]:
@@ -40,6 +45,85 @@ def test_every_path_that_a_run_writes_is_marked() -> None:
     for config in (OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())):
         unmarked = {o.name for o in options(config) if o.metavar in ("FILE", "DIR")} & recordable(config)
         assert unmarked == set()
+
+
+def flags_with_paths() -> dict[str, Callable[[str], Any]]:
+    """Return the parser of each flag and argument of the command line whose value is a path."""
+    found: dict[str, Callable[[str], Any]] = {}
+    of_benchmarks = {name: {o.name: o.parse for o in options(each.config)} for name, each in BENCHMARKS.items()}
+    output = {o.name: o.parse for config in (OutputConfig, ScanOutput, ScanConfig) for o in options(config)}
+    for verb in VERBS:
+        parsers = [(verb, subparsers(parser(verb))[verb])]
+        parsers += [(f"{verb} {name}", each) for name, each in subparsers(parsers[0][1]).items()]
+        for words, each in parsers:
+            inherited = {**of_benchmarks["hpl-mxp"], **of_benchmarks.get(words.split()[-1], {}), **output}
+            for action in each._actions:
+                if re.search(r"FILE|DIR|PATH|RESULT|^[AB]$", str(action.metavar)):
+                    of_option = inherited.get(action.dest) if action.default is argparse.SUPPRESS else None
+                    name = f"{words} {'/'.join(action.option_strings) or action.metavar}"
+                    found[name] = of_option or action.type or str
+    return found
+
+
+def subparsers(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    choices = [each.choices for each in top._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(choices[0]) if choices else {}
+
+
+@pytest.mark.parametrize("flag", (flags := flags_with_paths()))
+def test_no_flag_accepts_an_empty_path(flag: str) -> None:
+    with pytest.raises(UsageError, match=r"empty path; use|'' is not a BLAS library"):
+        flags[flag]("")
+
+
+def test_the_flags_with_paths_are_found() -> None:
+    for name in ("run hpl --out", "run hpcg --dat", "scan --write-exclude", "resume DIR", "compare A", "report FILE"):
+        assert name in flags
+    assert len(flags) > 60
+
+
+@pytest.mark.parametrize(
+    ("typed", "source"),
+    [
+        (["run", "hpl", "--out", ""], "--out"),
+        (["run", "hpl", "--json="], "--json"),
+        (["run", "hpl", "--config", ""], "--config"),
+        (["run", "hpl", "--dat", ""], "--dat"),
+        (["run", "hpg-mxp", "--matrix", ""], "--matrix"),
+        (["run", "norms", "--scalapack", ""], "--scalapack"),
+        (["scan", "--prometheus", ""], "--prometheus"),
+        (["report", ""], "FILE"),
+        (["report", "last", "--out", ""], "--out"),
+        (["compare", "", "last"], "A"),
+        (["baseline", "set", ""], "RESULT"),
+        (["resume", ""], "DIR"),
+        (["plan", "hpl", "--write-dat", ""], "--write-dat"),
+        (["simulate", "hpl", "--machine", ""], "--machine"),
+        (["tune", "--out", ""], "--out"),
+        (["study", "--out", ""], "--out"),
+        (["doctor", "--json", ""], "--json"),
+        (["history", "--json", ""], "--json"),
+        (["peak", "--json", ""], "--json"),
+        (["job", "hpl", "--for", "slurm", "--", "--out", ""], "--out"),
+    ],
+)
+def test_an_unset_variable_of_a_shell_is_refused_at_once(
+    typed: list[str], source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(typed) == 2
+    assert f"mxpeak: error: {source}: empty path; use the path of a file or folder" in capsys.readouterr().err
+    assert not os.listdir()
+
+
+def test_a_toml_file_with_an_empty_path_is_refused() -> None:
+    Path("my.toml").write_text('out = ""\n')
+    with pytest.raises(UsageError, match="--config key out: empty path"):
+        requests(parsed(["run", "hpl", "--config", "my.toml"]), {})
+
+
+def test_an_empty_variable_sets_no_path() -> None:
+    (found,) = requests(parsed(["run", "hpl"]), {"MXPEAK_OUT": ""})
+    assert found.output.out is None
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -14,7 +14,7 @@ from mxpeak.cli.request import RunRequest, add_options, check_variables, request
 from mxpeak.cli.run import run_requests
 from mxpeak.configs.run import OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, grid_shape, options
+from mxpeak.options import Option, grid_shape, options, path_name
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -38,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "reported time includes both parts of the run, and the result is never official."
     )
     parser.epilog = EXAMPLES
-    parser.add_argument("folder", metavar="DIR", help="folder that --checkpoint named")
+    parser.add_argument("folder", type=path_name, metavar="DIR", help="folder that --checkpoint named")
     parser.add_argument("--grid", metavar="PxQ", help="process grid (default: unchanged)")
     parser.add_argument("--ranks", metavar="R", help="start R local ranks (default: P*Q)")
     add_options(parser, OutputConfig)

@@ -22,6 +22,7 @@ from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ExitCode, MxpeakError, UsageError, most_severe
+from mxpeak.options import path_name
 from mxpeak.records import Result, document, to_json
 from mxpeak.runtime.parent_watch import terminal_width
 
@@ -68,10 +69,14 @@ def _add_benchmark(choices: Any, benchmark: Benchmark) -> None:
     formats = ["text", *([benchmark.report.format] if benchmark.report else []), *CI_FORMATS]
     add_options(parser, benchmark.config)
     add_options(parser, OutputConfig, metavars={"format": f"{{{','.join(formats)}}}"})
-    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file or a result.json")
+    parser.add_argument(
+        "--config", type=path_name, metavar="FILE", help="read settings from a TOML file or a result.json"
+    )
     if form:
         settings = f"print an {form.name} file with these settings, then exit"
-        parser.add_argument("--dat", metavar="FILE", help=f"read an {form.name} file; flags override its settings")
+        parser.add_argument(
+            "--dat", type=path_name, metavar="FILE", help=f"read an {form.name} file; flags override its settings"
+        )
         parser.add_argument("--print-dat", action="store_true", help=settings)
     parser.set_defaults(action=run)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.errors import ExitCode, MxpeakError, ResourceError
 from mxpeak.installation import install_command
-from mxpeak.options import integer
+from mxpeak.options import integer, path_name
 from mxpeak.perf.published import PublishedRate, published_rates
 from mxpeak.records import figure_text, three_digits
 
@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=integer(1, 4096), default=1, metavar="R", help="show the cores that R ranks would use"
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=doctor)
 
 

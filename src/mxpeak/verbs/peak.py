@@ -11,7 +11,7 @@ from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options
 from mxpeak.configs.run import PlaceConfig, RunConfig
 from mxpeak.errors import ExitCode
-from mxpeak.options import resolve
+from mxpeak.options import path_name, resolve
 from mxpeak.perf.published import published_rates
 from mxpeak.records import figure_text, fp64_scheme, three_digits
 
@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = "Measure the GEMM, memory-read and triad rates of this machine on all ranks at the same time."
     parser.epilog = EXAMPLES
     add_options(parser, PlaceConfig)
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=peak)
 
 

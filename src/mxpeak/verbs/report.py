@@ -14,7 +14,7 @@ from mxpeak.bench.registry import BENCHMARKS, Benchmark, ReportFormat, load
 from mxpeak.cli.run_history import results_in, run_file
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.foreign import printable
-from mxpeak.options import options
+from mxpeak.options import options, path_name
 from mxpeak.records import SCHEMA_RESULTS, Result
 
 if TYPE_CHECKING:
@@ -40,7 +40,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.description = "Write the results of one or more runs as an HTML page, a Markdown table or CSV."
     parser.epilog = EXAMPLES
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="a results folder, a result file, 'last', 'previous' or 'baseline'"
+        "files",
+        nargs="+",
+        type=path_name,
+        metavar="FILE",
+        help="a results folder, a result file, 'last', 'previous' or 'baseline'",
     )
     parser.add_argument(
         "--format",
@@ -50,7 +54,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="output format: html, markdown, csv or the benchmark's own (default: html)",
     )
     parser.add_argument(
-        "--out", metavar="FILE", help="output file, or - for stdout (default: report.html, or stdout for tables)"
+        "--out",
+        type=path_name,
+        metavar="FILE",
+        help="output file, or - for stdout (default: report.html, or stdout for tables)",
     )
     parser.set_defaults(action=report)
 

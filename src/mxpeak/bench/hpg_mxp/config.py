@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import ValueParser, boolean, integer, listed, name_in, one_of, option, real
+from mxpeak.options import ValueParser, boolean, integer, listed, name_in, one_of, option, path_name, real
 
 #: Formats of the matrices, of the vectors of the inner iteration, and of a stored Krylov basis of fp32 vectors.
 SPARSE_PRECISIONS = ("fp64", "fp32", "bf16", "fp16", "fp8")
@@ -29,7 +29,7 @@ class HpgMxpConfig(SparseConfig):
     """The options of `mxpeak run hpg-mxp`."""
 
     nonsymmetric: bool = option(False, boolean, "use a nonsymmetric matrix (-1.5 below and -0.5 above in z)", "problem")
-    matrix: str | None = option(None, str, "use a matrix from a Matrix Market file", "problem", "FILE.mtx")
+    matrix: str | None = option(None, path_name, "use a matrix from a Matrix Market file", "problem", "FILE.mtx")
     threshold: float = option(1e-9, real(1e-15, 1.0), "relative residual at which validation solves stop", "problem")
     iterations: int = option(300, integer(1), "number of iterations per timed solve", "problem", "K")
     precision: str = option(

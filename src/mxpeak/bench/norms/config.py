@@ -23,7 +23,7 @@ from mxpeak.configs.norms import (
     VECTOR_KINDS,
 )
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, count, integer, listed, one_of, option, real
+from mxpeak.options import boolean, count, integer, listed, one_of, option, path_name, real
 from mxpeak.precision import PRECISIONS, Precision
 
 
@@ -213,7 +213,7 @@ class NormsConfig(GridConfig):
         ("matrix",), listed(one_of(*SCOPES)), "norm of the matrix, or of each of its columns or rows", "norms"
     )
     scalapack: str | None = option(
-        None, str, "compare with ScaLAPACK: auto, or the path of its library (--layout F)", "norms", "{auto,PATH}"
+        None, path_name, "compare with ScaLAPACK: auto, or the path of its library (--layout F)", "norms", "{auto,PATH}"
     )
     deterministic: bool = option(
         False, boolean, "compute bitwise identical results for any grid, layout and thread count", "norms"

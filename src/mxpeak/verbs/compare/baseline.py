@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.cli.run_history import KEPT, KEPT_BASELINE, OUT, results_in, run_file
 from mxpeak.errors import ExitCode, UsageError, cannot_write
 from mxpeak.foreign import printable
-from mxpeak.options import share
+from mxpeak.options import path_name, share
 from mxpeak.records import PASSED, SCHEMA_RESULTS, to_json
 
 if TYPE_CHECKING:
@@ -43,10 +43,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="set: store a run or a scan; from: compute expected rates from scans",
     )
     parser.add_argument(
-        "results", nargs="+", metavar="RESULT", help="a results folder, a result file, 'last' or 'previous'"
+        "results",
+        nargs="+",
+        type=path_name,
+        metavar="RESULT",
+        help="a results folder, a result file, 'last' or 'previous'",
     )
     parser.add_argument(
-        "--out", metavar="FILE", help="from: write the baseline to FILE (default: mxpeak-out/scan-baseline.json)"
+        "--out",
+        type=path_name,
+        metavar="FILE",
+        help="from: write the baseline to FILE (default: mxpeak-out/scan-baseline.json)",
     )
     parser.add_argument(
         "--tolerance",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.cli.run_history import results_in, run_file
 from mxpeak.configs.run import CI_FORMATS
 from mxpeak.errors import ExitCode, UsageError
-from mxpeak.options import integer, share
+from mxpeak.options import integer, path_name, share
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -48,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `compare`."""
     parser.description = "Compare two runs, or two scans node by node."
     parser.epilog = EXAMPLES
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument(
         "--format",
         choices=["text", *CI_FORMATS],
@@ -57,8 +57,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="format on stdout: text, junit or bencher (default: text)",
     )
     parser.set_defaults(action=compare)
-    parser.add_argument("before", metavar="A", help="reference run")
-    parser.add_argument("after", metavar="B", help="run to compare with A")
+    parser.add_argument("before", type=path_name, metavar="A", help="reference run")
+    parser.add_argument("after", type=path_name, metavar="B", help="run to compare with A")
     parser.add_argument(
         "--tolerance",
         type=share,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.cli.run_history import OUT, check_readable, read_results, result_files
 from mxpeak.errors import ExitCode
-from mxpeak.options import integer
+from mxpeak.options import integer, path_name
 from mxpeak.runtime.parent_watch import terminal_width
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     names = [*BENCHMARKS, "scan"]
     parser.description = "List past runs and scans."
     parser.epilog = EXAMPLES
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument(
         "benchmark", nargs="?", choices=names, metavar="BENCHMARK", help=f"benchmark: {', '.join(names)}"
     )

@@ -20,7 +20,7 @@ from mxpeak.bench.registry import kind_of
 from mxpeak.configs.grid import squarest
 from mxpeak.configs.lu import BCASTS
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, integer, memory_bytes, options
+from mxpeak.options import Option, integer, memory_bytes, options, path_name
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import Caution, rate_text, three_digits
 
@@ -78,12 +78,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe a run and its machine to a parser."""
     groups = {title: parser.add_argument_group(title) for title in ("machine", "problem", "grid")}
     machine = "built-in name, FILE, FILE:NAME, or tuned (mxpeak tune)"
-    groups["machine"].add_argument("--machine", metavar="FILE|NAME", help=machine)
+    groups["machine"].add_argument("--machine", type=path_name, metavar="FILE|NAME", help=machine)
     for o in _flags():
         groups["machine" if o.group == "hardware" else o.group].add_argument(
             *o.flags, type=o.parse, help=o.help, metavar=o.metavar
         )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
 
 
 def machine_of(args: argparse.Namespace) -> Machine:

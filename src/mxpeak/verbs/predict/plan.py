@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS, kind_of, load, of_kind
 from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ExitCode, UsageError, cannot_write
+from mxpeak.options import path_name
 from mxpeak.records import size_text
 from mxpeak.verbs.predict.flags import (
     AnyRun,
@@ -61,7 +62,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(of_kind('lu', 'sparse'))}")
     add_run_flags(parser)
-    parser.add_argument("--write-dat", metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
+    parser.add_argument("--write-dat", type=path_name, metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
     parser.set_defaults(action=plan)
 
 

@@ -16,7 +16,7 @@ from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
 from mxpeak.cli.run_history import KEPT_BASELINE, RESULT
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.options import Run, Setting, options, resolve, run_of, stall_limits
+from mxpeak.options import Run, Setting, options, path_name, resolve, run_of, stall_limits
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
 
@@ -54,7 +54,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_options(parser, ScanConfig)
     add_options(parser, ScanOutput)
-    parser.add_argument("--config", metavar="FILE", help="read settings from a TOML file")
+    parser.add_argument("--config", type=path_name, metavar="FILE", help="read settings from a TOML file")
     parser.set_defaults(action=scan)
 
 

@@ -13,7 +13,7 @@ from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.lu import GENERATORS
 from mxpeak.configs.run import PlaceConfig
 from mxpeak.errors import ExitCode, UsageError, most_severe
-from mxpeak.options import count, device, integer, listed, name_in, one_of, parsed_by, real, seconds
+from mxpeak.options import count, device, integer, listed, name_in, one_of, parsed_by, path_name, real, seconds
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import to_json
 
@@ -104,9 +104,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="DEVICE", help="device to compute on (default: cpu, or auto in hpg-mxp)")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder for the result files (default: a new folder in mxpeak-out/)"
+        "--out",
+        type=path_name,
+        metavar="DIR",
+        help="folder for the result files (default: a new folder in mxpeak-out/)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.set_defaults(action=study)
 
 

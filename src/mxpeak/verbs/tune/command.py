@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import of_kind
 from mxpeak.configs.run import BLAS_LIBRARIES, blas_library
 from mxpeak.errors import ExitCode, MxpeakError, UsageError
-from mxpeak.options import count, device, integer, listed, one_of, parsed_by, seconds
+from mxpeak.options import count, device, integer, listed, one_of, parsed_by, path_name, seconds
 
 if TYPE_CHECKING:
     from mxpeak.cli.output import Folder
@@ -89,9 +89,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--nx", metavar="NX", help="grid points per rank in each direction in trials (default: from --budget)"
     )
     parser.add_argument(
-        "--out", metavar="DIR", help="folder for the result files (default: a new folder in mxpeak-out/)"
+        "--out",
+        type=path_name,
+        metavar="DIR",
+        help="folder for the result files (default: a new folder in mxpeak-out/)",
     )
-    parser.add_argument("--json", metavar="FILE", help="write JSON to FILE; use - to print only JSON")
+    parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument("--quiet", action="store_true", help="do not print progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # job of a rank that tune starts
     parser.set_defaults(action=tune)
