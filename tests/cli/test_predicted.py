@@ -106,6 +106,15 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
             ["has 128 ranks, but a node of frontier has 8 ranks; use --node-grid 1x8 or 2x4 or 4x2 or 8x1\n"],
         ),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "8:0.5"], ["use a rank from 0 to 7"]),
+        *(
+            (
+                2,
+                ["simulate", benchmark, "--machine", "frontier", "--nodes", "1", f"--slow={rank}:0.5"],
+                [f"--slow {rank}:0.5 names a rank that does not exist; use a rank from 0 to 7"],
+            )
+            for benchmark in ("hpl", "hpl-mxp", "hpg-mxp", "hpcg")
+            for rank in (99, -1)
+        ),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "half"], ["'half' is not in the form RANK:FACTOR", "17:0.9"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--slow", "1:0"], ["must be above 0"]),
         (2, ["simulate", "hpl-mxp", *SMALL, "--nics", "9"], ["--nics: 9 is out of range; use an integer from 1 to 4"]),

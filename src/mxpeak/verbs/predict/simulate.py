@@ -19,6 +19,7 @@ from mxpeak.verbs.predict.flags import (
     machine_of,
     predicted,
     prediction_lines,
+    ranks_of,
     refuse_foreign,
     shared_sections,
     sparse_run,
@@ -91,7 +92,7 @@ def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int
 def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any], list[str]]:
     """Simulate the run that the flags describe, and return the prediction as a dict for JSON and as lines of text."""
     machine = machine_of(args)
-    what_if: dict[str, Any] = {"slow": _slow(args.slow), "aware": not args.staged}
+    what_if: dict[str, Any] = {"slow": _slow(args.slow, ranks_of(args, machine)), "aware": not args.staged}
     nics = parsed_by(integer(1, machine.network.nics), args.nics, "--nics")
     formula: dict[str, float | None] = {}
     run: LuRun | SparseRun
@@ -105,11 +106,6 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
         if benchmark == "hpg-mxp":
             penalty = "" if run.low == "fp64" else f", times a penalty of {run.penalty:.3g}"
             problem += f"\ncounted   flops by the formula of the reference code{penalty}"
-    for rank, factor in run.slow.items():
-        if not 0 <= rank < run.ranks:
-            raise UsageError(
-                f"--slow {rank}:{factor:g} names a rank that does not exist; use a rank from 0 to {run.ranks - 1}"
-            )
     prediction, cautions = predicted(benchmark, run, machine), cautions_of(benchmark, run, machine)
     forecast, section = prediction.forecast, prediction.section()
     lines = [
@@ -146,8 +142,11 @@ def _lu(benchmark: str, run: LuRun, machine: Machine) -> tuple[str, float | None
     return line, upper_bound(machine, run.n, run.nb, run.P, run.Q, block, run.precision, run.nics).time_s
 
 
-def _slow(text: str | None) -> dict[int, float]:
-    """Parse RANK:FACTOR,... and return the relative speed of each listed rank; raise a UsageError for other texts."""
+def _slow(text: str | None, ranks: int) -> dict[int, float]:
+    """Parse RANK:FACTOR,... and return the relative speed of each listed rank.
+
+    Raise a UsageError for other texts, and for a rank that is not one of the `ranks` ranks.
+    """
     speeds: dict[int, float] = {}
     for part in (text or "").split(","):
         if not part and not text:
@@ -161,4 +160,6 @@ def _slow(text: str | None) -> dict[int, float]:
             raise UsageError(
                 f"--slow {part}: the relative speed of a rank must be above 0 and at most 10; use, for example, 17:0.9"
             )
+        if not 0 <= int(rank) < ranks:
+            raise UsageError(f"--slow {part} names a rank that does not exist; use a rank from 0 to {ranks - 1}")
     return speeds
