@@ -75,6 +75,11 @@ def test_a_job_of_slurm_knows_qos_constraint_reservation_hosts_and_arrays(capsys
     assert "#SBATCH --array=0-7%2\n" in text
 
 
+@pytest.mark.parametrize("array", ["0-4000000", "7", "3-3", "0-10:2,20-30:5%4", "1-4%5000000", "0-9:5000000"])
+def test_indices_that_slurm_accepts_are_written(array: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"#SBATCH --array={array}\n" in job(capsys, "slurm", "hpl", "--array", array)
+
+
 def test_cores_are_shared_and_idle_cores_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["job", "hpl", "--for", "slurm", "--ranks-per-node", "8", "--cpus-per-node", "60"]) == 0
     out, err = capsys.readouterr()
@@ -161,6 +166,12 @@ def test_a_scan_writes_json_and_the_hosts_to_exclude(capsys: pytest.CaptureFixtu
         (["hpl", "--time", "1m"], "use at least 240s"),
         (["hpl", "--partition", "a b"], "contains a space or a quote"),
         (["hpl", "--array", "a"], "use, for example, 0-3"),
+        (["hpl", "--array", "1" * 19], "is not a list of indices"),
+        (["hpl", "--array", "3-1"], "--array: 3-1 is a decreasing range; use 1-3"),
+        (["hpl", "--array", "0-7:2,9-8%2"], "--array: 9-8 is a decreasing range; use 8-9"),
+        (["hpl", "--array", "0-9:0"], "--array: 0-9:0 has a step of 0; use a step of at least 1"),
+        (["hpl", "--array", "0-4000001"], "the index 4000001, but Slurm accepts at most 4,000,000"),
+        (["hpl", "--array", "1,100000000,3"], "the index 100000000, but Slurm accepts at most 4,000,000"),
         (["hpl", "--nodelist", "n[3-1]"], "use an increasing range"),
         (["hpl", "--nodelist", "n 1"], "is not a list of hosts"),
         (["hpl", "--nodelist", "n[1-3]"], "use --nodes 3"),
@@ -182,6 +193,7 @@ def test_mistakes_are_found_before_a_queue(argv: list[str], said: str, capsys: p
         ("pbs", ["--qos", "a"], "--qos does not apply to pbs; use --partition QUEUE"),
         ("pbs", ["--exclude", "n1"], "use --nodelist with the other hosts"),
         ("pbs", ["--partition", "a", "--reservation", "b"], "use only --reservation"),
+        ("pbs", ["--array", "3-1"], "3-1 is a decreasing range; use 1-3"),
         ("flux", ["--array", "0-3"], "use flux bulksubmit"),
         ("flux", ["--cpus-per-rank", "3"], "use -- --threads C"),
         ("kubernetes", [], "use --image IMAGE"),

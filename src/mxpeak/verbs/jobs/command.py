@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.layout.host_list import hosts_of
-from mxpeak.options import integer
+from mxpeak.options import integer, quoted
 from mxpeak.report.scan_text import count_text
 from mxpeak.verbs.jobs.job import OTHERS, Job, scheduler_name, time_limit
 
@@ -47,6 +47,8 @@ LAUNCHERS = {
 }
 #: The resource of a GPU in Kubernetes by default.
 GPU = "nvidia.com/gpu"
+#: Largest index of a job array in Slurm: MaxArraySize - 1, where slurm.conf limits MaxArraySize to 4,000,001.
+LAST_INDEX = 4_000_000
 #: Flags that a scheduler does not have, each with a replacement.
 MISSING = {
     "slurm": {"image": "remove --image", "claim": "remove --claim"},
@@ -147,9 +149,21 @@ def _yaml_name(text: str) -> str:
 
 def _array(text: str) -> str:
     """Check the indices of a job array, such as 0-3 or 0-7%2, and return them."""
-    if not re.fullmatch(r"\d+(-\d+)?(:\d+)?(,\d+(-\d+)?)*(%\d+)?", text):
-        raise UsageError(f"{text!r} is not a list of indices; use, for example, 0-3 or 0-7%2")
+    item = r"[0-9]+(-[0-9]+)?(:[0-9]+)?"
+    if not re.fullmatch(rf"{item}(,{item})*(%[0-9]+)?", text) or any(len(k) > 18 for k in re.findall("[0-9]+", text)):
+        raise UsageError(f"{quoted(text)} is not a list of indices; use, for example, 0-3 or 0-7%2")
+    for first, last, step in re.findall(r"([0-9]+)-([0-9]+)(?::([0-9]+))?", text):
+        if int(first) > int(last):
+            raise UsageError(f"{first}-{last} is a decreasing range; use {last}-{first}")
+        if step and int(step) == 0:
+            raise UsageError(f"{first}-{last}:{step} has a step of 0; use a step of at least 1")
     return text
+
+
+def _last_index(array: str) -> int:
+    """Return the largest index in a list of indices that `_array` has checked."""
+    indices = re.findall("[0-9]+", re.sub("[:%][0-9]+", "", array))
+    return max(map(int, indices))
 
 
 def job(args: argparse.Namespace, argv: list[str], session: Session) -> int:
@@ -185,6 +199,11 @@ def _job(args: argparse.Namespace, gpus_per_rank: int) -> Job:
             raise UsageError(f"--{name.replace('_', '-')} does not apply to {args.scheduler}; {instead}")
     if args.scheduler == "kubernetes" and not args.image:
         raise UsageError("--for kubernetes needs a container image with mxpeak, an MPI and sshd; use --image IMAGE")
+    if args.scheduler == "slurm" and args.array and (last := _last_index(args.array)) > LAST_INDEX:
+        raise UsageError(
+            f"--array contains the index {last}, but Slurm accepts at most {LAST_INDEX:,}, and 1,000 by default; "
+            "use a smaller index"
+        )
     if args.scheduler == "pbs" and args.array and not re.fullmatch(r"\d+-\d+(:\d+)?(%\d+)?", args.array):
         raise UsageError(f"--array {args.array} is not a range, but PBS accepts only ranges; use, for example, 0-3")
     launchers = LAUNCHERS[args.scheduler]
