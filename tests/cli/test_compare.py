@@ -404,6 +404,9 @@ def test_a_mistake_is_told_with_what_to_type(argv: list[str], message: str, caps
         {"warnings": [{"text": "so"}], "samples_s": [None, -1.0]},
         {"run": {"start_unix": 1e300}},
         {"added_later": 1, "result": {"rate_flops": 1e11, "added_later": {}}},
+        {"validation": {"passed": None}},
+        {"validation": None},
+        {"status": "slow", "validation": {"passed": True}},
     ],
 )
 def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
@@ -424,6 +427,9 @@ def test_odd_results_are_read_as_far_as_they_go(odd: Any) -> None:
         ({"run": {"start_unix": "yesterday"}}, 'run.start_unix is "yesterday", not a number or null'),
         ({"status": "fine"}, 'status is "fine", not one of valid, slow, invalid, aborted'),
         ({"result": {"rate_flops": float("nan")}}, "NaN is not a JSON number"),
+        ({"validation": {"passed": False}}, 'status is "valid", but validation.passed is false'),
+        ({"status": "slow", "validation": {"passed": False}}, 'status is "slow", but validation.passed is false'),
+        ({"status": "invalid", "validation": {"passed": True}}, 'status is "invalid", but validation.passed is true'),
     ],
 )
 def test_a_result_that_does_not_match_the_schema_is_refused_and_skipped_by_name(

@@ -74,7 +74,10 @@ def recorded(text: str) -> list[Mapping[str, Any]]:
 
 
 def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-    """Check results against the result schema and the schema of their benchmark; raise a ValueError for a mismatch."""
+    """Check results against the result schema and the schema of their benchmark, and their status.
+
+    Raise a ValueError for a mismatch, and for a status that contradicts the validation.
+    """
     from mxpeak.report.scans import stored_scan_mismatch
 
     for k, result in enumerate(results):
@@ -84,9 +87,18 @@ def checked(results: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
             wrong = mismatch(result, benchmark.schema, complete=False)
         if result.get("benchmark") == "scan" and not wrong:
             wrong = stored_scan_mismatch(result)
+        wrong = wrong or _contradiction(result)
         if wrong:
             raise ValueError(f"in result {k + 1} of {len(results)}, {wrong}" if len(results) > 1 else wrong)
     return list(results)
+
+
+def _contradiction(result: Mapping[str, Any]) -> str:
+    """Return the contradiction between the status and the validation of a result, or an empty string."""
+    status, passed = result.get("status"), result.get("validation", {}).get("passed")
+    if passed is None or (status in PASSED) == passed or status not in (*PASSED, "invalid"):
+        return ""
+    return f'status is "{status}", but validation.passed is {str(passed).lower()}'
 
 
 def past_results() -> Iterator[tuple[Path, Mapping[str, Any]]]:
