@@ -280,6 +280,50 @@ def test_lsqr_solves_the_inconsistent_system_of_an_operator_as_minres_advises() 
     assert "use scipy.sparse.linalg.lsqr for least squares" in info.message
 
 
+def rows_of_different_scales(seed: int, decades: float) -> tuple[Any, Any]:
+    """Rows with entries from 10^-decades to 10^decades, and a b whose entries are close to 1."""
+    rng, n = np.random.default_rng(seed), 60
+    A = sparse.random_array((n, n), density=4 / n, rng=rng).tocsr()
+    A.data = rng.standard_normal(A.nnz)
+    A = A + 4 * sparse.eye_array(n)
+    b = rng.standard_normal((3, n))[2]
+    return sparse.csr_array(sparse.diags_array(10.0 ** np.linspace(-decades, decades, n)) @ A), b
+
+
+@pytest.mark.parametrize("name", ["bicgstab", "gmres"])
+@pytest.mark.parametrize("seed", [4, 5, 16, 23])
+def test_x_has_no_larger_residual_than_the_start_if_rows_differ_in_scale(name: str, seed: int) -> None:
+    """The scaled system is solved to all digits, but its x has an unscaled residual above 1 for some seeds."""
+    A, b = rows_of_different_scales(seed, 10)
+    x, info = getattr(mx, name)(A, b, preconditioner="jacobi", maxiter=2000)
+    assert not info.converged
+    assert info.residual <= 1.0
+    exact = b - A.toarray().astype(np.longdouble) @ x.astype(np.longdouble)
+    rounding = np.linalg.norm(abs(A) @ abs(x) + abs(b)) * 2.0**-53 * 8  # at most 8 terms in a row
+    assert abs(float(np.linalg.norm(exact)) - info.residual * np.linalg.norm(b)) <= rounding
+    if (name, seed) == ("bicgstab", 4):
+        assert "after 24 iterations the residual of the scaled system was" in info.message
+
+
+@pytest.mark.parametrize("precision", ["mixed", "fp64"])
+def test_solutions_by_complete_factors_have_no_larger_residual_than_zero(precision: str) -> None:
+    A, b = rows_of_different_scales(0, 10)
+    B = np.stack([b, b[::-1]], axis=1)  # refined together
+    _, info = mx.gmres(A, B, preconditioner="lu", precision=precision, maxiter=200)
+    assert not info.converged
+    assert info.residual <= 1.0
+
+
+@pytest.mark.parametrize("name", ["bicgstab", "gmres"])
+def test_huge_residuals_are_reported_as_finite(name: str) -> None:
+    A, b = rows_of_different_scales(4, 100)
+    x, info = getattr(mx, name)(A, b, preconditioner="jacobi", maxiter=1, x0=np.full(60, 1e80))
+    r = b - A @ x
+    largest = abs(r).max()
+    assert largest > 1e170  # its square overflows
+    assert info.residual == pytest.approx(largest * np.linalg.norm(r / largest) / np.linalg.norm(b))
+
+
 def test_breakdown_of_bicgstab_is_named() -> None:
     skew = sparse.csr_array([[0.0, 1.0], [-1.0, 0.0]])
     _, info = mx.bicgstab(aslinearoperator(skew), [1.0, 0.0])

@@ -121,6 +121,9 @@ class GmresDriver:
     nnz: int
     _matrix: Any
     title: str = "GMRES"
+    #: The size of |A||x| + |b| relative to b for the best x of the scaled system, if the residual of this x is as small
+    #: as fp64 permits, and otherwise 0.
+    _rounded_terms = 0.0
 
     def __init__(
         self, kernels: SparseKernels, A: Csr, choice: Choice, options: GmresOptions, group: RankGroup = SERIAL
@@ -331,13 +334,20 @@ class GmresDriver:
         self._exponent = k
         result = SolveResult(x0, steps=steps, cycles=steps)
         self._begin(b_s, scaling.start(x0, k))
+        if steps:
+            self.problem.system.remember(0.0, 1.0)  # these steps started from zero
         ending = self._rounds(result, b_s, tol)
         while (ending is Ending.STALLED_IN_LOW_PRECISION and self._promote_to_fp64(result, b_s)) or (
             ending in (Ending.STALLED, Ending.SLOW, Ending.NOT_FINITE) and self._change_to_factors(b_s, ending)
         ):
             ending = self._rounds(result, b_s, tol)
-        system = self.problem.system
+        system, self._rounded_terms = self.problem.system, 0.0
         if ending is not Ending.CONVERGED:
+            if ending is Ending.STALLED and scaling.active:
+                y = self._matrix.unordered(system.go_back())
+                terms = self._terms(y, b_s)
+                if is_least(self._relative(system.residual_vector, b_s), terms):
+                    self._rounded_terms = terms
             system.go_back(unscaled=True)
         result.residual = self._relative(system.residual_vector, b_s)
         y = self._matrix.unordered(system.solution)
@@ -358,6 +368,17 @@ class GmresDriver:
     def _begin(self, b: Vector, y: Vector) -> None:
         """Start a solve for another b from the initial guess y; both vectors are in the user's order of rows."""
         self.problem.system.begin(self._matrix.ordered(b), self._matrix.ordered(y))
+
+    def _continue_from(self, b: Vector, y: Vector, best: tuple[Vector, float]) -> None:
+        """Start again from y for the same b; `best` is the x with the smallest unscaled residual and this residual."""
+        self._begin(b, y)
+        x, unscaled = best
+        self.problem.system.remember(self._matrix.ordered(x), unscaled)
+
+    def _best_so_far(self) -> tuple[Vector, float]:
+        """Return the x with the smallest unscaled residual so far, in the user's order of rows, and this residual."""
+        x, unscaled = self.problem.system.best_unscaled
+        return self._matrix.unordered(x), unscaled
 
     def _residual_at_start(self, result: SolveResult, b: Vector) -> float:
         """Return the norm of the residual of a round; replace x by zero if it is a useless x0. Collective."""
@@ -426,17 +447,19 @@ class GmresDriver:
 
     def _promote_to_fp64(self, result: SolveResult, b: Vector) -> bool:
         """Continue in fp64 from the best x so far, for this and all later right-hand sides, and return True."""
-        y = self._matrix.unordered(self.problem.system.go_back())
+        y, best = self._matrix.unordered(self.problem.system.go_back()), self._best_so_far()
+        of_scaled = " of the scaled system" if self.plan.scaling.active else ""
         self.notes.append(
             f"with values in {self._formats.values} and vectors in {self._formats.vectors} {self.title} stagnated: "
-            f"after {result.steps} iterations the residual was {min(result.history):.1e}; it continued in fp64"
+            f"after {result.steps} iterations the residual{of_scaled} was {min(result.history):.1e}; it continued in "
+            "fp64"
         )
         self._formats = Formats(self._matrix.outer.A.values, "fp64", True)
         self.fallback = True
         self._compile()
         self._matrix.promote_to_fp64()
         self._restart_problem()
-        self._begin(b, y)
+        self._continue_from(b, y, best)
         return True
 
     def _change_to_factors(self, b: Vector, ending: Ending) -> bool:
@@ -447,8 +470,9 @@ class GmresDriver:
         name, A = self.plan.choice.name, self._matrix.A
         if not self._may_factor or name == "lu":
             return False
-        y = self._matrix.unordered(self.problem.system.go_back())
+        y, best = self._matrix.unordered(self.problem.system.go_back()), self._best_so_far()
         if ending is Ending.STALLED and is_least(self._residual_of(y, b), self._terms(y, b)):
+            self._continue_from(b, y, best)
             return False
         self._may_factor, begin = False, time.perf_counter()
         entries, problem = self._fill()
@@ -457,13 +481,14 @@ class GmresDriver:
             factors, problem = factored(A, self._formats.vectors, self.group, entries)
         if factors is None:
             self.notes.append(f"complete factors, the last resort, are not possible: {problem}")
+            self._continue_from(b, y, best)
             return ending is Ending.SLOW
         how = {Ending.SLOW: "was slow", Ending.STALLED: "stagnated"}.get(ending, "overflowed")
         room = size_text(int(ENTRY_BYTES * entries))
         reason = f"the last resort, of at most {room}: after {self._steps} steps {self.title} with {name} {how}"
         del self.problem
         self._install(PreconditionerSetup(Choice("lu", reason), (), factors, "factor", time.perf_counter() - begin))
-        self._begin(b, y)
+        self._continue_from(b, y, best)
         return True
 
     def condition(self) -> float | None:
@@ -506,6 +531,12 @@ class GmresDriver:
             return (
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
                 f"scale the rows of A and b to similar sizes"
+            )
+        if ending is Ending.STALLED and self._rounded_terms:
+            return (
+                "the residual of the best x of the scaled system is as small as fp64 makes it: |A||x| + |b| is "
+                f"{self._rounded_terms:.1e} times b, and the returned x has a smaller residual; scale the rows of A "
+                "and b to similar sizes"
             )
         remedies = [*self._longer_cycles(result), *self.remedies]
         return {

@@ -228,9 +228,10 @@ class RecurrenceRounds(GmresDriver):
         if ending is Ending.STALLED and formula:
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
         if ending is Ending.STALLED:
+            of_scaled = " of the scaled system" if self.plan.scaling.active else ""
             return (
-                f"the recurrence claims a residual of {result.claimed:.1e}, but b - A x does not become smaller"
-                f"{use_one_of('mxpeak.gmres', *self.remedies)}"
+                f"the recurrence claims a residual{of_scaled} of {result.claimed:.1e}, but b - A x does not become "
+                f"smaller{use_one_of('mxpeak.gmres', *self.remedies)}"
             )
         return super()._advice(result, ending, y, b)
 

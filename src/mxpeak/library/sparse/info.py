@@ -34,7 +34,8 @@ class GmresInfo(Info):
         Requested relative residual, max(rtol, atol / ||b||). For several right-hand sides, `tol` is the largest of
         these values.
     residual : float
-        Relative residual ||b - A x|| / ||b|| of the returned x, computed in fp64 for the worst right-hand side.
+        Relative residual ||b - A x|| / ||b|| of the returned x, computed in fp64 for the worst right-hand side. Its
+        rounding error is about u·|| |A||x| + |b| || / ||b||. It is at most that of x0, unless x underflows.
     iterations : int
         Largest number of iterations for any right-hand side, over all of its cycles. If only b is complex, its real and
         imaginary parts are solved one after the other, and `iterations` is the larger of both numbers.
@@ -160,7 +161,8 @@ class KrylovInfo(GmresInfo):
         Name of the method: "cg", "minres" or "bicgstab".
     claimed : float
         Relative residual that the recurrence had at its end, the largest over all right-hand sides. `residual` is
-        computed from x, and may be larger because of rounding.
+        computed from x, and may be larger because of rounding. If mxpeak scaled A, `claimed` is a residual of the
+        scaled system.
     """
 
     method: str = "cg"

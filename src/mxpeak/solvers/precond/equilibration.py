@@ -6,6 +6,7 @@ that are smaller than the largest entry of their column by this factor after sca
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,6 +80,10 @@ class Equilibration:
         shift = -self._largest_exponent(b, -self.rows)
         with np.errstate(over="ignore"):
             norms = [self.group.norm(ldexp(v, shift - self.rows, xp), xp) for v in (r, b)]
+            if math.isinf(norms[0]):  # the squares or the scaled numbers may have overflowed
+                own = -self._largest_exponent(r, -self.rows)
+                size = self.group.norm(ldexp(r, own - self.rows, xp), xp)
+                return _times_power(size / norms[1], shift - own)
         return norms[0] / norms[1]
 
     def relative_terms(self, A: Csr, y: Vector, b: Vector) -> float:
@@ -109,6 +114,14 @@ class Equilibration:
         largest = self.group.largest
         ends = ((e.max(initial=LOWEST), (-e).max(initial=LOWEST)) for e in (self.rows, self.columns))
         return max(int(largest(high) + largest(minus_low)) for high, minus_low in ends)
+
+
+def _times_power(value: float, exponent: int) -> float:
+    """Return value · 2^exponent, or infinity beyond the range of fp64."""
+    try:
+        return math.ldexp(value, exponent)
+    except OverflowError:
+        return math.inf
 
 
 def ldexp(v: Vector, exponents: Any, xp: Any) -> Vector:

@@ -224,6 +224,19 @@ class RestartableSystem(MixedSystem):
         self._best_x[:] = x  # the x to return if no residual is finite
         self._best_unscaled_x[:] = x
 
+    @property
+    def best_unscaled(self) -> tuple[Vector, float]:
+        """Return a copy of the x with the smallest unscaled residual so far, and this relative residual."""
+        return self._kernels.xp.asarray(self._best_unscaled_x, copy=True), self._best_unscaled
+
+    def remember(self, x: Vector | float, unscaled: float) -> None:
+        """Return to this x, which has this unscaled relative residual, unless another x has a smaller one."""
+        if self._scaling.active:
+            if unscaled < self._best_unscaled:
+                self._best_unscaled, self._best_unscaled_x[:] = unscaled, x
+        elif (size := unscaled * self.norm_of_b()) < self._best:
+            self._best, self._best_x[:] = size, x
+
     def residual(self) -> float:
         """Return ||b - A x||, computed once for each x."""
         if self._norm is None:
