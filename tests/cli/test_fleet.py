@@ -191,11 +191,12 @@ def test_two_nodes_with_one_name_differ_in_their_boot(capsys: pytest.CaptureFixt
 
 
 def test_a_scan_and_a_run_are_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run.json").write_text('{"schema": "mxpeak.results/1", "results": []}')
+    run = {"benchmark": "hpl", "status": "valid", "problem": {"n": 1000}, "result": {"rate_flops": 1e9}}
+    Path("run.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [run]}))
     assert main(["compare", written("scan.json", scan_body(4)), "run.json"]) == 2
     assert "scan.json is a scan, but run.json is not" in capsys.readouterr().err
     assert main(["baseline", "from", "run.json"]) == 2
-    assert "run.json contains no results, not a scan" in capsys.readouterr().err
+    assert "run.json contains 1 result (hpl), not a scan" in capsys.readouterr().err
 
 
 def test_a_baseline_excludes_defective_nodes(capsys: pytest.CaptureFixture[str]) -> None:

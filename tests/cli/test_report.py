@@ -106,6 +106,25 @@ def test_what_cannot_be_read_or_written_is_a_mistake(
     assert not Path("report.html").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "empty.json", "--out", "page.html"],
+        ["report", "first", "empty.json", "--format", "csv"],
+        ["compare", "first", "empty.json"],
+        ["baseline", "set", "empty.json"],
+        ["baseline", "from", "empty.json"],
+    ],
+)
+def test_a_file_without_results_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("empty.json").write_text(json.dumps({"schema": "mxpeak.results/1", "results": []}))
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "empty.json contains no result; use the result.json of a run that completed a case" in said.err
+    assert not Path("page.html").exists()
+
+
 def repeated(benchmark: str = "hpl", **flags: str) -> Any:
     """The request that the first run's result file makes."""
     return requests(argparse.Namespace(benchmark=benchmark, config="first/result.json", **flags), {})

@@ -156,7 +156,10 @@ def _previous(last: Path) -> Path:
 
 
 def results_in(path: Path) -> list[Mapping[str, Any]]:
-    """Return the results in a result file, or in an output file of another program such as HPL."""
+    """Return the results in a result file, or in an output file of another program such as HPL.
+
+    Raise a UsageError if the file contains no result, as that of a run without a case that fits into memory.
+    """
     from mxpeak.report.importers import results_of_log
 
     try:
@@ -164,13 +167,15 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
     except OSError as error:
         raise UsageError(f"mxpeak cannot read {path}: {error.strerror}; use another file") from None
     text = data.decode("utf-8-sig", "replace")
+    is_json = text.lstrip().startswith("{")
     try:
-        if text.lstrip().startswith("{"):
-            return recorded(data.decode("utf-8-sig"))
-        if logged := results_of_log(text):
-            return checked(logged)
+        results = recorded(data.decode("utf-8-sig")) if is_json else checked(results_of_log(text))
     except ValueError as error:
         raise UsageError(f"{path} is not the result of a run: {error}; use the result.json of a run") from None
+    if results:
+        return results
+    if is_json:
+        raise UsageError(f"{path} contains no result; use the result.json of a run that completed a case")
     raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; use the folder of a run")
 
 

@@ -114,7 +114,7 @@ def _scans_in(path: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
     from mxpeak.report.scans import scan_of_result
 
     results = results_in(path)
-    if not results or any(result.get("benchmark") != "scan" for result in results):
+    if any(result.get("benchmark") != "scan" for result in results):
         raise UsageError(f"{path} contains {listed(results)}, not a scan; use the result.json of mxpeak scan")
     return [(str(path), scan_of_result(result)) for result in results]
 
