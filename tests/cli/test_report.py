@@ -106,6 +106,19 @@ def test_what_cannot_be_read_or_written_is_a_mistake(
     assert not Path("report.html").exists()
 
 
+@pytest.mark.parametrize("name", ["nothing", "broken"])
+def test_inputs_are_checked_before_the_output_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("report.html").write_text("of another report\n")
+    Path("broken").write_text("{")
+    assert main(["report", name]) == 2
+    error = capsys.readouterr().err
+    assert name in error
+    assert "already exists" not in error
+    assert main(["report", "first"]) == 2
+    assert "report.html already exists" in capsys.readouterr().err
+    assert Path("report.html").read_text() == "of another report\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

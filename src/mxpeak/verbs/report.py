@@ -66,11 +66,12 @@ def report(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Write a report on one or several runs; all ranks read the results, and rank 0 prints or writes the report."""
     from mxpeak.cli.output import check_file, write_new
 
+    paths = [run_file(name) for name in args.files]
+    results = [(_name(path), result) for path in paths for result in results_in(path)]
     target = args.out or TARGETS.get(args.format, "-")
     if target != "-":
         check_file(Path(target), flag="--out")
-    paths = [run_file(name) for name in args.files]
-    text = _text(args.format, [(_name(path), result) for path in paths for result in results_in(path)])
+    text = _text(args.format, results)
     if session.rank != 0:
         return ExitCode.VALID
     if target == "-":
