@@ -195,3 +195,32 @@ def test_rows_of_zeros_and_residuals_of_subnormal_numbers_count_as_solved() -> N
     assert row_errors(np, R, D, 3).max() == pytest.approx(1e-3)
     for bad in (np.nan, np.inf):
         assert not np.isfinite(row_errors(np, np.array([[bad], [1.0]]), np.ones((2, 1)), 2)).all()
+
+
+def spread_system(n: int, decades: int, seed: int) -> tuple[Array, Array]:
+    """A dense system whose entries differ by 2·`decades` orders of magnitude within each row."""
+    rng = np.random.default_rng([n, decades, seed])
+    return rng.standard_normal((n, n)) * 10.0 ** rng.uniform(-decades, decades, (n, n)), rng.standard_normal(n)
+
+
+@pytest.mark.parametrize(("n", "decades"), [(5, 8), (20, 16), (40, 16)])
+def test_solutions_with_scaled_fp64_factors_are_refined_by_rows(n: int, decades: int) -> None:
+    refined = 0
+    for seed in range(20):
+        A, b = spread_system(n, decades, seed)
+        x, info = mx.solve(A, b)
+        y, of_factors = mx.lu_factor(A).solve(b)
+        if info.scaled and info.precision == "fp64" and not info.message:
+            assert omega(A, x, b) <= plain_lu_by_rows(n, is_complex=False)
+            assert of_factors.message or omega(A, y, b) <= plain_lu_by_rows(n, is_complex=False)
+            refined += info.iterations > 0
+    assert refined > 0
+
+
+def test_a_row_that_refinement_does_not_reach_is_named() -> None:
+    A, b = spread_system(5, 150, 22)
+    with pytest.warns(mx.IllConditionedWarning, match="row-wise backward error"):
+        _, info = mx.solve(A, b)
+    assert info.solved
+    assert info.ill_conditioned
+    assert info.componentwise_error > plain_lu_by_rows(5, is_complex=False)

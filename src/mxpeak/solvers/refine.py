@@ -275,7 +275,7 @@ class Solution:
     Y, B          the solution and the right-hand sides in the range in which the system was solved
     eta           worst normwise backward error
     rows          worst row-wise backward error; None if a bound was small enough
-    even_rows     whether `rows` is at the level of plain LU; True if the factors are in the working precision
+    even_rows     whether `rows` is at the level of plain LU; True, unchecked, for a plain LU in the working precision
     doubtful      whether A may be singular to working precision
     moved         largest change of a column, relative to its size, that one more correction may make, if A is scaled
     underflows    whether a column lost all digits when it was rounded to subnormal numbers
@@ -358,8 +358,8 @@ def solve_equations(
         eta = worst(columns.etas) if corrections else max(eta, worst(columns.etas))
         history, steps = history + columns.worst_by_step()[1:], steps + corrections
     X, R, rows, even_rows = columns.X, columns.R, None, True
-    exact = factors.stable and not factors.lagged and PRECISIONS[factors.precision].u <= u
-    if eta <= enough and (start is not None or not exact):
+    plain = factors.stable and not (factors.lagged or factors.scaled) and PRECISIONS[factors.precision].u <= u
+    if eta <= enough and (start is not None or not plain):
         R = equations.residual(B, X) if R is None else R
         rows, even_rows, etas = refine_rows(equations, B, X, R, accuracy.rows)
         if etas:

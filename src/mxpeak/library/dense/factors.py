@@ -23,6 +23,7 @@ from mxpeak.library.dense.info import (
     note_of_columns,
     note_of_doubt,
     note_of_low_accuracy,
+    note_of_rows,
     note_of_singularity,
     note_of_underflow,
 )
@@ -114,6 +115,9 @@ class DenseFactors(ABC):
             notes += (note_of_singularity(factors.condition, dtype, solution.outcome),)
         lost = not singular and not solution.moved <= LOST
         notes += (note_of_columns(solution.moved),) * lost + (note_of_underflow(dtype),) * solution.underflows
+        uneven = solution.outcome is Outcome.SOLVED and not (singular or lost or solution.even_rows)
+        omega = (solution.rows or 0.0) if uneven else 0.0
+        notes += (note_of_rows(omega),) * uneven
         return SolveInfo(
             outcome=solution.outcome,
             factorization=factors.name,
@@ -121,7 +125,7 @@ class DenseFactors(ABC):
             iterations=solution.steps,
             scaled=factors.scaled,
             fallback=bool(self._notes),
-            ill_conditioned=singular or lost or solution.underflows,
+            ill_conditioned=singular or lost or solution.underflows or omega * facts["n"] * u > LOST,
             u=u,
             message="\n".join(notes),
             why=self._why_again if self._notes else self._why,

@@ -83,6 +83,14 @@ def note_of_columns(moved: float) -> str:
     )
 
 
+def note_of_rows(omega: float) -> str:
+    """Return the note that the row-wise backward error `omega`, in n·u, is larger than that of a plain LU."""
+    return (
+        f"the row-wise backward error, {omega:.1e} n·u, is larger than that of a plain LU: entries of x that are small "
+        "relative to the others may have no correct digit; use units that give rows and columns of similar size"
+    )
+
+
 def note_of_singularity(condition: float, dtype: np.dtype[Any], outcome: Outcome) -> str:
     """Return the note that A is numerically singular, because its condition number is 1/u or more."""
     small = "the residual is small, but " if outcome is Outcome.SOLVED else ""
