@@ -16,6 +16,7 @@ from mxpeak.layout.stencil import (
     Triple,
     aspect,
     check_box,
+    device_grid,
     good_ranks,
     good_sizes,
     largest_cube,
@@ -203,6 +204,27 @@ def test_the_process_grid_of_known_counts(ranks: int, grid: Triple) -> None:
 def test_a_process_grid_needs_a_rank() -> None:
     with pytest.raises(UsageError, match="a process grid of 0 ranks"):
         process_grid(0)
+
+
+def test_the_device_grid_has_the_fewest_faces_and_few_in_x() -> None:
+    """Of the grids that satisfy the aspect rule; the faces are those of a rank in the middle."""
+
+    def cost(grid: Triple) -> tuple[int, int]:
+        x, y, z = (sum(0 <= side // 2 + step < side for step in (-1, 1)) for side in grid)
+        return 2 * x + y + z, _surface(grid)
+
+    for ranks in range(1, 300):
+        grid = device_grid(ranks)
+        assert prod(grid) == ranks
+        assert list(grid) == sorted(grid)
+        divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
+        grids = [(x, y, ranks // (x * y)) for x in divisors for y in divisors if ranks % (x * y) == 0 and x <= y]
+        good = [g for g in grids if g[1] <= g[2] and aspect(g) >= MIN_ASPECT]
+        if good:
+            assert aspect(grid) >= MIN_ASPECT
+            assert cost(grid) == min(map(cost, good))
+        else:
+            assert grid == process_grid(ranks)
 
 
 def _surface(grid: Triple) -> int:

@@ -12,8 +12,11 @@ import scipy.sparse as sparse
 import mxpeak as mx
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import ResourceError
+from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.grid import ProcessGrid
 from mxpeak.library.dense import memory
+from mxpeak.library.dense.matrix_source import owned
+from mxpeak.library.dense.real_form import real_form
 from mxpeak.library.outcomes import IllConditionedWarning
 from tests.support.distributed_systems import entries, eta, raised, random, solved
 from tests.support.norm_ranks import scalapack_array, scalapack_part
@@ -240,3 +243,22 @@ def test_an_infinite_part_leaves_the_other_part_finite(first: complex) -> None:
     }.items():
         assert x.ravel()[0] == expected, (name, x)
         assert not getattr(info, "solved", getattr(info, "converged", True)), name
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_strips_of_the_real_form_are_rows_of_the_whole(symmetric: bool) -> None:
+    Z = random_complex(12)
+
+    def source(rows: Any, cols: Any, local: slice) -> Array:
+        return Z[np.ix_(owned(rows)[local], owned(cols))]
+
+    rows, cols = (BlockCyclic(24, 8, p, P) for p, P in ((1, 2), (0, 1)))
+    strips = real_form(source, symmetric=symmetric)
+    whole, C = strips(rows, cols, slice(0, rows.local_size)), Z[rows.to_global(np.arange(0, rows.local_size, 2)) // 2]
+    np.testing.assert_array_equal(whole[0::2, 0::2], C.real)
+    np.testing.assert_array_equal(whole[1::2, 0::2], C.imag)
+    np.testing.assert_array_equal(whole[0::2, 1::2], C.imag if symmetric else -C.imag)
+    np.testing.assert_array_equal(whole[1::2, 1::2], -C.real if symmetric else C.real)
+    for first in range(0, rows.local_size, 2):
+        strip = strips(rows, cols, slice(first, rows.local_size))
+        np.testing.assert_array_equal(strip, whole[first:])

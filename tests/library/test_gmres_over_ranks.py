@@ -223,6 +223,13 @@ def test_a_gathered_level_that_is_unfit_is_told_by_its_number(monkeypatch: pytes
     assert run_ranks(2, body) == [([], "level 3 is unfit")] * 2
 
 
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_without_a_smooth_vector_there_are_no_levels(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    monkeypatch.setattr(aggregation, "smooth", lambda A, group: np.full(A.shape[0], value * group.comm.rank))
+    found = run_ranks(2, lambda comm: aggregated(flow(20), [0, 150, 400], comm)[1:])
+    assert found == [([], "smoothed aggregation found no smooth vector")] * 2
+
+
 def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[RankGroup, Any, str]:
     """What smoothed aggregation makes of ranks' rows: levels, or why there are none."""
     b = vector(A.shape[0])

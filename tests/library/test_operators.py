@@ -296,6 +296,24 @@ def test_arguments_of_one_rank_are_an_error_on_all(wrong: Any, x0: Any, message:
     run_ranks(2, body)
 
 
+def test_b_and_x0_of_one_rank_have_the_rows_of_this_rank() -> None:
+    def body(comm: Communicator) -> Any:
+        mine = aslinearoperator(sparse.eye_array(5 + comm.rank))
+        for b, x0 in ((4, None), (5 + comm.rank, 4)):
+            name = "b" if x0 is None else "x0"
+            with pytest.raises(UsageError, match=f"rank 0: this rank has 5 rows of A, but {name} has shape"):
+                mx.gmres(mine, np.ones(b), x0 and np.ones(x0), comm=comm)
+
+    run_ranks(2, body)
+
+
+def test_a_function_without_unknowns_is_real() -> None:
+    x, info = mx.gmres(lambda x: x, np.zeros(0))
+    assert x.shape == (0,)
+    assert x.dtype == np.float64
+    assert info.converged
+
+
 def test_errors_of_the_function_reach_the_caller() -> None:
     def broken(x: Any) -> Any:
         raise KeyError("mine")

@@ -84,3 +84,10 @@ def test_every_row_swap_is_hidden_behind_an_update(monkeypatch: pytest.MonkeyPat
         for step in SERVED:
             assert len(behind[step]) == 3, "the next panel's columns, the left section's, the right one's"
             assert all(columns >= NB for columns in behind[step]), f"step {step}: {behind[step]} columns"
+
+
+@pytest.mark.parametrize(
+    ("swap", "binary"), [("bin", (True, True, True)), ("long", (False, False, False)), ("mix", (True, True, False))]
+)
+def test_the_option_selects_the_algorithm_by_the_number_of_columns(swap: str, binary: tuple[bool, ...]) -> None:
+    assert tuple(SwapOptions(swap, threshold=64).binary(columns) for columns in (0, 64, 65)) == binary

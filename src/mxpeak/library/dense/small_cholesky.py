@@ -96,4 +96,5 @@ def solve_by_small_cholesky(A: Triangle, B: Array) -> CholeskySolution | None:
         R = space[int(place) :][: shape[0] * shape[1]].reshape(shape)[:n, :n]
         return np.asfortranarray(R.T)
 
-    return CholeskySolution(of, x, history, enough, A_inf * z_max * of.u, C, True, A_inf, A.array, True)
+    probe, W = A_inf * z_max * of.u, A.array
+    return CholeskySolution(of, x, history, enough, probe, C, lower=True, norm=A_inf, W=W, of_conjugate=True)
