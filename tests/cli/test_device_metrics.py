@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,28 @@ def test_a_run_writes_the_values_of_its_devices(
     said = capfd.readouterr().err
     assert "note: m.prom does not contain all values of the devices:\n  mxpeak cannot read the clock of cores: " in said
     assert json.loads(Path("r.json").read_text())
+
+
+@pytest.mark.parametrize("verb", [["run", "hpl", "-N", "256", "--nb", "32"], ["scan", "-N", "256", "--ranks", "1"]])
+@pytest.mark.usefixtures("often")
+def test_a_full_disk_is_the_only_message_about_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(observers, "node_sensors", at(package(tmp_path / "root", 0, 0).parents[3]))
+    write = Path.write_text
+
+    def full(path: Path, *text: Any, **how: Any) -> int:
+        if path.name.endswith(".prom.part"):
+            raise OSError(ENOSPC, "No space left on device")
+        return write(path, *text, **how)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    code = cli.main([*verb, "--threads", "1", "--prometheus", "m.prom"])
+    assert code == 5
+    said = capfd.readouterr().err
+    assert said.count("m.prom") == 1
+    assert "mxpeak: error: cannot write --prometheus m.prom: No space left on device" in said
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ class DeviceMetrics:
             print(f"mxpeak: error: {error}: {self._file.error.strerror}", file=sys.stderr, flush=True)
 
     def log_missing(self, session: Session) -> None:
-        """Print the values that could not be read, with the reasons."""
-        if self._missing:
+        """Print the values that could not be read, with the reasons, unless the file could not be written."""
+        if self._missing and (self._file is None or self._file.error is None):
             session.log(
                 "\n  ".join([f"note: {self._path} does not contain all values of the devices:", *self._missing])
             )

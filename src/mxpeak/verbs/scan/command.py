@@ -185,12 +185,12 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
             code = None if body is None else _show(body, wanted.output, folder, session)
             if devices:
                 devices.close()
-                if not wanted.output.quiet:
-                    devices.log_missing(session)
             if metrics and body is not None and code is not None:
                 metrics.scan(body, node_rates(body["ranks"]))
                 code = metrics_trouble(metrics, session) or code
                 metrics.ended(code)
+            if devices and not wanted.output.quiet:
+                devices.log_missing(session)
     finally:
         if session.rank == 0:
             folder.close()
