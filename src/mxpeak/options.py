@@ -358,6 +358,16 @@ def fields_without_flag(config: type) -> list[dataclasses.Field[Any]]:
     return [f for f in dataclasses.fields(config) if "option" not in f.metadata]
 
 
+def internal(default: Any) -> Any:
+    """Return a dataclass field without a flag that mxpeak derives from the command line and does not show."""
+    return field(default=default, metadata={"internal": True})
+
+
+def internal_names(config: type) -> set[str]:
+    """Return the names of the fields of a config class that mxpeak does not show."""
+    return {f.name for f in dataclasses.fields(config) if f.metadata.get("internal")}
+
+
 def recordable(config: type) -> set[str]:
     """Return the names of the options that a recorded run may set: all options except paths of the user."""
     return {o.name for o in options(config) if not o.users_path}

@@ -13,6 +13,7 @@ import pytest
 from mxpeak.bench import limits
 from mxpeak.cli import main as cli
 from mxpeak.records import Result
+from mxpeak.report.settings import settings
 from tests.support.cli import nothing_from_outside, only_folder
 from tests.support.hpg_mxp_results import check_result
 from tests.support.result_file import VALIDATOR
@@ -186,6 +187,19 @@ def test_a_dry_run_shows_the_problem_and_runs_nothing(capsys: pytest.CaptureFixt
         assert f"{storage}: local 64x64x128  ranks 1x1x1  global 64x64x128: 524288 rows, {nnz} entries" in out
     assert "least work, for any --rt: 4 solves to 1e-09 and 6 of 300 iterations, " in out
     assert not Path("mxpeak-out").exists()
+
+
+@pytest.mark.parametrize("benchmark", ["hpcg", "hpg-mxp"])
+def test_only_settings_of_the_user_are_shown(benchmark: str, capsys: pytest.CaptureFixture[str]):
+    """The page is made from a result that contains the internal settings, so that a run can be repeated."""
+    assert cli.main(["run", benchmark, "--box", "16x16x16", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"\n  nx +16 +flag\n", out)
+    assert "sides_from_box" not in out
+    config = {name: {"value": value, "origin": "flag"} for name, value in (("nx", 16), ("sides_from_box", True))}
+    page = settings({"benchmark": benchmark, "config": config})
+    assert "nx" in page
+    assert "sides_from_box" not in page
 
 
 def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFixture[str]):

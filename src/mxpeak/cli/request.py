@@ -14,7 +14,7 @@ from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.cli.registry import VERBS
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, Run, Setting, options, resolve, run_of, suggestion
+from mxpeak.options import Option, Run, Setting, internal_names, options, resolve, run_of, suggestion
 
 #: Settings of one layout, which a scaling study with several layouts does not take from `mxpeak tune`.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
@@ -198,11 +198,12 @@ def _check(name: str, wanted: Sequence[RunRequest]) -> None:
 
 
 def settings_table(run: Run[Any]) -> str:
-    """Return a table of the values that are not defaults, each with its origin."""
+    """Return a table of the values that are not defaults, each with its origin, without internal settings."""
+    hidden = internal_names(type(run.config))
     rows = [
         (name, "-" if getattr(run.config, name) is None else _shown(getattr(run.config, name)), origin)
         for name, origin in run.origins.items()
-        if origin != "default"
+        if origin != "default" and name not in hidden
     ]
     widths = [max((len(row[k]) for row in rows), default=0) for k in range(2)]
     return "".join(f"  {name:<{widths[0]}}  {value:<{widths[1]}}  {origin}\n" for name, value, origin in rows)

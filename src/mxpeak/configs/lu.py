@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from mxpeak.configs.grid import GridCase, GridConfig, cases_of, each, squarest
 from mxpeak.configs.run import StoppableConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, count, duration, integer, listed, name_in, option, users_folder
+from mxpeak.options import boolean, count, duration, integer, internal, listed, name_in, option, users_folder
 
 #: The panel broadcasts, in the order of HPL's numbers; `comm.broadcast.register` appends others.
 BCASTS = ["1ring", "1ringM", "2ring", "2ringM", "long", "longM", "lib", "ilib"]
@@ -74,7 +74,7 @@ class LuConfig(GridConfig, StoppableConfig):
     )
     abft: bool = option(False, boolean, "detect bit flips in the LU with checksums; correct single errors", "measuring")
     # Set by `mxpeak resume`.
-    resumed: bool = False
+    resumed: bool = internal(False)
 
     # Only lines 3 and 4 of the benchmark's .dat file set these fields.
     output_file: str = ""

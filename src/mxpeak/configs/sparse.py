@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from mxpeak.configs.run import StoppableConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Setting, ValueParser, boolean, integer, one_of, option, quoted, seconds
+from mxpeak.options import Setting, ValueParser, boolean, integer, internal, one_of, option, quoted, seconds
 
 #: Measuring time in seconds that the rules of both benchmarks require.
 OFFICIAL_S = 1800
@@ -101,7 +101,7 @@ class SparseConfig(StoppableConfig):
         "SECONDS",
     )
     abft: bool = option(False, boolean, "detect bit flips in solves and matrices", "measuring")
-    sides_from_box: bool = False
+    sides_from_box: bool = internal(False)
     # This option has another meaning for a benchmark that is limited by memory bandwidth.
     warmup: str = option(
         "gemm",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mxpeak.options import as_text
+from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.options import as_text, internal_names
 from mxpeak.records import size_text
 from mxpeak.report.markup import Body, folded, part, table, text
 from mxpeak.report.text import blas_text
@@ -15,14 +16,20 @@ FACTS = ("machine", "software", "launch", "run")
 
 
 def settings(result: Body) -> str:
-    """Return an HTML table of the changed settings with their origins, and a collapsed table of the defaults."""
+    """Return an HTML table of the changed settings with their origins, and a collapsed table of the defaults.
+
+    The tables do not contain internal settings.
+    """
+    benchmark = BENCHMARKS.get(str(result.get("benchmark")))
+    hidden = set() if benchmark is None else internal_names(benchmark.config)
     unused = part(result, "problem").get("not_used") or ()
     rows = []
     for name, setting in part(result, "config").items():
         value, origin = (
             (setting.get("value"), setting.get("origin")) if isinstance(setting, Mapping) else (setting, None)
         )
-        rows.append((name, _typed(value) + " (not used)" * (name in unused), origin))
+        if name not in hidden:
+            rows.append((name, _typed(value) + " (not used)" * (name in unused), origin))
     changed = [row for row in rows if row[2] != "default"]
     unchanged = [row[:2] for row in rows if row[2] == "default"]
     title = "1 setting at its default" if len(unchanged) == 1 else f"{len(unchanged)} settings at their defaults"
