@@ -237,6 +237,30 @@ def test_a_rank_that_is_stopped_beside_the_computation_is_named(
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize(
+    ("rank", "function"),
+    [
+        (1, "mxpeak.cli.run:most_severe"),  # before it receives the exit code
+        (1, "mxpeak.cli.observers:RunObservers.close"),  # before MPI_Finalize
+        (0, "mxpeak.cli.observers:RunObservers.close"),
+    ],
+)
+def test_a_rank_that_is_stopped_after_the_result_is_named(tmp_path: Path, rank: int, function: str) -> None:
+    module, _, name = function.partition(":")
+    (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
+        code, after_s = run.ended()
+        message = run.stderr()
+    assert code == 6, message
+    waits = "this rank waits for (a barrier|MPI_Finalize) of all 2 ranks"
+    named = rf"^\[rank {1 - rank} .*error: exit: rank {rank} on \S+ has been stopped for [12].*; {waits}.*; the results"
+    assert re.search(named + " in results/result.json are complete$", message, re.MULTILINE), message
+    assert json.loads((tmp_path / "results" / "result.json").read_text())["results"][0]["status"] == "valid"
+    assert after_s < 60.0
+    assert "Traceback" not in message
+
+
 def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=1, module="mxpeak.verbs.scan.run", function="timed"))
     places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))

@@ -34,6 +34,9 @@ class Comm:
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
         return obj
 
+    def barrier(self) -> None:
+        """All others have come."""
+
     def abort(self, code: int) -> None:
         self.aborted.append(code)
 

@@ -247,4 +247,8 @@ def entry() -> None:
     restore_signals()
     if torchdist := sys.modules.get("mxpeak.comm.transports.torchdist"):
         torchdist.depart(code)
+    mpi = sys.modules.get("mxpeak.comm.transports.mpi")
+    if mpi and not code:  # after another code, mpiexec kills the ranks that end later, and returns the code of SIGKILL
+        session.watch_exit()
+        mpi.depart()
     sys.exit(code)

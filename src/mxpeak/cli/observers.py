@@ -194,6 +194,7 @@ def stalls_noticed(limits: tuple[float, float] | None, session: Session) -> Iter
         yield watchdog
     finally:
         watchdog.stop()
+    session.watchdog = watchdog  # for the exit of the ranks
 
 
 class HostsOfRanks:

@@ -234,10 +234,22 @@ class Execution:
             codes.append(self._finish())
             self._clear(self.so_far)
             codes.append(self.observers.trouble(self.session))
-        assert self.session.comm is not None
-        code = int(self.session.comm.bcast_object(most_severe(codes)))
+        code = self._agree_on_end(most_severe(codes))
         self.observers.close(code)
         return code
+
+    def _agree_on_end(self, code: int) -> int:
+        """Return the exit code of rank 0 on all ranks, when all of them have received it. Collective."""
+        from mxpeak.watch.watchdog import EXIT
+
+        comm = self.session.comm
+        assert comm is not None
+        code, files = comm.bcast_object((int(code), self.writer.stored))
+        if self.watchdog is not None:
+            self.watchdog.phase = EXIT
+            self.watchdog.results = f"the results in {files[0]} are complete" if files else ""
+        comm.barrier()
+        return int(code)
 
     @property
     def results(self) -> list[Result]:

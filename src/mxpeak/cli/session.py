@@ -33,6 +33,7 @@ from mxpeak.runtime.parent_watch import (
 
 if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
+    from mxpeak.watch.watchdog import Watchdog
 
 T = TypeVar("T")
 #: Seconds that rank 0 has to write the results after an interruption, and seconds until a rank is forced to end.
@@ -146,12 +147,15 @@ class Session:
     heard     event that is set when the process is about to end
     failed    error from the time before the ranks were connected, which this rank still has to print
     alone     whether the parent process has ended; its process ID may then belong to another process
+    watchdog  watchdog of a run that has ended without an error, or None
+    leaving   whether the run has ended, and MPI ends
     """
 
     def __init__(self) -> None:
         self.comm: Communicator | None = None
         self.stalled: str | None = None
-        self.ending = self.alone = False
+        self.watchdog: Watchdog | None = None
+        self.ending = self.alone = self.leaving = False
         self.grace_s = 0.0
         self.heard = threading.Event()
         self.failed: str | None = None
@@ -243,14 +247,27 @@ class Session:
             self.heard.set()
 
     def abort_stalled(self, text: str) -> None:
-        """Print the reason of a stall and interrupt the main thread of this rank. The watchdog calls this method."""
+        """Print the reason of a stall and interrupt the main thread of this rank. The watchdog calls this method.
+
+        During MPI_Finalize, the main thread handles no signals, and has nothing left to write.
+        """
         with suppress(OSError):
             print(printable(f"{self.name}mxpeak: error: {text}"), file=sys.stderr, flush=True)
         self.stalled = f"{self.name}{text}"
-        interrupt_main(signal.SIGTERM)
-        if not self.heard.wait(LAST_S):  # the main thread hangs in a call that blocks signals
-            write_exit_code(ExitCode.GUARD)
-            os._exit(ExitCode.GUARD)
+        if not self.leaving:
+            interrupt_main(signal.SIGTERM)
+            if self.heard.wait(LAST_S):
+                return  # otherwise, the main thread hangs in a call that blocks signals
+        write_exit_code(ExitCode.GUARD)
+        if self.leaving:
+            abort_mpiexec(ExitCode.GUARD)
+        os._exit(ExitCode.GUARD)
+
+    def watch_exit(self) -> None:
+        """Let the watchdog of the run, if there is one, watch the ranks until this process exits."""
+        if self.watchdog is not None:
+            self.leaving = True
+            self.watchdog.watch_exit()
 
     def parent_died(self, pid: int) -> None:
         """Send SIGTERM to this rank because its parent process has ended. The parent watch calls this method."""

@@ -4,9 +4,9 @@ Steps of an LU become shorter, so the longest step so far is an upper limit for 
 counts only the time between its own checks. It therefore reports no stall if the process is stopped or the computer
 sleeps.
 
-During set-up, checks and writing, there is no step that limits the time. In these phases, the watchdog reports a wait
-for the same message if it takes FIRST times the minimum time. If the process of a rank on the same node is stopped,
-/proc shows it. The watchdog then reports the rank after the minimum time, in all phases.
+During set-up, checks, writing and exit, there is no step that limits the time. In these phases, the watchdog reports a
+wait for the same message if it takes FIRST times the minimum time. If the process of a rank on the same node is
+stopped, /proc shows it. The watchdog then reports the rank after the minimum time, in all phases.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mxpeak.spans import Spans
 #: Maximum seconds between two checks, number of checks within the minimum time, and the factor for the first step,
 #: whose duration is unknown.
 LOOK_S, LOOKS, FIRST = 1.0, 10, 10
-#: Minimum seconds of a wait for one message that counts as a stall during set-up, checks and writing, if all ranks are
-#: on one node. Other ranks may generate a matrix or compile kernels during this time, and a stopped rank is visible on
+#: Minimum seconds of a wait for one message that counts as a stall outside the computations, if all ranks are on one
+#: node. Other ranks may generate a matrix or compile kernels during this time, and a stopped rank is visible on
 #: its node.
 OUTSIDE_S = 600.0
-#: Phases in which no computation runs.
-SET_UP, CHECKS, WRITING = "set-up", "checks", "writing"
+#: Phases in which no computation runs. In the last one, the ranks have their exit code, and MPI ends.
+SET_UP, CHECKS, WRITING, EXIT = "set-up", "checks", "writing", "exit"
 
 
 class Watchdog:
@@ -38,6 +38,8 @@ class Watchdog:
     message    function that returns the message that the rank waits for
     stopped    function that returns the ranks of this node whose processes are stopped
     on_node    whether all ranks are on this node
+
+    `results` is added to the description of a stall. It describes the complete results, or is empty.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Watchdog:
         self._message, self._awaited = message, message()
         self._stopped, self._on_node = stopped, on_node
         self._still: dict[str, float] = {}  # seconds since the process of each rank was stopped
-        self.phase = SET_UP
+        self.phase, self.results = SET_UP, ""
         self._clock, self._looked = clock, clock()
         self.look_s = min(LOOK_S, least_s / LOOKS)
         self._spans: Spans | None = None
@@ -69,16 +71,22 @@ class Watchdog:
 
     def start(self) -> None:
         """Start the watchdog thread."""
-        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+        self._end = threading.Event()
+        threading.Thread(target=self._run, args=(self._end,), name="watchdog", daemon=True).start()
+
+    def watch_exit(self) -> None:
+        """Start the watchdog thread again, for the exit of the ranks after `stop`."""
+        self._spans, self.phase = None, EXIT
+        self.start()
 
     def stop(self) -> None:
         """Stop the watchdog thread."""
         self._end.set()
 
-    def _run(self) -> None:
-        while not self._end.wait(self.look_s):
+    def _run(self, end: threading.Event) -> None:
+        while not end.wait(self.look_s):
             if (stall := self.look()) is not None:
-                self._stalled(stall)
+                self._stalled(f"{stall}; {self.results}" if self.results else stall)
                 return
 
     def look(self) -> str | None:

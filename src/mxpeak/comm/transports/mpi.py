@@ -33,6 +33,7 @@ from mxpeak.comm.base import (  # noqa: E402
     DeviceTransport,
     Envelope,
     Idling,
+    LibraryWait,
     Repeated,
     Request,
     Transport,
@@ -407,3 +408,16 @@ def world() -> Mpi:
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     return Mpi(MPI.COMM_WORLD.Dup())
+
+
+def depart() -> None:
+    """Finalize MPI and exit with code 0, without Python's finalization. Return if there is only one MPI rank.
+
+    MPI for Python would finalize MPI at the end of Python's finalization, when the watchdog has ended. Its function for
+    MPI_Finalize also stops all threads of Python. This function therefore calls the library directly.
+    """
+    if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
+        return
+    with LibraryWait(f"MPI_Finalize of all {MPI.COMM_WORLD.Get_size()} ranks"):
+        ctypes.CDLL(MPI.__file__).MPI_Finalize()
+    shutdown.exit_now(0)

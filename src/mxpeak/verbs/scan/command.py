@@ -191,10 +191,12 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
                 metrics.ended(code)
             if devices and not wanted.output.quiet:
                 devices.log_missing(session)
+            code = int(session.comm.bcast_object(code))
+            session.comm.barrier()
+            return code
     finally:
         if session.rank == 0:
             folder.close()
-    return int(session.comm.bcast_object(code))
 
 
 def metrics_trouble(metrics: Metrics, session: Session) -> int:
