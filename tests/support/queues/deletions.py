@@ -11,9 +11,9 @@ from typing import Any
 from tests.support.queues.log import PRODUCT, Log, Wait
 from tests.support.queues.races import races
 
-#: Calls by which something waits for something, and the files in which a device's queues are spoken of.
+#: Methods that wait for a stream, an event or a message, and the files that use a device's queues.
 NAMES = ("wait", "join", "wait_stream", "wait_event", "synchronize")
-#: Looks, by which the host may learn as much as by a wait, where messages are begun by whoever looks.
+#: Methods that poll. After a poll, the host may know as much as after a wait, because polls also start messages.
 LOOKS = {"comm/deferred.py": ("query", "test")}
 FILES = (
     "kernels/torch/*.py", "kernels/torch/*/*.py", "solvers/*.py", "solvers/*/*.py", "distributed/*.py", "comm/base.py",
@@ -32,24 +32,24 @@ class Site:
     function: str
 
     def matches(self, wait: Wait) -> bool:
-        """Whether a wait came of it."""
+        """Return whether this call recorded a wait."""
         return _is_at(self, wait.place)
 
     def holds(self, line: str) -> bool:
-        """Whether a line is one of its lines."""
+        """Return whether a line belongs to this call."""
         file, _, number = line.rpartition(":")
         return file == self.file and self.first <= int(number) <= self.last
 
 
 @cache
 def _is_at(site: Site, place: tuple[str, ...]) -> bool:
-    """Thousands of waits come of a few places."""
+    """Compare a site with a place; the cache helps because thousands of waits share a few places."""
     return any(map(site.holds, place))
 
 
 @cache
 def sites() -> list[Site]:
-    """Every call of the package that waits."""
+    """Return all calls of the package that wait."""
     return sorted(site for pattern in FILES for path in PRODUCT.glob(pattern) for site in _of(str(path)))
 
 
@@ -71,14 +71,14 @@ def _nodes(node: ast.AST, scope: str) -> Iterator[tuple[Any, str]]:
 
 
 def _calls(node: Any, names: tuple[str, ...]) -> bool:
-    """Whether it is a call by one of the names; not a string's join."""
+    """Return whether a node calls a method with one of these names; `str.join` does not count."""
     called = node.func if isinstance(node, ast.Call) else None
     return isinstance(called, ast.Attribute) and called.attr in names and not isinstance(called.value, ast.Constant)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What leaving out a site does: whether anything waited there, and the first race that came of it."""
+    """The effect of removing a site: whether a log has a wait there, and the first race without it."""
 
     site: Site
     reached: bool
@@ -86,7 +86,7 @@ class Verdict:
 
 
 def verdicts(logs: Iterable[Log]) -> list[Verdict]:
-    """Each site, left out of logs in which there are no races with it: of the short ones first."""
+    """Remove each site from logs without races, the shortest log first, and return the effects."""
     short = sorted(logs, key=lambda log: len(log.records))
     waits = [(log, {one.place: one for one in log.records if isinstance(one, Wait)}) for log in short]
     return [_verdict(site, [log for log, found in waits if any(map(site.matches, found.values()))]) for site in sites()]

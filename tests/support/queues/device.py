@@ -30,18 +30,18 @@ from tests.support.queues.log import HOST, Log, Step
 from tests.support.queues.rank import Rank, here, playing
 from tests.support.queues.tensors import Dispatch, pinned
 
-#: What torch would say of the chip.
+#: Properties of the virtual chip, with torch's names.
 CHIP = {
     "name": "virtual", "major": 9, "minor": 0, "multi_processor_count": 2, "total_memory": 1 << 34,
     "pci_domain_id": 0, "pci_bus_id": 1, "pci_device_id": 0,
 }  # fmt: skip
-#: Those who look again and again for what another rank sends: as threads of one process they keep it from sending.
+#: Modules that poll for messages. Ranks are threads of one process here, so that polling delays the sender.
 LOOKING = (base, messages, deferred, pipeline, transports)
 NAP_S = 5e-4
 
 
 class Eager:
-    """A recorder whose graphs run the work again."""
+    """Replace a graph by a function that runs the work again."""
 
     def __init__(self, device: Any):
         pass
@@ -63,7 +63,7 @@ def _opened(name: str, local_rank: int = 0) -> devices.Device:
 
 
 def _tensor(make: Any) -> Any:
-    """torch.tensor, pinned or on a virtual device."""
+    """Return a `torch.tensor` that can create pinned tensors and tensors of virtual devices."""
 
     def tensor(values: Any, *, dtype: Any = None, device: Any = None, pin_memory: bool = False) -> Any:
         result = make(values, dtype=dtype)
@@ -76,7 +76,7 @@ def _tensor(make: Any) -> Any:
 
 @contextmanager
 def _noted(self: Any, name: str, **work: Any) -> Iterator[None]:
-    """A span of a phase: what is begun inside belongs to it."""
+    """Time a phase, and record its name with the operations that start inside."""
     log = here().log
     before, log.phase = log.phase, name
     try:
@@ -92,7 +92,7 @@ def _stepped(self: Any, index: int, count: int, done_flops: float) -> None:
 
 
 def _factored(self: Any, work: Any, exchange: Any) -> Any:
-    """FACT on the host, together with the others of the process column."""
+    """Factor a panel on the host (FACT) together with the other ranks of the process column."""
     m, jb = work.A.shape
     flops, rank = float(m * jb**2 - jb**3 / 3), here()
     together = ("FACT", rank.panel, 1 if exchange is None else work.rows.P)
@@ -122,7 +122,7 @@ CUDA = {
 
 @contextmanager
 def virtual_gpus() -> Iterator[None]:
-    """torch.cuda is virtual, and so is every device that is opened."""
+    """Replace torch.cuda and all devices by virtual ones."""
     with ExitStack() as stack:
         for name, value in CUDA.items():
             stack.enter_context(patch.object(torch.cuda, name, value))
@@ -133,7 +133,7 @@ def virtual_gpus() -> Iterator[None]:
             stack.enter_context(patch.object(module, name, _opened))
         stack.enter_context(patch.object(devices, "count", lambda: 1))
         stack.enter_context(patch.object(setup, "GraphRecorder", Eager))
-        # A panel has as many blocks as the large one that it stands for.
+        # A small panel then has as many blocks as the large panel that it represents.
         stack.enter_context(patch.multiple(solves, BLOCK=1, SMALL=1))
         stack.enter_context(patch.object(spans.Spans, "__call__", _noted))
         stack.enter_context(patch.object(spans.Spans, "step", _stepped))
@@ -147,7 +147,7 @@ def virtual_gpus() -> Iterator[None]:
 def on_virtual_gpus(
     size: int, body: Callable[[Communicator], Any], transport: Callable[[Communicator], Communicator]
 ) -> tuple[list[Any], list[Log]]:
-    """What each rank's body returned, and what each has begun."""
+    """Run a function on ranks with one virtual GPU each; return the results and the logs."""
     ranks = [Rank(number) for number in range(size)]
 
     def main(comm: Communicator) -> Any:

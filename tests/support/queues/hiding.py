@@ -14,7 +14,7 @@ Spans = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of a step: the whole, those in which the device was active, and the others by lane; they overlap."""
+    """Seconds of a step: in total, with the device active, and with each other lane active; they overlap."""
 
     step: int
     total: float
@@ -23,12 +23,12 @@ class StepTimes:
 
     @property
     def hides(self) -> bool:
-        """Whether all else is hidden: the step takes at most 1.1 times what its device is active."""
+        """Whether the other lanes are hidden: the step takes at most 1.1 times the active time of its device."""
         return self.total <= 1.1 * self.device
 
 
 def steps_of(played: Played) -> list[StepTimes]:
-    """The steps of one rank, between the ends of its updates."""
+    """Return the steps of one rank; each lasts from the end of one update to the end of the next."""
     lanes = {bar.lane for bar in played.bars}
     spans = {lane: union(bar for bar in played.bars if bar.lane == lane) for lane in lanes}
     steps = []
@@ -39,7 +39,7 @@ def steps_of(played: Played) -> list[StepTimes]:
 
 
 def hidden(played: Played, which: Callable[[Bar], bool], behind: Callable[[Bar], bool]) -> float:
-    """The share of some operations' time in which others run beside them; 1 where there are none."""
+    """Return the share of some operations' time that other operations overlap, or 1 without such operations."""
     shown = union(bar for bar in played.bars if which(bar))
     cover = union(bar for bar in played.bars if behind(bar))
     total = length(shown)
@@ -47,7 +47,7 @@ def hidden(played: Played, which: Callable[[Bar], bool], behind: Callable[[Bar],
 
 
 def mean_of(ranks: Sequence[Played], skip: int = 1) -> StepTimes:
-    """The mean step of all ranks, without the first ones."""
+    """Return the mean step of all ranks without the first steps."""
     steps = [step for one in ranks for step in steps_of(one)[skip:]]
     lanes = {lane for step in steps for lane in step.others}
 
@@ -60,7 +60,7 @@ def mean_of(ranks: Sequence[Played], skip: int = 1) -> StepTimes:
 
 @dataclass(frozen=True)
 class Whole:
-    """A run by some of its steps: its seconds, the last place until which all else is hidden, and by when."""
+    """A run, estimated from some of its steps: its seconds, the last position with all else hidden, and its time."""
 
     total: float
     until: int
@@ -68,7 +68,7 @@ class Whole:
 
 
 def whole(steps: Sequence[StepTimes], count: int) -> Whole:
-    """Trapezoids between the steps that are drawn; the first and the last stand for what lies before and behind."""
+    """Integrate with trapezoids between the played steps; extend the first and the last one to both ends of the run."""
     ends = [steps[0].step * steps[0].total]
     for one, other in pairwise(steps):
         ends.append(ends[-1] + (other.step - one.step) * (one.total + other.total) / 2)
@@ -78,7 +78,7 @@ def whole(steps: Sequence[StepTimes], count: int) -> Whole:
 
 
 def table(steps: Sequence[StepTimes]) -> str:
-    """Figure 7 as text, in milliseconds."""
+    """Return the table of rocHPL's figure 7 as text, in milliseconds."""
     lines = [f"{'step':>5}{'total':>10}{'device':>10}{'MPI':>10}{'FACT':>10}{'transfer':>10}"]
     for one in steps:
         rest = "".join(f"{1e3 * one.others.get(lane, 0.0):10.2f}" for lane in ("MPI", "FACT", "transfer"))
@@ -87,7 +87,7 @@ def table(steps: Sequence[StepTimes]) -> str:
 
 
 def perfetto(ranks: Sequence[Played]) -> str:
-    """The timeline as ui.perfetto.dev reads it: a process a rank, a thread a stream, the host, or a message."""
+    """Return the timeline for ui.perfetto.dev: one process per rank; one thread per stream, message and host."""
     events = [
         {"name": bar.op.phase or bar.op.name, "cat": bar.lane, "ph": "X", "pid": rank, "tid": bar.op.actor,
          "ts": bar.begin * 1e6, "dur": (bar.end - bar.begin) * 1e6, "args": {"step": bar.step, "does": bar.op.name}}
@@ -100,7 +100,7 @@ def perfetto(ranks: Sequence[Played]) -> str:
 
 
 def union(bars: Iterable[Bar]) -> Spans:
-    """The times in which at least one of the bars runs."""
+    """Return the times in which at least one of the bars runs."""
     joined: Spans = []
     for begin, end in sorted((bar.begin, bar.end) for bar in bars):
         if joined and begin <= joined[-1][1]:
@@ -111,10 +111,10 @@ def union(bars: Iterable[Bar]) -> Spans:
 
 
 def clipped(spans: Spans, begin: float, end: float) -> Spans:
-    """The parts within two times."""
+    """Return the parts of spans between two times."""
     return [(max(begin, b), min(end, e)) for b, e in spans if b < end and begin < e]
 
 
 def length(spans: Spans) -> float:
-    """The sum of all."""
+    """Return the total length of spans."""
     return sum(end - begin for begin, end in spans)

@@ -1,7 +1,7 @@
 """Run functions of the plain sparse kernels as one launch each, like Triton's kernels.
 
-They run on the tensors inside; each says which entries it touches, so that a sweep of some rows is not taken for one of
-all.
+They run on the tensors inside the virtual ones. Each call records the entries that it reads and writes, so that a sweep
+of some rows does not count as a sweep of all rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _inside: dict[int, tuple[Any, Any]] = {}
 
 
 def inside(value: Any) -> Any:
-    """A value with the tensors inside in place of virtual ones."""
+    """Return a value with each virtual tensor replaced by the tensor inside."""
     if isinstance(value, Virtual):
         return value.elem
     if isinstance(value, (list, tuple)):
@@ -98,7 +98,7 @@ def _one_launch(name: str) -> Callable[..., None]:
 
 @contextmanager
 def single_launches() -> Iterator[None]:
-    """Each of these functions is one launch."""
+    """Record each call of these functions as one launch."""
     with ExitStack() as stack:
         for name in TOUCHES:
             stack.enter_context(patch.object(plain, name, _one_launch(name)))

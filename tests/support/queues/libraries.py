@@ -10,7 +10,7 @@ aten = torch.ops.aten
 
 
 def _unpivoted(A: torch.Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
-    """LU without pivoting, which torch has on GPUs only."""
+    """Compute an LU factorization without pivoting, which torch has on GPUs only."""
     if pivot:
         return aten.linalg_lu_factor_ex.default(A, pivot=True, check_errors=check_errors)
     LU, n = A.clone(), A.shape[0]
@@ -27,14 +27,14 @@ def _unpivoted(A: torch.Tensor, *, pivot: bool = True, check_errors: bool = Fals
 def _wide(
     C: torch.Tensor, A: torch.Tensor, B: torch.Tensor, out_dtype: Any, *, beta: float = 1, alpha: float = 1, out: Any
 ) -> torch.Tensor:
-    """A product of 16-bit numbers that is added up in FP32."""
+    """Compute a product of 16-bit numbers with sums in fp32."""
     return torch.addmm(C, A.to(out_dtype), B.to(out_dtype), beta=beta, alpha=alpha, out=out)
 
 
-#: What the CPU lacks.
+#: Operations that torch lacks on a CPU.
 MISSING: dict[Any, Any] = {aten.linalg_lu_factor_ex.default: _unpivoted, aten.addmm.dtype_out: _wide}
 PRODUCTS = {"addmm": (1, 2), "mm": (0, 1), "bmm": (0, 1), "addmv": (1, 2), "mv": (0, 1)}
-#: Precisions by type; what is multiplied decides the rate.
+#: Precisions by type; the type of the operands decides the rate.
 NAMES = {
     torch.float64: "fp64",
     torch.float32: "fp32",
@@ -45,7 +45,7 @@ NAMES = {
 
 
 def work(func: Any, args: Any, kwargs: Any) -> tuple[str, float, str, tuple[int, ...]]:
-    """Its kind, its flops, the precision of its operands, and its sizes (`log.Op`)."""
+    """Return an operation's kind, its flops, the precision of its operands, and its sizes (`log.Op`)."""
     name = getattr(getattr(func, "_schema", None), "name", "").removeprefix("aten::").rstrip("_")
     if name in PRODUCTS:
         A, B = (args[i] for i in PRODUCTS[name])

@@ -1,8 +1,8 @@
 """Record the order of a rank's work: operations, events between queues, and their memory.
 
-Actors are the host, the streams of a device, and messages under way.  An actor's operations come one after the other;
-those of two actors are ordered only by an event: marked by the one, waited for by the other.  Whatever the host begins
-comes after all that the host has waited for.
+Actors are the host, the streams of a device, and messages in flight. The operations of one actor run in order.
+Operations of two actors are ordered only by an event that one actor records and the other waits for. Each operation
+that the host starts comes after everything that the host has waited for.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Entries of a memory that an operation reads or writes; where they begin and how far apart they are, in entries.
+    """Entries of a memory that an operation reads or writes, with their offset and strides in entries.
 
-    `rows`: only these of the first dimension (None: all).
+    `rows` selects indices of the first dimension (None: all).
     """
 
     memory: int
@@ -38,14 +38,14 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What an actor does: a kernel, a copy, a message, or the host with memory that a device also uses.
+    """An operation of an actor: a kernel, a copy, a message, or host code on memory that a device also uses.
 
     kind      kernel, gemm, trsm, factor, up and down (between host and device), send, receive, collective, host, fact
-              and its end, factored (what the host begins between the two it begins during FACT), meet (the host with
-              others)
-    message   what a send and its receive have in common; of what ranks do together, it ends with how many they are
-    sizes     of a product, m, n and k; of a solve, jb, jb and n; of a factorization, m, jb and jb;
-              of a message, how many numbers it has
+              and its end, factored (the host starts the work between the two during FACT), meet (the host with other
+              ranks)
+    message   the key that a send and its receive share; the key of a collective operation ends with the rank count
+    sizes     m, n and k of a product; jb, jb and n of a solve; m, jb and jb of a factorization;
+              the length of a message
     """
 
     actor: str
@@ -63,7 +63,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event: all that an actor has begun so far."""
+    """An event: all operations that an actor has started so far."""
 
     event: int
     actor: str
@@ -71,9 +71,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What an actor does from here on comes after an event.
+    """A wait: later operations of an actor run after an event.
 
-    `number`: whether the host waits for a number it reads; `looked`: it has not waited but looked, and found it past.
+    `number`: the host waits because it reads a number. `looked`: the host polled instead, and the event had occurred.
     """
 
     actor: str
@@ -86,7 +86,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Memory given back to the stream that it was made on, which may use it again at once."""
+    """Memory returned to the stream that allocated it, which may use it again immediately."""
 
     memory: int
     place: tuple[str, ...]
@@ -94,7 +94,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a computation has been begun."""
+    """The start of a step of a computation."""
 
     index: int
 
@@ -104,10 +104,10 @@ Record = Op | Mark | Wait | Free | Step
 
 @dataclass(slots=True)
 class Log:
-    """What one rank has begun, in the order in which its host did.
+    """The operations of one rank, in the order in which its host started them.
 
-    memories    by number: bytes, bytes of an entry, the stream that made it
-    paused      operations and ends of memories are not written down; events are, since what comes later may wait for
+    memories    by number: bytes, bytes per entry, the stream that allocated it
+    paused      do not record operations and ends of memories, but record events, because later operations may wait for
                 them
     """
 
@@ -119,51 +119,51 @@ class Log:
     _events: int = 0
 
     def allocate(self, size: int, itemsize: int, stream: str) -> int:
-        """The number of a new memory."""
+        """Record a new memory, and return its number."""
         self.memories[len(self.memories)] = size, itemsize, stream
         return len(self.memories) - 1
 
     def op(self, actor: str, name: str, kind: str, regions: tuple[Region, ...], **more: Any) -> None:
-        """An actor does something."""
+        """Record an operation of an actor."""
         if self.paused:
             return
         self.records.append(Op(actor, name, kind, regions, place(), self.phase, **more))
 
     def mark(self, actor: str) -> int:
-        """An event of an actor."""
+        """Record an event of an actor."""
         self._events += 1
         self.records.append(Mark(self._events, actor))
         return self._events
 
     def wait(self, actor: str, event: int, *, number: bool = False, looked: bool = False) -> None:
-        """An actor's later work comes after an event."""
+        """Record that later work of an actor runs after an event."""
         self.records.append(Wait(actor, event, place(), self.phase, number, looked))
 
     def join(self, waiting: str, done: str, *, number: bool = False, looked: bool = False) -> None:
-        """What `waiting` does from here on comes after all that `done` has begun."""
+        """Record that later work of `waiting` runs after all work that `done` has started."""
         self.wait(waiting, self.mark(done), number=number, looked=looked)
 
     def free(self, memory: int) -> None:
-        """Nobody holds a memory any more."""
+        """Record that a memory has no more references."""
         if self.paused:
             return
         self.records.append(Free(memory, place()))
 
     @property
     def ops(self) -> Iterator[Op]:
-        """The operations alone."""
+        """Return the operations alone."""
         return (record for record in self.records if isinstance(record, Op))
 
 
 @cache
 def _within(filename: str) -> str | None:
-    """A file's path in the package; None for others."""
+    """Return a file's path in the package; None for other files."""
     path = Path(filename)
     return str(path.relative_to(PRODUCT)) if path.is_relative_to(PRODUCT) else None
 
 
 def place() -> tuple[str, ...]:
-    """The package's lines that are being executed, the innermost first."""
+    """Return the lines of the package on the call stack, the innermost first."""
     lines, frame = [], sys._getframe(1)
     while frame is not None:
         name = _within(frame.f_code.co_filename)

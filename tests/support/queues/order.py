@@ -11,14 +11,14 @@ from tests.support.queues.races import Detector
 
 @dataclass(frozen=True)
 class Beside:
-    """What the host does, or a copy to it, and the device's operations begun before that need not have ended."""
+    """Host work or a copy to the host, and the device operations that may still run at that time."""
 
     op: Op
     under_way: tuple[Op, ...]
 
 
 class _Order(Detector):
-    """A log gone through in order, with the steps and the waits in which the host learns something."""
+    """Read a log in order, and collect the steps and the waits of the host that are needed."""
 
     def __init__(self, log: Log):
         super().__init__(log)
@@ -49,12 +49,12 @@ def _gone_through(log: Log) -> _Order:
 
 
 def beside(log: Log, phase: str) -> Iterator[Beside]:
-    """What is under way while the host works in a phase, or what it works with is on its way there."""
+    """Return the work in flight while the host works in a phase, or while its input is copied to the host."""
     return (one for one in _gone_through(log).beside if one.op.phase == phase)
 
 
 def host_waits(log: Log) -> dict[int, list[Wait]]:
-    """The waits of each step in which the host has something to wait for."""
+    """Return the waits of each step in which the host has to wait."""
     waits: dict[int, list[Wait]] = {}
     for step, wait in _gone_through(log).waits:
         waits.setdefault(step, []).append(wait)

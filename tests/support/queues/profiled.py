@@ -21,13 +21,13 @@ from tests.support.queues.hiding import StepTimes, table
 from tests.support.queues.log import Log
 from tests.support.queues.traces import FACT, STEP
 
-#: Columns of the small blocks that stand for large ones in the modelled run.
+#: Columns of the small blocks that represent large ones in the modeled run.
 SMALL = 4
 
 
 @dataclass(frozen=True)
 class Case:
-    """A benchmark on one device: NB, blocks, its matrix, how it is factored, and the same on virtual queues."""
+    """A benchmark on one device: NB, blocks, matrix, factorization, and the same run on virtual queues."""
 
     name: str
     nb: int
@@ -59,7 +59,7 @@ CASES = (
 
 
 class TracedSpans(Spans):
-    """Spans whose steps are in the profiler's trace."""
+    """Spans that record steps in the profiler's trace."""
 
     def step(self, index: int, count: int, done_flops: float) -> None:
         with record_function(f"{STEP}{index}"):
@@ -68,7 +68,7 @@ class TracedSpans(Spans):
 
 
 def traced(kernels: Any, case: Case, blocks: int, file: Path) -> dict[str, Any]:
-    """The trace of a factorization, the second one: in the first kernels are compiled."""
+    """Return the trace of the second factorization, because the first one compiles kernels."""
 
     def factor() -> None:
         sizes = blocks * case.nb, case.nb
@@ -91,7 +91,7 @@ def traced(kernels: Any, case: Case, blocks: int, file: Path) -> dict[str, Any]:
 
 
 def beside(name: str, real: Sequence[StepTimes], modelled: Sequence[StepTimes]) -> str:
-    """Both tables, and the sums of the steps that both have."""
+    """Return the measured and the modeled table, and the sums of their common steps."""
     both = list(zip(real, modelled))
     sums = [sum(one.total for one in steps) for steps in zip(*both)]
     text = f"{name}: {1e3 * sums[0]:.1f} ms in {len(both)} steps, modelled {1e3 * sums[1]:.1f} ms\n"

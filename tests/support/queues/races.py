@@ -1,7 +1,7 @@
 """Find two operations that use the same entries, one of which writes, without an event that orders them.
 
-Each actor has a clock that counts its operations and says how far it knows the others': a vector clock.  An operation
-is ordered after another when its actor's clock has counted it.
+Each actor has a vector clock: it counts the actor's own operations and those of other actors that are known to be
+complete. An operation is ordered after another one if its actor's clock has counted the other one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from tests.support.queues.log import HOST, Free, Log, Mark, Op, Region, Step, Wait
 
 Clock = dict[str, int]
-#: A wait that is left out, by its place: to see whether it is needed.
+#: Select waits to remove, which shows whether they are needed.
 Without = Callable[[Wait], bool]
 
 
 @dataclass(frozen=True)
 class Race:
-    """Two operations that nothing orders; `second` may be the end of a memory's life."""
+    """Two operations that no event orders; `second` may be the end of a memory's life."""
 
     first: Op
     second: Op | Free
@@ -39,7 +39,7 @@ def _said(what: Op | Free) -> str:
 
 
 class _Shadow:
-    """Who last read and wrote each entry of a memory: the operations' numbers by their actors'."""
+    """The last operation of each actor that read, and that wrote, each entry of a memory."""
 
     def __init__(self, size: int, itemsize: int):
         self.itemsize = itemsize
@@ -53,13 +53,13 @@ class _Shadow:
         return kind[actor]
 
     def part(self, numbers: Any, region: Region) -> Any:
-        """The entries of a region."""
+        """Return the entries of a region."""
         if region.itemsize == self.itemsize:
             strides = [stride * numbers.itemsize for stride in region.strides]
             begin = region.first * numbers.itemsize
             view = np.ndarray(region.shape, numbers.dtype, numbers, begin, strides)  # as_strided takes ten times longer
             return view if region.rows is None else view[list(region.rows)]
-        # seen as another type: from its first to its last byte
+        # a view with another type: from its first to its last byte
         begin = region.first * region.itemsize
         end = begin + region.itemsize * (1 + sum((n - 1) * s for n, s in zip(region.shape, region.strides)))
         return numbers[begin // self.itemsize : -(-end // self.itemsize)]
@@ -73,7 +73,7 @@ class _Shadow:
 
 
 class Detector:
-    """One rank's log, gone through in order."""
+    """Read one rank's log in order, and find races."""
 
     def __init__(self, log: Log, without: Without | None = None):
         self.log, self.without = log, without
@@ -106,18 +106,18 @@ class Detector:
         return list(self.races.values())
 
     def wait(self, wait: Wait) -> None:
-        """What an actor does from here on comes after the event."""
+        """Order later work of an actor after the event."""
         self.clocks[wait.actor] = _joined(self.clock(wait.actor), self.events[wait.event])
 
     def begin(self, step: Step) -> None:
-        """A step has been begun."""
+        """Start a step."""
 
     def operation(self, op: Op) -> None:
         clock = self.clock(op.actor)
-        if op.actor != HOST:  # what the host begins comes after all that the host knows
+        if op.actor != HOST:  # work that the host starts comes after all work that the host knows to be complete
             host = self.clock(HOST)
             known, number = self.host_clocks.get(op.actor, (None, 0))
-            if known is not host or number != host[HOST]:  # a wait makes another clock of it, an operation counts on
+            if known is not host or number != host[HOST]:  # a wait replaces the clock, an operation increments it
                 clock = self.clocks[op.actor] = _joined(clock, host)
                 self.host_clocks[op.actor] = host, host[HOST]
         clock[op.actor] = number = clock.get(op.actor, 0) + 1
@@ -142,7 +142,7 @@ class Detector:
                         self.report(self.ops[actor, latest], op)
 
     def end(self, free: Free) -> None:
-        """A memory goes back to its stream, whose next operation may write to it."""
+        """Return a memory to its stream, whose next operation may write to it."""
         shadow = self.shadows.pop(free.memory, None)
         if shadow is None:
             return
@@ -155,7 +155,7 @@ class Detector:
                     self.report(self.ops[actor, latest], free)
 
     def report(self, first: Op, second: Op | Free) -> None:
-        """Once for each pair of places."""
+        """Report each pair of places once."""
         self.races.setdefault((first.name, first.place[:3], type(second), second.place[:3]), Race(first, second))
 
 
@@ -168,5 +168,5 @@ def _joined(clock: Clock, other: Clock) -> Clock:
 
 
 def races(log: Log, without: Without | None = None, limit: int | None = None) -> list[Race]:
-    """What nothing orders, each pair of places once; `without` some waits; no further than to so many."""
+    """Return at most `limit` races, each pair of places once, after removing the waits that `without` selects."""
     return Detector(log, without).run(limit)

@@ -39,7 +39,7 @@ from tests.support.queues.log import Log
 from tests.support.queues.rank import here
 from tests.support.queues.transports import TRANSPORTS
 
-#: Settings of small problems whose benchmarks run whole; several steps of LU.
+#: Settings of small problems for whole runs of benchmarks, with several steps of LU.
 CASES: dict[str, dict[str, Any]] = {
     "hpl": {"n": (100,), "nb": (8,)},
     "hpl-mxp": {"n": (20,), "nb": (6,), "precision": ("fp16",)},
@@ -51,18 +51,18 @@ Found = tuple[list[Any], list[Log]]
 
 
 def kernels_here() -> TorchKernels:
-    """The kernels of this rank's virtual GPU."""
+    """Return the kernels of this rank's virtual GPU."""
     return TorchKernels(Device(torch.device("cuda", 0), triton=False, poison=True), HostKernels(1))
 
 
 def played(size: int, transport: str, body: Callable[[Communicator], Any]) -> Found:
-    """What so many ranks' bodies returned, and what each has begun."""
+    """Run a function on virtual ranks; return the results and the logs."""
     with TRANSPORTS[transport]() as of:
         return on_virtual_gpus(size, body, of)
 
 
 def benchmark(name: str, shape: tuple[int, int], transport: str, **settings: Any) -> Found:
-    """A benchmark on P×Q ranks with a virtual GPU each."""
+    """Run a benchmark on P×Q ranks with one virtual GPU each."""
     P, Q = shape
     asked = CASES[name] | ({"P": (P,), "Q": (Q,)} if name in ("hpl", "hpl-mxp") else {}) | settings
     config = BENCHMARKS[name].config(kernels="torch", device="cuda", threads=1, warmup="none", **asked)
@@ -73,7 +73,7 @@ def benchmark(name: str, shape: tuple[int, int], transport: str, **settings: Any
 def hpl(
     shape: tuple[int, int], transport: str, options: PivotedLuOptions, n: int = 100, nb: int = 8, **choices: Any
 ) -> Found:
-    """HPL's factorization and solve alone; b̂ is compared by the caller."""
+    """Run HPL's factorization and solve alone; the caller compares b̂."""
 
     def body(comm: Communicator) -> Any:
         kernels = kernels_here()
@@ -129,11 +129,11 @@ def hpg_mxp(
     colours: bool = False,
     only_cycles: bool = False,
 ) -> Found:
-    """Some iterations of HPG-MxP's solver, a box a rank.
+    """Run some iterations of HPG-MxP's solver with one box per rank.
 
-    colours        they are found by the device, front by front, in some 80,000 operations for 8 boxes of 32³; else by
-                   the host, whose are the same
-    only_cycles    the set-up is not written down
+    colours        compute the colors on the device, front by front, in about 80,000 operations for 8 boxes of 32³;
+                   otherwise on the host, with the same result
+    only_cycles    do not record the setup
     """
 
     def body(comm: Communicator) -> Any:
@@ -162,13 +162,13 @@ def hpg_mxp(
 
 
 def _order_of_the_host(device: Device, sparse: Any, rows: Rows, kind: str) -> Order:
-    """The host's order of a device's rows, on the device."""
+    """Return the host's order of the rows, on the device."""
     found = HostKernels(1).sparse.order(sparse.on_host(rows), kind)
     return Order(device.tensor(found.new_to_old), device.tensor(found.old_to_new), found.starts, found.kind)
 
 
 def hpcg(grid: tuple[int, int, int], transport: str, max_steps: int = 3, side: int = 8) -> Found:
-    """Some iterations of HPCG's solver, a box a rank, with the host's colours."""
+    """Run some iterations of HPCG's solver with one box per rank and the host's colors."""
 
     def body(comm: Communicator) -> Any:
         kernels = kernels_here()
@@ -187,7 +187,7 @@ def hpcg(grid: tuple[int, int, int], transport: str, max_steps: int = 3, side: i
 
 
 def solve(precision: str = "fp64", n: int = 60) -> Found:
-    """mx.solve on one device; with more than 512 rows there are several panels."""
+    """Run `mx.solve` on one device; more than 512 rows make several panels."""
     A, b = np.random.default_rng(0).standard_normal((n, n)) + 8.0 * np.eye(n), np.ones(n)
 
     def body(comm: Communicator) -> Any:
@@ -198,7 +198,7 @@ def solve(precision: str = "fp64", n: int = 60) -> Found:
 
 
 def gmres(n: int = 64) -> Found:
-    """mx.gmres on one device."""
+    """Run `mx.gmres` on one device."""
     A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(n, n), format="csr")
 
     def body(comm: Communicator) -> Any:

@@ -1,6 +1,6 @@
 """Find the step of a large run that an operation of a small run represents.
 
-A small run has blocks of a few columns where the large one has blocks of hundreds, and as many of them.
+A small run has as many blocks as the large one, but each block has a few columns instead of hundreds.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from typing import Protocol
 from tests.support.queues.log import Op, Region
 
 TRAVELS = ("send", "receive")
-#: What works on the surface of a box: its rows with neighbours elsewhere, and what travels.
+#: Operations on the surface of a box: on its rows with neighbors on other ranks, and on messages.
 SURFACE = ("halo_product", "index_select")
 
 
 class Sizes(Protocol):
-    """How large an operation of a small run is in the large one."""
+    """Scale the sizes of a small run's operation to the large run."""
 
     def bytes(self, op: Op) -> float:
-        """What it moves."""
+        """Return the bytes that the operation moves."""
 
     def of(self, op: Op) -> tuple[float, ...]:
-        """Its sizes (`log.Op`)."""
+        """Return the operation's sizes (`log.Op`)."""
 
 
 @dataclass(frozen=True)
 class Same:
-    """The run itself."""
+    """Keep the sizes, for a run that represents itself."""
 
     def bytes(self, op: Op) -> float:
-        """As they are."""
+        """Return the size without a change."""
         return op.bytes
 
     def of(self, op: Op) -> tuple[float, ...]:
-        """As they are."""
+        """Return the size without a change."""
         return op.sizes
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """An LU in blocks of nb that stands for one of as many blocks of `large_nb`."""
+    """Scale an LU in blocks of nb to one with as many blocks of `large_nb`."""
 
     nb: int
     large_nb: int
 
     @property
     def factor(self) -> float:
-        """By which every length grows."""
+        """The factor of every length."""
         return self.large_nb / self.nb
 
     def of(self, op: Op) -> tuple[float, ...]:
-        """All lengths."""
+        """Scale all lengths."""
         return tuple(self.factor * size for size in op.sizes)
 
     def bytes(self, op: Op) -> float:
-        """Matrices grow both ways, what has no more entries than two blocks one way: pivots, indices."""
+        """Scale matrices in both dimensions, and arrays of at most two blocks' length (pivots, indices) in one."""
         if op.kind in TRAVELS:
             return op.bytes * self.growth(op.sizes[0])
         if op.kind in ("up", "down"):
@@ -64,29 +64,29 @@ class Blocks:
         return sum(self.region(one) for one in op.regions)
 
     def region(self, region: Region) -> float:
-        """Its bytes; a row of a column-major matrix takes a line of 64 bytes for each number."""
+        """Return a region's bytes; a row of a column-major matrix moves a line of 64 bytes for each number."""
         shape = region.shape if region.rows is None else (len(region.rows), *region.shape[1:])
         scattered = region.rows is not None and len(region.shape) > 1 and region.strides[0] == 1
         return prod(shape) * self.growth(prod(shape)) * (64 if scattered else region.itemsize)
 
     def growth(self, count: int) -> float:
-        """Of so many numbers."""
+        """Return the growth of an array with this many numbers."""
         return self.factor if count <= 2 * self.nb else self.factor**2
 
 
 @dataclass(frozen=True)
 class Boxes:
-    """A box of side³ points a rank that stands for one of large³."""
+    """Scale a box of side³ points per rank to one of large³."""
 
     side: int
     large: int
 
     def of(self, op: Op) -> tuple[float, ...]:
-        """As they are: sparse kernels move bytes."""
+        """Keep the sizes, because the bytes decide the time of sparse kernels."""
         return op.sizes
 
     def bytes(self, op: Op) -> float:
-        """Of faces, of the edges and corners of what travels, or of boxes."""
+        """Scale the bytes of a face, of an edge or a corner in a message, or of a box."""
         f = self.large / self.side
         if op.kind in TRAVELS:
             dimensions = 0 if op.sizes == (1,) else 2 if self.level(op) is not None else 1
@@ -95,5 +95,5 @@ class Boxes:
         return op.bytes * f**dimensions
 
     def level(self, op: Op) -> int | None:
-        """The level of which a message is a face, of the two finest; None: an edge or a corner."""
+        """Return which of the two finest levels has a face of a message's size; None for an edge or a corner."""
         return next((k for k in (0, 1) if op.kind in TRAVELS and op.sizes == ((self.side >> k) ** 2,)), None)

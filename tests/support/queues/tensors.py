@@ -15,7 +15,7 @@ from tests.support.queues.log import HOST, Region
 from tests.support.queues.rank import Rank, here
 
 aten = torch.ops.aten
-#: What reads a number, or as many as there are: the host waits for it.
+#: Operations that return a number, or a tensor whose size depends on numbers; the host waits for them.
 NUMBERS = {
     aten._local_scalar_dense.default,
     aten.nonzero.default,
@@ -25,15 +25,15 @@ NUMBERS = {
     aten._unique2.default,
 }
 COPIES = {aten.copy_.default, aten._to_copy.default}
-#: Gathers, of which only the chosen rows are read, and scatters, of which only those are written.
+#: Gathers, which read only the selected rows, and scatters, which write only these.
 GATHERS = {aten.index_select.default, aten.index_select.out}
 SCATTERS = {aten.index_copy_.default}
-#: Rows that are told one by one; of more, all are taken to be read or written.
+#: The largest number of rows that are recorded individually; for more, all rows count as read or written.
 MAX_ROWS = 2**12
 
 
 class Memory:
-    """What a tensor and its views share; made on a stream, to which it goes back."""
+    """Memory that a tensor and its views share; its stream allocates it and gets it back."""
 
     def __init__(self, rank: Rank, elem: torch.Tensor, device: torch.device):
         self.rank, self.device = rank, device
@@ -47,7 +47,7 @@ class Memory:
 
 
 class Virtual(torch.Tensor):
-    """A tensor that is not where it says: `elem` holds its numbers."""
+    """A tensor on an imitated device, with its numbers in the CPU tensor `elem`."""
 
     elem: torch.Tensor
     memory: Memory
@@ -93,7 +93,7 @@ class Virtual(torch.Tensor):
 
 
 class DeviceTensor(Virtual):
-    """One that lies on a GPU."""
+    """A tensor of a virtual GPU."""
 
     def __invert__(self) -> Any:
         return torch.bitwise_not(self)
@@ -120,12 +120,12 @@ class DeviceTensor(Virtual):
         raise TypeError(f"a tensor on {self.device} is no array; copy it to the host first")
 
 
-#: Pinned memory by its address, for arrays made of it.
+#: Pinned memory by its address, for arrays that share it.
 _pinned: WeakValueDictionary[int, Memory] = WeakValueDictionary()
 
 
 class PinnedTensor(Virtual):
-    """One in pinned memory, which copies read and write while the host goes on."""
+    """A tensor in pinned memory, which copies read and write while the host continues."""
 
     def _looked_at(self) -> torch.Tensor:
         here().log.op(HOST, "read by the host", "host", (region(self, False),))
@@ -139,14 +139,14 @@ class PinnedTensor(Virtual):
 
 
 def pinned(elem: torch.Tensor) -> PinnedTensor:
-    """A CPU tensor as pinned memory."""
+    """Return a CPU tensor as pinned memory."""
     memory = Memory(here(), elem, torch.device("cpu"))
     _pinned[elem.untyped_storage().data_ptr()] = memory
     return PinnedTensor(elem, memory)
 
 
 class Dispatch(TorchDispatchMode):
-    """Sees what makes tensors: those of a device and pinned ones become virtual."""
+    """Intercept the functions that create tensors, and make device tensors and pinned tensors virtual."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
@@ -156,13 +156,13 @@ class Dispatch(TorchDispatchMode):
 
 
 def region(t: Virtual, writes: bool, rows: tuple[int, ...] | None = None) -> Region:
-    """A tensor's entries in its memory."""
+    """Return a tensor's entries in its memory."""
     elem = t.elem
     return Region(t.memory.number, elem.storage_offset(), tuple(elem.shape), elem.stride(), elem.itemsize, writes, rows)
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Compute at once; write down what was read and written, and in which stream."""
+    """Compute immediately; record the entries that are read and written, and the stream."""
     device = kwargs.get("device")
     to_gpu = device is not None and torch.device(device).type == "cuda"
     given = list(_tensors(func, args, kwargs))
@@ -202,7 +202,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
-    """A value with all of a kind changed that stand in it, in tuples, lists and dictionaries."""
+    """Return a value with all its items of a type replaced, also in tuples, lists and dictionaries."""
     if isinstance(value, kind):
         return change(value)
     if type(value) in (tuple, list):
@@ -213,7 +213,7 @@ def _mapped(kind: type, change: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _note(func: Any, given: Any, fresh: list[Virtual], where: torch.device, args: Any, kwargs: Any) -> None:
-    """One operation of the current stream; the host waits where a number comes of it."""
+    """Record an operation of the current stream; the host waits if the result is a number."""
     rank = here()
     if rank.log.paused:
         return
@@ -244,7 +244,7 @@ def _bytes(region: Region) -> int:
 
 
 def _copy(func: Any, args: Any, kwargs: Any) -> Any:
-    """Within a device, or between it and the host: then a copy that is not said to be `non_blocking` is waited for."""
+    """Record a copy within a device, or to or from the host; the host waits for the latter unless `non_blocking`."""
     source = args[1] if func is aten.copy_.default else args[0]
     rank = here()
     if func is aten._to_copy.default:
@@ -276,7 +276,7 @@ def _note_copy(rank: Rank, source: Any, target: Any, asynchronous: bool) -> None
     size = target.numel() * target.element_size()
     both = len(on_device) == 2
     others = on_device[0].device != on_device[-1].device
-    if others:  # between devices, torch has both wait for each other
+    if others:  # torch makes the streams of both devices wait for each other
         rank.log.join(stream, rank.stream(on_device[1].device.index or 0).name)
     kind = "kernel" if both else "up" if isinstance(target, DeviceTensor) else "down"
     rank.log.op(stream, "copy", kind, regions, bytes=size * (2 if both else 1))
@@ -306,7 +306,7 @@ def _compute(func: Any, args: Any, kwargs: Any) -> Any:
     return (special or func)(*args, **kwargs)
 
 
-# --- what operations read and write
+# --- the operands that operations read and write
 
 
 def _get(t: torch.Tensor, key: Any) -> torch.Tensor:
@@ -329,7 +329,7 @@ def _is_view(key: Any) -> bool:
 
 @cache
 def _schema(func: Any) -> tuple[list[tuple[int, str, bool]], bool]:
-    """The arguments that may be tensors, and whether the result is a view."""
+    """Return the arguments that may be tensors, and whether the result is a view."""
     arguments = [
         (i, argument.name, argument.alias_info is not None and argument.alias_info.is_write)
         for i, argument in enumerate(func._schema.arguments)
@@ -349,7 +349,7 @@ def _views(func: Any) -> bool:
 
 
 def _tensors(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[torch.Tensor, bool]]:
-    """The tensors among the arguments, and whether they are written."""
+    """Return the tensors among the arguments, and whether they are written."""
     if func in (_get, _take, _put):
         parts = args[1] if isinstance(args[1], tuple) else (args[1],)
         yield args[0], func is _put
@@ -363,7 +363,7 @@ def _tensors(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[torch.Tensor, 
 
 
 def _rows(func: Any, t: Virtual, args: Any) -> tuple[int, ...] | None:
-    """The rows that a gather reads, or a scatter writes; None: all."""
+    """Return the rows that a gather reads or a scatter writes; None for all rows."""
     if func in GATHERS and t is args[0] and args[1] == 0 and t is not args[2]:
         return tuple(args[2].elem.tolist())
     if (func is _take or func is _put) and t is args[0] and isinstance(args[1], DeviceTensor) and args[1].dim() == 1:
@@ -377,7 +377,7 @@ def _rows(func: Any, t: Virtual, args: Any) -> tuple[int, ...] | None:
 
 
 def _counts(func: Any, args: Any) -> bool:
-    """Whether the size of what comes depends on the numbers: an index by a mask."""
+    """Return whether the size of the result depends on the numbers, as for an index by a mask."""
     keys = args[1] if _may_mix(func) else ()
     each = keys if isinstance(keys, (list, tuple)) else (keys,)
     return any(isinstance(key, torch.Tensor) and key.dtype == torch.bool for key in each)

@@ -1,9 +1,10 @@
 """Play a log with the rates of a machine, to find the time of each operation.
 
-The order is the log's; how long each takes is a roofline with the numbers of `perf/machines.toml`.  What the model
-leaves out: kernels of two streams run as if each had the device for itself, the host's time is its launches and FACT,
-a message is sent whole by one rank after the other of its messages, and a send does not wait for its receive.  A host
-that looked and found something past goes on in the model: what uses the memory in question then waits for it.
+The log gives the order, and a roofline with the numbers of `perf/machines.toml` gives the times. The model has these
+simplifications. Kernels of two streams run as if each had the whole device. The host's time is that of its launches and
+of FACT. A rank sends its messages one after the other, each as a whole, and a send does not wait for its receive. A
+host that polled and found an event complete continues in the model; then the work that uses the memory waits for the
+event.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mxpeak.perf.simulation.machines import Machine
 from tests.support.queues.log import HOST, Log, Mark, Op, Record, Step, Wait
 from tests.support.queues.sizes import TRAVELS, Same, Sizes
 
-#: Kinds of work by what they are called in rocHPL's figure 7.
+#: Kinds of work by their names in rocHPL's figure 7.
 LANES = {"send": "MPI", "receive": "MPI", "collective": "MPI", "up": "transfer", "down": "transfer", "fact": "FACT"}
 
 
@@ -36,7 +37,7 @@ class Bar:
 
 @dataclass
 class Played:
-    """A rank's bars, and when its device was done with each step."""
+    """A rank's bars, and the times at which its device completes each step."""
 
     bars: list[Bar] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
@@ -44,10 +45,10 @@ class Played:
 
 @dataclass(frozen=True)
 class Model:
-    """How long operations take by themselves.
+    """The durations of single operations.
 
-    node      the part p×q of the process grid on a node
-    sharing   whether FACT takes the cores of the node's ranks that wait (rocHPL III-B)
+    node      the part p×q of the process grid that is on one node
+    sharing   whether FACT uses the cores of the node's waiting ranks (rocHPL III-B)
     """
 
     machine: Machine
@@ -56,7 +57,7 @@ class Model:
     sharing: bool = True
 
     def seconds(self, op: Op) -> float:
-        """As long as its flops take, or its bytes."""
+        """Return the time of an operation's flops or of its bytes."""
         network = self.machine.network
         if op.kind in ("host", "meet"):
             return 0.0
@@ -70,7 +71,7 @@ class Model:
         return max(self.compute_s(op), moved / (self.machine.memory_rate * self.machine.memory_share))
 
     def compute_s(self, op: Op) -> float:
-        """A kernel's flops at the machine's rate; other kernels are their bytes."""
+        """Return the time of a kernel's flops at the machine's rate; other kernels are limited by their bytes."""
         if op.kind not in ("gemm", "trsm", "factor") or (op.kind == "gemm" and op.sizes[1] == 1):
             return 0.0
         m, jb, k = self.sizes.of(op)
@@ -81,7 +82,7 @@ class Model:
         return (m * jb * k if op.kind == "trsm" else m * k**2 - k**3 / 3.0) / rate(jb)
 
     def fact_s(self, op: Op) -> float:
-        """FACT on the host, with the other ranks of the process column."""
+        """Return the time of FACT on the host, with the other ranks of the process column."""
         M, nb, _ = self.sizes.of(op)
         p, q = self.node
         P = op.message[-1]
@@ -90,7 +91,7 @@ class Model:
 
 
 def play(logs: Sequence[Log], model: Model) -> list[Played]:
-    """The logs of all ranks together."""
+    """Play the logs of all ranks together."""
     met: dict[Any, dict[Any, float]] = {}
     ranks = [_Rank(log, model, met) for log in logs]
     while any([rank.go() for rank in ranks]):
@@ -103,7 +104,7 @@ def play(logs: Sequence[Log], model: Model) -> list[Played]:
 
 @dataclass(eq=False)
 class _Message:
-    """One under way: when it began here."""
+    """A message in flight, with its start time on this rank."""
 
     op: Op
     begin: float
@@ -113,7 +114,7 @@ class _Message:
 
 @dataclass
 class _Queue:
-    """What an actor has been given: when it will be done, but for messages that have not met their other half."""
+    """The work of an actor: its end time, and the messages whose other half is not yet known."""
 
     end: float = 0.0
     messages: list[_Message] = field(default_factory=list)
@@ -121,11 +122,12 @@ class _Queue:
 
 
 class _Rank:
-    """One rank's log being played.
+    """The state of one rank while its log is played.
 
-    now     the host's clock; fact: FACT, and when it was begun
-    found   by memory: when what the host saw to be past is past; posted: the same of the message that it begins
-    port    when the rank's way out is taken: messages are logged as they are begun by looks, and leave when they can
+    now     the host's clock; fact: FACT and its start time
+    found   by memory: the time of the event that the host polled; posted: the same for the message that it starts
+    port    the times at which the rank's outgoing link is busy: polls start and log messages, which leave when it is
+            free
     """
 
     def __init__(self, log: Log, model: Model, met: dict[Any, dict[Any, float]]):
@@ -142,14 +144,14 @@ class _Rank:
         self.step, self.played = 0, Played()
 
     def go(self) -> bool:
-        """Play as far as the others' messages allow; whether anything was played."""
+        """Play as many records as the other ranks' messages allow; return whether any record was played."""
         went = False
         while self.next is not None and self.plays(self.next):
             self.next, went = next(self.records, None), True
         return went
 
     def plays(self, record: Record) -> bool:
-        """Play one record; False: not yet."""
+        """Play one record; return False if it must wait for other ranks."""
         if not isinstance(record, Op) or record.kind not in TRAVELS:
             self.posted = 0.0
         if isinstance(record, Op):
@@ -172,7 +174,7 @@ class _Rank:
     # --- operations
 
     def operation(self, op: Op) -> bool:
-        """One of an actor, after what the actor has, what the host has begun, and what is known of its memory."""
+        """Play an operation after the actor's earlier work, its launch by the host, and the events of its memory."""
         ready = max((self.ready_at.get(region.memory, 0.0) for region in op.regions), default=0.0)
         if op.actor == HOST:
             return self.on_host(op, max(self.now, ready))
@@ -196,8 +198,8 @@ class _Rank:
         return True
 
     def on_host(self, op: Op, begin: float) -> bool:
-        """What the host does itself; FACT with the ranks of its column, a sum with all."""
-        if op.kind == "fact":  # it looks after other things at every column, and ends once all have begun it
+        """Play an operation of the host: FACT with the ranks of its column, or a sum with all ranks."""
+        if op.kind == "fact":  # FACT polls other work at every column, and ends only after all ranks have started it
             self.now, self.fact = begin, (op, begin)
             self.together(op, begin)
             return True
@@ -215,16 +217,16 @@ class _Rank:
         return True
 
     def together(self, op: Op, begin: float) -> float | None:
-        """When the last rank begins what several do together; None: not yet known."""
+        """Return the time at which the last rank starts a collective operation; None if it is not yet known."""
         there = self.met.setdefault(op.message, {})
         there.setdefault(self.number, begin)
         return max(there.values()) if len(there) == op.message[-1] else None
 
     def travel(self, op: Op, queue: _Queue, ready: float) -> None:
-        """Begin a message: after what it was posted behind; sends leave one after the other."""
+        """Start a message after the event that it waits for; sends leave one after the other."""
         of_mpi = op.actor.startswith("message")
         begin = max(self.now, ready, self.posted if of_mpi else queue.end)
-        if of_mpi:  # its actor is one that is free again
+        if of_mpi:  # its actor is a free one that is used again
             queue.end, queue.messages, queue.memories = 0.0, [], set()
         if op.kind == "send":
             begin = self.sent(begin, self.model.seconds(op) - self.model.machine.network.local_latency_s)
@@ -233,7 +235,7 @@ class _Rank:
         queue.memories.update(one.memory for one in op.regions)
 
     def sent(self, begin: float, seconds: float) -> float:
-        """When a message leaves that may begin then: where the way out is free for so long."""
+        """Return the earliest time at which the outgoing link is free for the whole duration of a message."""
         for busy, free in self.port:
             if begin + seconds <= busy:
                 break
@@ -242,7 +244,7 @@ class _Rank:
         return begin
 
     def arrived(self, message: _Message) -> bool:
-        """Whether it is known when a message ends: a receive begins when it is sent, too."""
+        """Return whether a message's end time is known; a receive also needs the start time of its send."""
         if message.end is None:
             both = self.met[message.op.message]
             if "send" not in both:
@@ -253,7 +255,7 @@ class _Rank:
         return True
 
     def settle(self, queue: _Queue) -> None:
-        """Its messages have ended at known times."""
+        """Add the messages whose end times are known."""
         queue.end = max([queue.end, *(one.end or 0.0 for one in queue.messages)])
         queue.messages = []
 
@@ -265,7 +267,7 @@ class _Rank:
     # --- waits
 
     def waits(self, wait: Wait) -> bool:
-        """An actor goes on after an event, or has looked and found it past."""
+        """Play a wait for an event, or a poll that found the event complete."""
         end, messages, actor = self.events[wait.event]
         if not all(self.arrived(one) for one in messages):
             return False
@@ -275,14 +277,14 @@ class _Rank:
         elif wait.actor != HOST:
             queue = self.queue(wait.actor)
             queue.end = max(queue.end, end)
-        elif wait.event in self.seen:  # the event of the message that is begun next
+        elif wait.event in self.seen:  # the event of the message that starts next
             self.posted = end
         else:
             self.now = max(self.now, end)
         return True
 
     def look(self, event: int, actor: str, end: float) -> None:
-        """The host goes on: what it begins with this memory, or posts as a message, comes after the event."""
+        """Let the host continue; its later work on this memory, or its next message, comes after the event."""
         self.seen.add(event)
         queue = self.queue(actor)
         if actor.startswith(("message", "nccl")):

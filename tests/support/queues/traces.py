@@ -7,16 +7,16 @@ from typing import Any
 from tests.support.queues.log import HOST, Op
 from tests.support.queues.timeline import Bar, Played
 
-#: What drivers of real runs write into a trace: a step that has been begun, and FACT on the host.
+#: Names of the trace entries that real runs add: the start of a step, and FACT on the host.
 STEP, FACT = "mxpeak step ", "mxpeak FACT"
-#: What a device does, by the profiler's categories.
+#: The profiler's categories of device work.
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 def played_of(trace: dict[str, Any]) -> Played:
-    """One rank's bars, and when its device was done with each step.
+    """Return one rank's bars, and the times at which its device completes each step.
 
-    A step ends when the main stream, the busiest one, has done what was launched before the step was begun.
+    A step ends when the main stream, the busiest one, has completed the work launched before the step started.
     """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     launched = {
@@ -67,7 +67,7 @@ def _end(event: dict[str, Any]) -> float:
 
 
 def _lane(event: dict[str, Any]) -> str:
-    """As `timeline.LANES` calls it: kernels and copies within the device are the device's."""
+    """Return a lane of `timeline.LANES`; kernels and copies within the device belong to the device."""
     name = event["name"].lower()
     if event["cat"] == "user_annotation":
         return "FACT"

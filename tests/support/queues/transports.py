@@ -1,6 +1,6 @@
 """Send messages between virtual GPUs: MPI with device memory, MPI through host memory, and NCCL.
 
-The numbers travel at once; when they might have been read and written is written down.
+The numbers are transferred immediately. The log records when a real transport might read and write them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.support.queues.log import HOST, Region
 from tests.support.queues.rank import here
 from tests.support.queues.tensors import DeviceTensor, region
 
-#: How often whoever asks for a message is told that it is not there yet: so both ways of waiting are gone.
+#: The number of polls that report a message as incomplete, so that both code paths of waiting run.
 LATE = 2
 
 
 def _numbers(buffer: Any) -> Any:
-    """The numbers of a message as they lie in memory."""
+    """Return the numbers of a message in their order in memory."""
     elem = buffer.elem if isinstance(buffer, DeviceTensor) else buffer
     if isinstance(elem, torch.Tensor):
         return (elem.view(-1) if elem.is_contiguous() else elem.t().view(-1)).numpy()
@@ -42,7 +42,7 @@ def _numbers(buffer: Any) -> Any:
 
 
 def _numbers_in(part: Region, size: int) -> tuple[int]:
-    """How many numbers a message has, which may be sent as bytes."""
+    """Return the number of numbers in a message, which may be sent as bytes."""
     return (size // here().log.memories[part.memory][1],)
 
 
@@ -50,7 +50,7 @@ def _numbers_in(part: Region, size: int) -> tuple[int]:
 
 
 class _Message:
-    """One that MPI may read or write from when it was told of it until the host knows that it has ended."""
+    """A message that MPI may read or write from its start until the host knows that it is complete."""
 
     def __init__(self, buffer: Any, kind: str, keys: list[Any], box: Any, receive: bool):
         self._rank, self._buffer, self._box, self._receive, self._done = here(), buffer, box, receive, False
@@ -108,7 +108,7 @@ class _Box:
 
 
 def posts() -> Posts:
-    """The messages of this rank that are posted."""
+    """Return the posted messages of this rank."""
     rank = here()
     if not hasattr(rank, "posts"):
         rank.posts = Posts()  # type: ignore[attr-defined]
@@ -185,7 +185,7 @@ class Staged(Mpi):
 
 
 class _Work:
-    """A batch of NCCL: done in its own stream."""
+    """A batch of NCCL operations in its own stream."""
 
     def __init__(self, nccl: Nccl, land: Any):
         self._nccl, self._land, self._rank = nccl, land, here()
@@ -193,7 +193,7 @@ class _Work:
         self._asked = 0
 
     def is_completed(self) -> bool:
-        """Whether all has come: then the host knows it."""
+        """Return whether all messages have arrived, and record that the host knows it."""
         self._asked += 1
         if self._asked <= LATE or not self._land(False):
             return False
@@ -201,13 +201,13 @@ class _Work:
         return True
 
     def wait(self) -> None:
-        """The current stream waits."""
+        """Make the current stream wait."""
         self._land(True)
         self._rank.log.wait(self._rank.stream().name, self._event)
 
 
 class Nccl:
-    """An NCCL communicator: a stream of its own, in which each batch begins after what the current stream had."""
+    """An NCCL communicator with its own stream; each batch starts after the present work of the current stream."""
 
     boxes: Any = None  # the post of all ranks
 
@@ -307,7 +307,7 @@ class Nccl:
 
 
 class _OfThisRank:
-    """Channels with messages that are not begun: of the rank that asks."""
+    """Channels of the calling rank with messages that have not started."""
 
     @property
     def _mine(self) -> dict[Any, None]:
@@ -331,7 +331,7 @@ class _OfThisRank:
 
 @contextmanager
 def nccl() -> Iterator[Any]:
-    """Ranks over torch.distributed with NCCL between their virtual GPUs; returns the transport."""
+    """Use torch.distributed with NCCL between virtual GPUs; return the transport."""
     store = dist.HashStore()
 
     def transport(comm: Threads) -> Communicator:
@@ -350,13 +350,13 @@ def nccl() -> Iterator[Any]:
 
 @contextmanager
 def mpi() -> Iterator[Any]:
-    """Ranks over MPI that reads device memory."""
+    """Use MPI that reads device memory."""
     yield Mpi.of
 
 
 @contextmanager
 def staged() -> Iterator[Any]:
-    """Ranks over MPI that reads host memory only."""
+    """Use MPI that reads host memory only."""
     yield Staged.of
 
 

@@ -1,6 +1,6 @@
 """Run some middle steps of an LU with hundreds of steps, with small blocks instead of large ones.
 
-Before the first of them there is no look-ahead: the steps behind it are as they are in the whole.
+The first of these steps has no look-ahead before it. The later steps are the same as in the whole run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.support.queues.log import Log
 from tests.support.queues.rank import here
 from tests.support.queues.runs import kernels_here, played
 
-#: A panel's few columns stand for hundreds, at each of which FACT looks after other things.
+#: Polls per column of a small panel, whose few columns represent hundreds, because FACT polls at each column.
 LOOKS = 32
 
 
 class _From(NoCheckpoints):
-    """The steps before are taken as done."""
+    """Skip the steps before the first one."""
 
     def __init__(self, first: int):
         super().__init__()
@@ -42,11 +42,11 @@ class _From(NoCheckpoints):
 
 
 class _EndedError(Exception):
-    """The steps that are wanted are done."""
+    """The requested steps are complete."""
 
 
 def _until(end: int) -> Callable[[Step], None]:
-    """End an LU after so many steps."""
+    """Return a callback that ends an LU before step `end`."""
 
     def look(step: Step) -> None:
         if step.index >= end:
@@ -58,7 +58,7 @@ def _until(end: int) -> Callable[[Step], None]:
 def hpl(
     shape: tuple[int, int], blocks: int, nb: int, steps: range, options: pivoted_lu.PivotedLuOptions, transport: str
 ) -> list[Log]:
-    """These steps of HPL, of `blocks` in all."""
+    """Run these steps of an HPL run with `blocks` steps."""
 
     def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
         pivoted_lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
@@ -69,7 +69,7 @@ def hpl(
 def hpl_mxp(
     shape: tuple[int, int], blocks: int, nb: int, steps: range, options: lu.MixedLuOptions, transport: str
 ) -> list[Log]:
-    """These steps of HPL-MxP, of `blocks` in all."""
+    """Run these steps of an HPL-MxP run with `blocks` steps."""
 
     def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
         lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
@@ -79,9 +79,9 @@ def hpl_mxp(
 
 
 def _in_turn(column: Communicator, own: Any, theirs: Any, combine: Any) -> None:
-    """Pivots come from all process rows alike, as the hundreds of a large panel do: from each in turn.
+    """Select the pivots from each process row alternately, because a large panel has pivots from all of them.
 
-    Of a few columns one process row may else have most, and its piece be most of what each roll carries.
+    Otherwise one process row may have most pivots of a small panel, and send most of each message.
     """
     rank = here()
     rank.columns = 1 + getattr(rank, "columns", -1)  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ def _factored(
         for _ in range(LOOKS):
             poll(self, event)
 
-    # small panels are not padded to whole lines, for large ones have none to speak of
+    # small panels have no padding to whole lines, because the padding of large panels is negligible
     with (
         patch.object(lu_kernels, "leading_dimension", lambda length, *_: max(length, 1)),
         patch.object(panel, "allreduce_by", _in_turn),
@@ -131,7 +131,7 @@ def factor(
     spans: Spans,
     factorized: Any,
 ) -> None:
-    """Generate N×N entries in blocks of NB, and factor them: on virtual GPUs as on real ones."""
+    """Generate an N×N matrix in blocks of NB, and factor it, on virtual or real GPUs."""
     (n, nb), (rule, extra, stored) = sizes, what
     grid = make_grid(ProcessGrid(*shape), comm)
     assert grid is not None
