@@ -312,6 +312,19 @@ def test_cases_that_had_ended_before_an_error_are_in_the_result(bench: Bench, er
     assert not Path("out/so-far.json").exists()
 
 
+@pytest.mark.parametrize(("target", "code"), [("1.9", 0), ("100", 4)])
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_a_run_that_ends_before_it_can_be_stopped_is_valid_but_slow(
+    bench: Bench, capsys: pytest.CaptureFixture[str], target: str, code: int, quiet: list[str]
+) -> None:
+    assert cli.main(["run", "hpl", "--target", target, "--out", "out", *quiet]) == code
+    result = json.loads(Path("out/result.json").read_text())
+    assert (result["status"], result["result"]["rate_flops"]) == ("slow" if code else "valid", 2e9)
+    text = "2.00 GFLOP/s is below --target 100; the run ended before mxpeak could stop it"
+    assert [warning["text"] for warning in result["warnings"] if warning["code"] == "slow"] == [text] * bool(code)
+    assert (f"warning: {text} [slow]" in " ".join(capsys.readouterr().err.split())) == bool(code)
+
+
 def test_a_failed_check_counts_more_than_an_early_end(bench: Bench) -> None:
     bench.outcome = lambda case: hpl_result(case, "invalid") if case.n == 10 else aborted(case)
     assert cli.main(["run", "hpl", "-N", "10,20", "--target", "100"]) == 3

@@ -41,11 +41,17 @@ def progress_of(benchmark: Benchmark, mode: str, interval_s: float | None) -> Pr
 
 
 def judge(result: Result, config: RunConfig) -> None:
-    """Set the status of a valid result to `slow` and add a warning if its rate is below --min-gflops or --min-share."""
+    """Set the status of a valid result to `slow` and add warnings if it misses --min-gflops, --min-share or --target.
+
+    A run with few steps may end before --target can stop it.
+    """
     rate, share = result.result.get("rate_flops") or 0.0, result.result.get("fraction_of_limit")
     lines = []
     if config.min_gflops is not None and rate < 1e9 * config.min_gflops:
         lines.append(f"{rate_text(rate)} is below --min-gflops {config.min_gflops:g}")
+    target = getattr(config, "target", None)
+    if target is not None and rate < 1e9 * target:
+        lines.append(f"{rate_text(rate)} is below --target {target:g}; the run ended before mxpeak could stop it")
     if config.min_share is not None and (share is None or share < config.min_share):
         floor = f"--min-share {config.min_share:.0%}"
         unknown = f"no limit was measured, so {floor} cannot be checked"

@@ -32,7 +32,7 @@ exit codes:
   1      bug in mxpeak
   2      wrong usage or impossible configuration; compare: nothing is comparable
   3      validation FAILED; scan: slow or wrong ranks, or undecided
-  4      valid, but below --min-gflops or --min-share; compare: a case became slower
+  4      valid, but below --min-gflops, --min-share or --target; compare: slower
   5      not enough memory or disk, or no such device
   6      stopped: --target can no longer be reached, or a rank hung (--watchdog)
   128+n  ended by signal n
