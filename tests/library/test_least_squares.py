@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import product
 from math import inf
 from typing import Any
@@ -18,6 +19,7 @@ from mxpeak.errors import Outcome
 from mxpeak.kernels.choose import dense
 from mxpeak.kernels.host.engine import blas
 from mxpeak.library.dense import least_squares
+from mxpeak.solvers.extended_residual import extended_residual
 from mxpeak.solvers.least_squares import QrFactors
 from tests.support.roundoff import U
 from tests.support.systems import KERNELS, TYPES, dense_kernels, layouts, random
@@ -425,6 +427,90 @@ def test_small_residuals_have_correct_digits() -> None:
         _, info = mx.lstsq(A, b, precision=precision)
         assert np.abs(info.residual - exact).max() <= 1e-6 * np.abs(exact).max() + 20 * U * np.abs(b).max()
         assert np.abs(A.T @ info.residual).max() <= 1e-12 * np.abs(exact).max() * 60
+
+
+def exact_residual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The least-squares residual b - A x of the exact x, from the normal equations in rational numbers."""
+    if A.dtype.kind == "c":
+        A = np.block([[A.real, -A.imag], [A.imag, A.real]])
+        b = np.concatenate([b.real, b.imag])
+    (m, n), rows, side = A.shape, *([[Fraction(float(v)) for v in row] for row in part] for part in (A, b[None]))
+    system = [[sum(rows[i][p] * rows[i][q] for i in range(m)) for q in range(n)] for p in range(n)]
+    x = [sum(rows[i][p] * side[0][i] for i in range(m)) for p in range(n)]
+    for p in range(n):
+        for q in range(p + 1, n):
+            factor = system[q][p] / system[p][p]
+            system[q] = [v - factor * w for v, w in zip(system[q], system[p])]
+            x[q] -= factor * x[p]
+    for p in reversed(range(n)):
+        x[p] = (x[p] - sum(system[p][q] * x[q] for q in range(p + 1, n))) / system[p][p]
+    r = [float(side[0][i] - sum(a * v for a, v in zip(rows[i], x))) for i in range(m)]
+    return np.array(r)
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp64", "fp32"])
+@pytest.mark.parametrize(("dtype", "digits"), [("f8", 3), ("f8", 9), ("f8", 12), ("f8", 16), ("c16", 12), ("c16", 16)])
+def test_the_residual_of_the_exact_solution_has_correct_digits(precision: str, dtype: str, digits: int) -> None:
+    check_digits_of_residual(dtype, digits, precision, 12, 4, 1.0)
+    check_digits_of_residual(dtype, digits, precision, 12, 4, 1e4)
+
+
+@pytest.mark.parametrize("digits", [2, 4, 6, 7])
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+def test_the_residual_in_fp32_has_correct_digits(dtype: str, digits: int) -> None:
+    check_digits_of_residual(dtype, digits, "auto", 12, 4, 1.0)
+    check_digits_of_residual(dtype, digits, "auto", 31, 3, 1e2)
+
+
+def check_digits_of_residual(dtype: str, digits: int, precision: str, m: int, n: int, graded: float) -> None:
+    A = (random((m, n), dtype, 5) * np.geomspace(1.0, graded, n)).astype(dtype)
+    widest = np.result_type(dtype, "f8")
+    b = (A.astype(widest) @ np.ones(n) + random(m, widest, 6) * 10.0**-digits).astype(dtype)
+    sides = np.stack([b, random(m, dtype, 7)], axis=1)  # the other right-hand side has a large residual
+    exact, u = exact_residual(A, b), np.finfo(dtype).eps / 2
+    for B in (b, sides):
+        x, info = mx.lstsq(A, B, precision=precision)
+        r = info.residual if B.ndim == 1 else info.residual[:, 0]
+        r = np.concatenate([r.real, r.imag]) if A.dtype.kind == "c" else r
+        assert info.solved
+        assert np.linalg.norm(r - exact) <= 100 * np.sqrt(u) * np.linalg.norm(exact)
+        if np.linalg.norm(exact) < 0.1 * np.sqrt(u) * np.linalg.norm(b):
+            assert np.linalg.norm(r - exact) <= 100 * u * np.linalg.norm(exact)
+        assert np.abs(B - A @ x).max() <= 100 * graded * m * u * np.abs(B).max() + np.abs(info.residual).max()
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_extended_residuals_are_rounded_once(kernels: str, dtype: Any) -> None:
+    """C has columns of very different sizes, and more rows than are cut at a time."""
+    xp, (m, n) = dense_kernels(kernels).xp, (300, 701)
+    D = np.ldexp(1.0, np.random.default_rng(3).integers(-60, 60, n))
+    A, Y = (random((m, n), dtype, 1) / D).astype(dtype), random((n, 2), dtype, 2)
+    B = ((A * D) @ Y).astype(dtype)  # cancels all digits but a few
+    R = np.asarray(extended_residual(xp, *map(xp.asarray, (B, A, D, Y))))
+    assert R.dtype == dtype
+    for i, j in ((0, 0), (92, 1), (93, 0), (299, 1)):
+        exact = rational(B[i, j])
+        for d, a, y in zip(D, A[i], Y[:, j]):
+            (p, q), (s, t), scale = rational(a), rational(y), Fraction(float(d))
+            exact = exact[0] - scale * (p * s - q * t), exact[1] - scale * (p * t + q * s)
+        error = max(
+            abs(Fraction(float(part)) - of_exact) for part, of_exact in zip((R[i, j].real, R[i, j].imag), exact)
+        )
+        u = np.finfo(dtype).eps / 2
+        terms = np.sum(np.abs(A[i] * D).astype("f8") * np.abs(Y[:, j]))
+        assert error <= 4 * u * np.abs(R[i, j]) + 4 * u**2 * terms
+
+
+def rational(value: Any) -> tuple[Fraction, Fraction]:
+    return Fraction(float(value.real)), Fraction(float(value.imag))
+
+
+def test_the_residual_of_a_consistent_system_is_zero() -> None:
+    A = np.random.default_rng(0).integers(-9, 9, (20, 5)).astype(float)
+    for dtype in ("f8", "f4"):
+        _, info = mx.lstsq(A.astype(dtype), A.sum(axis=1).astype(dtype))
+        assert np.abs(info.residual).max() <= np.finfo(dtype).eps ** 2 * 100 * np.abs(A).sum(axis=1).max()
 
 
 def test_columns_of_any_size_are_solved_without_loss() -> None:

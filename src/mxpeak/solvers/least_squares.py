@@ -141,13 +141,23 @@ class QrFactors:
     def errors(self, F: Block, G: Block, X: Block, Y: Block, residuals: Pair) -> list[Errors]:
         """Return the backward errors of each column, in units of m·u; inf if they are not finite."""
         xp = self.xp
-        f, x, size = (_norms(xp, V) for V in (residuals[0], X, F))
-        first = xp.sum(self.sizes[:, None] * _widest(xp, xp.abs(Y)), axis=0) + x + size
+        f, x = (_norms(xp, V) for V in (residuals[0], X))
+        first = self._sizes_of_terms(F, X, Y)
         second = self.sizes[:, None] * x + _widest(xp, xp.abs(G))
         of_g = xp.max(_quotients(xp, _widest(xp, xp.abs(residuals[1])), second), axis=0)
         of_x = xp.full_like(x, inf) if self.wide else _quotients(xp, x, first)
         rows = ((errors / (self.m * self.u)).tolist() for errors in (_quotients(xp, f, first), of_g, of_x))
         return [Errors(*(error if error == error else inf for error in of_column)) for of_column in zip(*rows)]
+
+    def _sizes_of_terms(self, F: Block, X: Block, Y: Block) -> Vector:
+        """Return the sizes of the terms of the first block row for each column."""
+        xp = self.xp
+        return xp.sum(self.sizes[:, None] * _widest(xp, xp.abs(Y)), axis=0) + _norms(xp, X) + _norms(xp, F)
+
+    def columns_with_small_residuals(self, F: Block, X: Block, Y: Block) -> list[int]:
+        """Return the columns whose X has lost half of its digits by rounding errors of F - C Y."""
+        small = _norms(self.xp, X) < small_residual(self.u) * self._sizes_of_terms(F, X, Y)
+        return [j for j, is_small in enumerate(small.tolist()) if is_small]
 
     def abs_products(self, X: Block, Y: Block) -> Pair:
         """Return |C| D Y and D |C^H| X for X >= 0 and Y >= 0, in fp64."""
@@ -284,6 +294,15 @@ def solve_augmented(
     finite = bool(xp.all(xp.isfinite(X))) and bool(xp.all(xp.isfinite(Y)))
     outcome = Outcome.NOT_FINITE if not finite else Outcome.SOLVED if eta <= enough else Outcome.NOT_CONVERGED
     return AugmentedSolution(X, Y, outcome, eta, steps, history)
+
+
+def small_residual(u: float) -> float:
+    """Return the size of a residual r, relative to the terms of b - C y, for which half of its digits are correct.
+
+    A smaller r is computed from r' = b - C y with twice the digits. The solution (r, y') of the augmented system for
+    f = r' and g = 0 contains the r of the exact minimizer y + y', because y' is as small as the error of y.
+    """
+    return sqrt(u)
 
 
 def _without_rounding(xp: Any, f: Block, errors: list[Errors], target: float) -> Block:

@@ -28,7 +28,8 @@ from mxpeak.library.policy import choose_qr_precision, max_gmres_steps, qr_on_on
 from mxpeak.library.types import own_precision, roundoff, typed, with_precision_of, working_type
 from mxpeak.precision import PRECISIONS
 from mxpeak.runtime.host_modes import one_thread
-from mxpeak.solvers.accuracy import plain_lu
+from mxpeak.solvers.accuracy import plain_lu, worst
+from mxpeak.solvers.extended_residual import extended_residual
 from mxpeak.solvers.forward_error import ErrorBound
 from mxpeak.solvers.least_squares import (
     QrFactors,
@@ -43,7 +44,7 @@ from mxpeak.solvers.least_squares import (
     svd_sensitivity,
     unit_exponents,
 )
-from mxpeak.solvers.refine import LOST
+from mxpeak.solvers.refine import LOST, columns_of
 from mxpeak.solvers.scaling import scale_rows, shifted
 from mxpeak.spans import Spans
 
@@ -89,8 +90,9 @@ class LeastSquaresInfo(Info):
         b and of each column of A (of each row if m < n) for which x and `residual` are exact. If `method` is "svd", the
         bound may be far too large for small residuals, and it does not show whether x has minimum norm.
     residual : ndarray or tensor
-        Residual b - A x, with the shape of b. For m >= n, it is refined together with x, so that its digits are
-        accurate even if it is small relative to b.
+        Residual b - A x, with the shape of b. If `method` is "qr" and m >= n, it is that of the exact minimizer x. Its
+        relative error is then about max(sqrt(u), κ·u) or less for the condition number κ of A. Otherwise, it is that of
+        the returned x, with rounding errors of about u·(|b| + |A||x|).
     singular_values : ndarray or None
         Singular values of A in descending order if `method` is "svd", otherwise None.
     condition : float
@@ -461,6 +463,18 @@ class _Problem:
             self._note_failure(name, f"after {done.steps} steps the backward error was {done.eta:.1e}")
             return None
         F, G, X, Y = (V[:, -k:] for V in (F, G, done.X, done.Y))
+        if not factors.wide and (small := factors.columns_with_small_residuals(F, X, Y)):
+            with self._spans("refine"):
+                F_s, G_s, Y_s = (columns_of(xp, V, small) for V in (F, G, Y))
+                r = extended_residual(xp, F_s, A, factors.D, Y_s)
+                exact = solve_augmented(factors, r, G_s, target=target, enough=enough, gmres_steps=steps)
+                if exact.outcome is not Outcome.SOLVED:
+                    self._note_failure(name, f"a small residual had a backward error of {exact.eta:.1e}")
+                    return None
+                for i, j in enumerate(small):
+                    X[:, j], Y[:, j] = exact.X[:, i], Y[:, j] + exact.Y[:, i]
+                errors = factors.errors(F, G, X, Y, factors.residual(F, G, X, Y))
+                done.history[-1] = worst([of.eta for of in errors])
         x = xp.asarray(X, copy=True) if factors.wide else factors.D[:, None] * Y
         residual = kernels.residual(B, A, X) if factors.wide else xp.asarray(X, copy=True)
         solved = Solved(factors, F, G, X, Y, done.eta)

@@ -14,11 +14,14 @@ import numpy as np
 from mxpeak.library.dense.lapack_solver import routines
 from mxpeak.library.types import Array
 from mxpeak.solvers.accuracy import plain_lu
-from mxpeak.solvers.least_squares import END, FAR, QrFactors, Solved
+from mxpeak.solvers.extended_residual import extended_residual
+from mxpeak.solvers.least_squares import END, FAR, QrFactors, Solved, small_residual
 from mxpeak.solvers.refine import CLASSICAL_STEPS, GAIN
 
 #: Number of columns that a step of the blocked QR eliminates.
 COLUMNS = 32
+#: Largest number of projections of a residual that is small relative to b.
+PROJECTIONS = 5
 #: Unit roundoff of fp64.
 U = 2.0**-53
 #: The smallest normal number.
@@ -77,16 +80,20 @@ def solve_small(A: Array, B: Array, max_condition: float) -> SmallSolution | Non
         Y = trtrs(R, trtrs(R, gemm(1.0, C, F, -1.0, G, trans_a=form), trans=form)[0])[0]
         return gemm(-1.0, C, Y, 1.0, F), Y
 
-    lengths, b_norms = np.sqrt((sizes_of_R**2).sum(axis=0)), _norms(B)
+    def errors(X: Array, Y: Array, f: Array) -> tuple[Array, Array, Array, Array]:
+        """Return C^H X, and the errors of f, of C^H X, and of X = 0 for each column, in units of m·u."""
+        g, x_norms = gemm(-1.0, C, X, 0.0, zeros, trans_a=form), _norms(X)
+        terms = lengths @ np.abs(Y) + x_norms + b_norms
+        of_g = (np.abs(g) / np.maximum(lengths[:, None] * x_norms, TINY)).max(axis=0)
+        return g, _norms(f) / terms / unit, of_g / unit, x_norms / terms / unit
+
+    lengths, b_norms, zeros = np.sqrt((sizes_of_R**2).sum(axis=0)), _norms(B), np.zeros((n, B.shape[1]), A.dtype)
     target, unit = min(plain_lu(m, B.shape[1], is_complex=is_complex), 4.0 / m), m * U
-    X, Y = correction(B, zeros := np.zeros((n, B.shape[1]), A.dtype))
+    X, Y = correction(B, zeros)
     history = list[float]()
     while True:
-        f, g = gemm(-1.0, C, Y, 1.0, B - X), gemm(-1.0, C, X, 0.0, zeros, trans_a=form)
-        x_norms, Y_abs = _norms(X), np.abs(Y)
-        terms = lengths @ Y_abs + x_norms + b_norms
-        of_f, of_x = _norms(f) / terms / unit, x_norms / terms / unit
-        of_g = (np.abs(g) / np.maximum(lengths[:, None] * x_norms, TINY)).max(axis=0) / unit
+        f = gemm(-1.0, C, Y, 1.0, B - X)
+        g, of_f, of_g, of_x = errors(X, Y, f)
         history.append(float(np.maximum(of_f, np.minimum(of_g, of_x)).max()))
         if history[-1] <= target:
             break
@@ -94,6 +101,19 @@ def solve_small(A: Array, B: Array, max_condition: float) -> SmallSolution | Non
             return None
         dX, dY = correction(f * (of_f > target), g)
         X, Y = X + dX, Y + dY
+    if (of_x < small_residual(U) / unit).any():
+        X = extended_residual(np, B, A, D, Y)
+        for _ in range(PROJECTIONS):  # remove the component in the range of C, which is due to the error of Y
+            X, dY = correction(X, zeros)
+            Y = Y + dY
+            f = gemm(-1.0, C, Y, 1.0, B - X)
+            _, of_f, of_g, of_x = errors(X, Y, f)
+            if (np.minimum(of_g, of_x / U) <= target).all():
+                break
+        else:
+            return None
+        history[-1] = float(np.maximum(of_f, np.minimum(of_g, of_x)).max())
+    x_norms, Y_abs = _norms(X), np.abs(Y)
     change = _norms(Y) + (b_norms + condition * x_norms) / lengths.max()
     relative = change * D.max() / (D[:, None] * Y_abs).max(axis=0)
     return SmallSolution(D[:, None] * Y, X, history, U * condition * float(relative.max()), Y)
