@@ -16,12 +16,12 @@ from mxpeak.kernels.host.kernels import HostKernels
 from mxpeak.kernels.reference.kernels import ReferenceKernels
 
 ON_GPU = os.environ.get("TEST_DEVICE") == "cuda"
-#: What `torch` has for an operation in both forms: torch's own operations, and Triton's kernels, which the CPU
-#: interprets (milliseconds a program: sizes are small, but more than a tile).  TEST_DEVICE=cuda tests both on a GPU.
+#: Both forms of the torch backend: torch's own operations, and Triton's kernels. The CPU interprets the latter in
+#: milliseconds per program, so that sizes are small, but more than one tile. TEST_DEVICE=cuda tests both on a GPU.
 #: Without PyTorch, only the other backends are tested.
 TORCH = {"torch": False, "torch with Triton": True} if find_spec("torch") else {}
-#: The reference is what the others are compared with; it is held by definitions itself.  The host with 3 threads does
-#: without the processor's own products of 16-bit operands, the one with 1 thread has them where there are any.
+#: The other backends are compared with the reference, and the reference with definitions. The host with 3 threads does
+#: not use the processor's matrix engine for 16-bit operands; the host with 1 thread uses it if there is one.
 BACKENDS = ("reference", "host", "host with 3 threads", *TORCH)
 
 
@@ -39,21 +39,21 @@ class Backend:
 
     @property
     def native(self) -> set[str]:
-        """The precisions that this host's processor multiplies by itself."""
+        """The precisions for which this host's processor has a matrix engine."""
         return {engine.precision for engine in getattr(self.kernels, "engines", ())}
 
     @property
     def on_gpu(self) -> bool:
-        """Whether its tensors lie on a GPU."""
+        """Whether its tensors are on a GPU."""
         return self.on_torch and ON_GPU
 
     @property
     def interpreted(self) -> bool:
-        """Whether Triton's interpreter runs its kernels: then cases are few and small."""
+        """Whether Triton's interpreter runs its kernels; tests then use few and small cases."""
         return TORCH.get(self.name, False) and not ON_GPU
 
     def array(self, values: Any) -> Any:
-        """A NumPy array as the backend's, with its strides; of the same memory unless that is a GPU's."""
+        """Convert a NumPy array to the backend's with the same strides, without a copy unless it goes to a GPU."""
         if not self.on_torch:
             return values
         from tests.support.torch_devices import tensor
@@ -61,7 +61,7 @@ class Backend:
         return tensor(values)
 
     def numpy(self, array: Any) -> Any:
-        """The backend's array as NumPy's; of the same memory unless that is a GPU's."""
+        """Convert the backend's array to NumPy's, without a copy unless it is on a GPU."""
         if not self.on_torch:
             return array
         from tests.support import torch_devices
@@ -71,7 +71,7 @@ class Backend:
 
 @cache
 def backend_named(name: str) -> Backend:
-    """One of BACKENDS."""
+    """Return one of BACKENDS."""
     if name == "reference":
         return Backend(name, ReferenceKernels())
     host = HostKernels(1, poison=True) if "3 threads" not in name else HostKernels(3, poison=True, engines=())
@@ -84,7 +84,7 @@ def backend_named(name: str) -> Backend:
 
 
 def each(backend: Backend, monkeypatch: pytest.MonkeyPatch, choice: str, *values: str) -> Iterator[str]:
-    """Torch with each of these choices of equal results in turn; the others as they are."""
+    """Set an attribute of the torch backend to each of these values, which give equal results; keep other backends."""
     for value in values if backend.on_torch else ("",):
         if value:
             monkeypatch.setattr(backend.kernels, choice, value)
@@ -92,7 +92,7 @@ def each(backend: Backend, monkeypatch: pytest.MonkeyPatch, choice: str, *values
 
 
 def sizes(backend: Backend, *of_all: Any, interpreted: Any = ()) -> tuple[Any, ...]:
-    """The sizes to be tested; of Triton's interpreter, which takes milliseconds a tile, only the chosen ones."""
+    """Return the sizes to test; only `interpreted` for Triton's interpreter, which needs milliseconds per tile."""
     return interpreted if backend.interpreted and interpreted else of_all
 
 

@@ -1,6 +1,6 @@
 """Lay out pages in a browser without a window, and find parts that are too wide, broken or unlabeled.
 
-All pages of a check go into frames of one page, so that the browser starts once.
+One page contains all pages of a check as frames, so that the browser starts once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: What the browser is called; CHROMIUM names another.
+#: Names of the browser's command; the variable CHROMIUM sets another one.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
-#: Widths in pixels: a telephone, a screen, and A4 paper between its margins.
+#: Widths in pixels: a phone, a screen, and A4 paper without its margins.
 WIDTHS = {"telephone": 390, "screen": 1200, "paper": 718}
 LIMIT_S = 60.0
 
-#: What is looked for in a frame, as JavaScript: it returns a sentence for each fault.
+#: The JavaScript that checks a frame and returns one sentence per fault.
 FAULTS = r"""
 function faults(page, paper) {
   const view = page.defaultView, found = [];
@@ -85,7 +85,7 @@ function faults(page, paper) {
 
 
 def browser() -> str | None:
-    """The browser of this machine, if it has one: CHROMIUM, one of the usual names, or one that Playwright keeps."""
+    """Return the browser of this machine or None: CHROMIUM, one of the usual names, or Playwright's browser."""
     if named := os.environ.get("CHROMIUM"):
         return named
     kept = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
@@ -94,7 +94,7 @@ def browser() -> str | None:
 
 
 def faults(pages: Mapping[str, str], folder: Path) -> dict[str, list[str]]:
-    """What is wrong with each page at each width, as `name on a telephone`; the pages are laid out in one browser."""
+    """Return the faults of each page at each width by keys such as `name on a telephone`, with one browser."""
     frames = [
         f'<iframe data-name="{html.escape(name)} on a {where}" style="width: {width}px; height: 2000px" '
         f'data-paper="{where == "paper"}" srcdoc="{html.escape(page)}"></iframe>'
@@ -118,7 +118,7 @@ def faults(pages: Mapping[str, str], folder: Path) -> dict[str, list[str]]:
 
 
 def _dom(page: Path, folder: Path) -> str:
-    """The page as it is when its scripts have run."""
+    """Return the page after its scripts have run."""
     command = [
         browser() or "", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions",
         "--disable-background-networking", "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",

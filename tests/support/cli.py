@@ -1,4 +1,4 @@
-"""Provide a command line whose benchmarks and launcher are fakes, without a computation."""
+"""Provide a command line with fake benchmarks and a fake launcher that compute nothing."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mxpeak.records import Caution, Result
 from mxpeak.runtime import launch, launcher
 from mxpeak.spans import Spans
 
-#: An input file of HPL that asks for several cases.
+#: An input file of HPL with several cases.
 DAT = (Path(__file__).parents[1] / "golden" / "lists.dat").read_text()
 
 
 class Comm:
-    """One rank of `size`; the others' answers do not matter here."""
+    """One rank of `size`, without the other ranks."""
 
     def __init__(self, rank: int = 0, size: int = 1):
         self.rank, self.size = rank, size
         self.aborted: list[int] = []
 
     def ibcast(self, buffer: Any, root: int) -> Any:
-        """Rank 0's, at once."""
+        """Return rank 0's value immediately."""
         return SimpleNamespace(test=lambda: True)
 
     def bcast_object(self, obj: Any, root: int = 0) -> Any:
@@ -42,7 +42,7 @@ class Comm:
 
 
 class Bench:
-    """A benchmark that computes nothing: each case ends at once with what `outcome` gives for it."""
+    """A benchmark that computes nothing: each case ends immediately with the result of `outcome`."""
 
     def __init__(self, outcome: Callable[[Any], Any] | None = None) -> None:
         self.calls: list[SimpleNamespace] = []
@@ -62,7 +62,7 @@ class Bench:
     ) -> list[Result]:
         self.calls.append(SimpleNamespace(config=config, origins=origins, argv=argv))
         results = []
-        # of HPG-MxP and HPCG nothing is shown here: their results have other sections than this one
+        # HPG-MxP and HPCG are not shown here, because their results have other sections
         for case in config.cases(comm.size, n=[1000]) if hasattr(config, "cases") else ():
             on_begin(case)
             spans = Spans(observers=observers)
@@ -109,7 +109,7 @@ def hpl_result(case: Any, status: str = "valid", rate_flops: float = 2e9) -> Res
 
 
 def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Work in an empty folder, without settings in variables; compiled kernels stay where they are."""
+    """Work in an empty folder without MXPEAK_* variables, but keep the cache of compiled kernels."""
     monkeypatch.chdir(folder)
     for name in [name for name in os.environ if name.startswith("MXPEAK_") and name != "MXPEAK_CACHE_DIR"]:
         monkeypatch.delenv(name)
@@ -117,7 +117,7 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default: Any, **benches: Any) -> None:
-    """Work in an empty folder without MXPEAK_* variables, the launcher a fake, and the benchmarks those by name."""
+    """Work in an empty folder without MXPEAK_* variables, with a fake launcher and these benchmarks by name."""
     nothing_from_outside(monkeypatch, folder)
     monkeypatch.setattr(launcher, "launched", lambda: comm.size > 1)
     monkeypatch.setattr(launcher, "launcher", lambda: ("fake", comm.rank, comm.size))
@@ -136,6 +136,6 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, folder: Path, comm: Comm, default
 
 
 def only_folder() -> Path:
-    """The one folder of results."""
+    """Return the only folder of results."""
     (folder,) = Path("mxpeak-out").iterdir()
     return folder

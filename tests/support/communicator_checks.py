@@ -15,7 +15,7 @@ from mxpeak.errors import ResourceError, UsageError
 
 
 def check(comm: Any) -> None:
-    """Every operation of a communicator, with its result known in advance."""
+    """Check every operation of a communicator against a known result."""
     rank, size = comm.rank, comm.size
     total = np.array([1.0, float(rank)])
     comm.allreduce(total, "sum")
@@ -38,7 +38,7 @@ def check(comm: Any) -> None:
 
     for root in range(size):
         for algorithm in BROADCASTS.values():
-            for count in (37, PIECES * PIECE_BYTES // 8 + 3):  # passed on whole, and in pieces of two sizes
+            for count in (37, PIECES * PIECE_BYTES // 8 + 3):  # forwarded as a whole, and in pieces of two sizes
                 message = np.arange(float(count)) + root if rank == root else np.full(count, np.nan)
                 task = Task(algorithm(comm, message, root))
                 task.test()
@@ -50,7 +50,7 @@ def check(comm: Any) -> None:
     assert mine[0] == size * (size - 1) / 2
 
     for gather in (gather_everywhere_ring, gather_everywhere_binary):
-        pieces = [np.full(r, float(r) if r == rank else np.nan) for r in range(size)]  # rank 0 has nothing to give
+        pieces = [np.full(r, float(r) if r == rank else np.nan) for r in range(size)]  # rank 0 contributes nothing
         Task(gather(comm, pieces, 50)).wait()
         assert all((piece == r).all() for r, piece in enumerate(pieces))
     parts = [np.full(r + 1, r + 0.5) if rank == 0 else np.full(r + 1, np.nan) for r in range(size)]

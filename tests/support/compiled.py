@@ -1,6 +1,6 @@
-"""Compile the host's kernels before the tests begin:  python -m tests.support.compiled
+"""Compile the host's kernels before the tests start:  python -m tests.support.compiled
 
-Workers that meet a kernel at the same time would compile it each, and ranks spin while one of them compiles.
+Otherwise each worker that calls a new kernel at the same time compiles it, and ranks spin while one of them compiles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mxpeak.runtime import compile as first_uses
 
 
 def norms(*types: Any) -> None:
-    """Norms of some types, also by sums that are exact."""
+    """Compile norms for some types, also with exact sums."""
     for dtype in types:
         A = np.ones((8, 8), dtype)
         for deterministic in (False, True):
@@ -36,53 +36,53 @@ def norms(*types: Any) -> None:
 
 
 def sparse() -> None:
-    """Products, sweeps and bases in every format."""
+    """Compile products, sweeps and bases for every format."""
     A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
     for precision in ("mixed", "fp64", "fp32", "bf16", "fp16"):
         mx.gmres(A, np.ones(64), precision=precision, preconditioner="gs")
 
 
 def sparse_by_rows() -> None:
-    """Sweeps row after row."""
+    """Compile sweeps that process one row at a time."""
     A = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
     for precision in ("mixed", "fp64", "fp32"):
         mx.gmres(A, np.ones(64), precision=precision, preconditioner="sgs", smoother="natural")
 
 
 def sparse_complex() -> None:
-    """Products, sweeps and factors of complex matrices."""
+    """Compile products, sweeps and factors for complex matrices."""
     A = scipy.sparse.diags_array([-1.0, 4.0 + 1j, -1.0], offsets=[-1, 0, 1], shape=(64, 64), format="csr")
     for precision, name in ((p, n) for p in ("mixed", "fp64") for n in ("gs", "sgs", "jacobi", "lu")):
         mx.gmres(A, np.ones(64), precision=precision, preconditioner=name)
 
 
 def eliminations(*types: Any) -> None:
-    """Systems of moderate order, of some types, by LU and by Cholesky."""
+    """Compile LU and Cholesky solves of systems of moderate order for some types."""
     for dtype in types:
         small_lu.solver(np.dtype(dtype))
         small_cholesky.solver(np.dtype(dtype))
 
 
 def stacks(*types: Any) -> None:
-    """Stacks of small systems, of some types."""
+    """Compile solves of stacks of small systems for some types."""
     for dtype in types:
         stacked_lu.solver(np.dtype(dtype))
 
 
 def units() -> None:
-    """What only some processors call, and tests everywhere."""
+    """Compile the kernels that only some processors use but tests call on all of them."""
     for entry in (*solves.ENTRIES, *substitution.ENTRIES, *operands.BY_ENGINES, add_rounded_sums, add_stored_sums):
         entry.compiled()
 
 
 def emulated() -> None:
-    """Products of fp64 matrices by residues."""
+    """Compile products of fp64 matrices by residues."""
     for entry in (*by_sgemm.BY_SGEMM, *by_tiles.BY_TILES):
         entry.compiled()
 
 
-#: Dealt out in turn to as many processes as there are cores; on two of them each takes about as long.  What is alike
-#: stays together, for what parts share each process compiles once, and what Numba needs each loads.
+#: Distributed cyclically to one process per core; two processes take about the same time. Similar kernels are in one
+#: part, because each process compiles shared functions once and loads Numba once.
 PARTS: dict[str, Callable[[], None]] = {
     "sparse by rows": sparse_by_rows,
     "norms": partial(norms, np.complex128, np.complex64, np.float64, np.float32, np.float16, ml_dtypes.bfloat16),
@@ -96,10 +96,10 @@ PARTS: dict[str, Callable[[], None]] = {
 
 
 def main(*names: str) -> int:
-    """Compile some parts here; without names all of them, on all cores, and first what they share."""
+    """Compile the named parts in this process; without names, compile first the shared part, then all on all cores."""
     HostKernels(1)
     if names:
-        first_uses.MAX_PROCESSES = 1  # the others are at work on the other cores
+        first_uses.MAX_PROCESSES = 1  # the other cores compile the other parts
         for name in names:
             PARTS[name]()
         return 0

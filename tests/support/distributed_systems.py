@@ -24,7 +24,7 @@ def entries(A: Array) -> Callable[[Array, Array], Array]:
 
 
 def eta(A: Array, x: Array, b: Array) -> float:
-    """The backward error in units of n·u; each residual computed here adds up to one such unit."""
+    """Return the backward error in units of n·u; computing the residual adds at most one unit."""
     scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
     return float(np.abs(b - A @ x).max() / (scale * len(A) * U))
 
@@ -32,7 +32,7 @@ def eta(A: Array, x: Array, b: Array) -> float:
 def solved(
     A: Array, b: Any, shape: tuple[int, int], nb: int | None = None, precision: str = "auto"
 ) -> list[tuple[Array, Any]]:
-    """What every rank of a grid gets."""
+    """Return the result of every rank of a grid."""
 
     def body(comm: Any) -> tuple[Array, Any]:
         M = mx.DistributedMatrix.from_function(entries(A), len(A), nb=nb, comm=comm, grid=shape)
@@ -42,12 +42,12 @@ def solved(
 
 
 def held(comm: Any, A: Array) -> Any:
-    """A matrix of two ranks."""
+    """Return a matrix on two ranks."""
     return mx.DistributedMatrix.from_function(entries(A), len(A), nb=8, comm=comm, grid=(1, 2))
 
 
 def raised(ranks: int, body: Callable[[Any], Any]) -> list[str]:
-    """What is raised on every rank."""
+    """Return the error that every rank raises."""
 
     def caught(comm: Any) -> str:
         with pytest.raises(mx.MxpeakError) as error:

@@ -24,7 +24,7 @@ MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 
 
 
 def integers(A: Any, bits: int) -> tuple[Any, Any]:
-    """A's entries as integers below 2^bits in absolute value, and the exponent of each row."""
+    """Return A's entries as integers below 2^bits in absolute value, and the exponent of each row."""
     exponents = np.frexp(np.abs(A).max(axis=1))[1]
     scaled = np.trunc(np.ldexp(A, bits - exponents[:, None]))
     return np.vectorize(int, otypes=[object])(scaled), exponents - bits
@@ -36,7 +36,7 @@ def _scaled_back(total: Any, of_rows: Any, of_columns: Any) -> Any:
 
 
 def by_residues(bits: int) -> Product:
-    """Ozaki II: exact products of integers with this many bits."""
+    """Multiply by Ozaki II, with exact products of integers with this many bits."""
 
     def subtract(C: Any, A: Any, B: Any) -> None:
         if 0 in (*C.shape, A.shape[1]):
@@ -53,7 +53,7 @@ def by_residues(bits: int) -> Product:
 
 
 def sliced(slices: int) -> Product:
-    """Ozaki I: products of slices i and j with i + j <= slices + 1."""
+    """Multiply by Ozaki I, with the products of slices i and j for i + j <= slices + 1."""
 
     def cut(A_int: Any) -> list[Any]:
         parts, rest = [], A_int
@@ -73,17 +73,17 @@ def sliced(slices: int) -> Product:
 
 
 def _quotient(a: int, unit: int) -> int:
-    """A divided by a power of two, rounded towards zero."""
+    """Return A divided by a power of two, rounded toward zero."""
     return a // unit if a >= 0 else -(-a // unit)
 
 
 def native(C: Any, A: Any, B: Any) -> None:
-    """The products of NumPy's BLAS."""
+    """Multiply with NumPy's BLAS."""
     C -= A @ B
 
 
 def exact(C: Any, A: Any, B: Any) -> None:
-    """Every bit of every entry, so that each sum is rounded once: more bits than any exponent needs."""
+    """Multiply with more bits than any exponent needs, so that each sum is rounded once."""
     from fractions import Fraction
 
     rows, columns = ([[Fraction(x) for x in row] for row in X.tolist()] for X in (A, B.T))
@@ -91,7 +91,7 @@ def exact(C: Any, A: Any, B: Any) -> None:
 
 
 def below(rows: int, emulated: Product) -> Product:
-    """Native products of fewer rows than this: a library that finds emulation slower, or lacks workspace."""
+    """Use native products for fewer rows than this, as a library for which emulation is slower or lacks workspace."""
 
     def subtract(C: Any, A: Any, B: Any) -> None:
         (native if A.shape[0] < rows else emulated)(C, A, B)
@@ -100,7 +100,7 @@ def below(rows: int, emulated: Product) -> Product:
 
 
 def unless_wide(bits: int, emulated: Product) -> Product:
-    """Native products if a row or a column spans more exponents than this, as with automatic dynamic precision."""
+    """Use native products if a row or a column spans more exponents, as with automatic dynamic precision."""
 
     def spans(X: Any) -> int:
         exponents = np.where(X == 0, 10**6, np.frexp(np.where(X == 0, 1, X))[1])
@@ -113,7 +113,7 @@ def unless_wide(bits: int, emulated: Product) -> Product:
 
 
 def shuffled(seed: int) -> Product:
-    """Native products that add in a new order at each call, as atomic additions do."""
+    """Use native products that add in a new order at each call, as atomic additions do."""
     random = np.random.default_rng(seed)
 
     def subtract(C: Any, A: Any, B: Any) -> None:
@@ -124,7 +124,7 @@ def shuffled(seed: int) -> Product:
 
 
 class Emulating(ReferenceKernels):
-    """The reference kernels with another product of fp64 matrices."""
+    """Reference kernels with another product of fp64 matrices."""
 
     def __init__(self, product: Product):
         self._product = product

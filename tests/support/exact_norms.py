@@ -1,4 +1,4 @@
-"""Compute norms in exact arithmetic, and create matrices with NaN in places that must not be read."""
+"""Compute norms in exact arithmetic, and create matrices with NaN in entries that must not be read."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.support.structures import definition
 KINDS = ("max", "one", "inf", "fro")
 LEAST = 2.0**-1074
 
-#: Magnitudes are counted in units of 2^-1174: every fp64 is a whole number of them, and roots of squares have 100 bits.
+#: Magnitudes are integers in units of 2^-1174: every fp64 is exact, and roots of squares have 100 more bits.
 FINE = 1174
 
 
 def counted(x: float) -> int:
-    """A finite fp64 in units of 2^-1074."""
+    """Return a finite fp64 in units of 2^-1074."""
     numerator, denominator = x.as_integer_ratio()
     return numerator * 2**1074 // denominator
 
 
 def size_of(x: complex) -> Any:
-    """|x| in units, NaN if a part is NaN, else inf if one is."""
+    """Return |x| in units; NaN if a part is NaN, otherwise infinity if a part is infinite."""
     parts = (x.real, x.imag)
     if not all(map(math.isfinite, parts)):
         return math.nan if any(map(math.isnan, parts)) else math.inf
@@ -37,7 +37,7 @@ def size_of(x: complex) -> Any:
 
 
 def vector_norm(kind: str, sizes: Sequence[Any]) -> Any:
-    """A vector's norm in units, from the sizes of its entries."""
+    """Return a vector's norm in units, from the magnitudes of its entries."""
     strange = [x for x in sizes if isinstance(x, float)]
     if strange:
         return math.nan if any(map(math.isnan, strange)) else math.inf
@@ -47,7 +47,7 @@ def vector_norm(kind: str, sizes: Sequence[Any]) -> Any:
 
 
 def rounded(x: Any) -> float:
-    """A number of units as the nearest fp64."""
+    """Return the fp64 that is nearest to a number of units."""
     if isinstance(x, float):
         return x
     try:
@@ -57,7 +57,7 @@ def rounded(x: Any) -> float:
 
 
 def expanded(A: Any, name: str, **options: Any) -> list[list[Any]]:
-    """The sizes of all entries of the matrix that a structure makes of A, by its definition."""
+    """Return the magnitudes of all entries of the matrix that a structure defines from A."""
     uplo, unit = options.get("uplo", "lower"), options.get("diag") == "unit"
     kl, ku = options.get("kl"), options.get("ku")
     inside = definition(name, uplo, ku if kl is None else kl, ku)  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def expanded(A: Any, name: str, **options: Any) -> list[list[Any]]:
 
 
 def exact_norms(sizes: Sequence[Sequence[Any]]) -> dict[str, float]:
-    """The four norms, each rounded once."""
+    """Return the four norms, each rounded once."""
     everything, columns = [x for row in sizes for x in row], list(zip(*sizes))
     return {
         "max": rounded(vector_norm("max", everything)),
@@ -87,9 +87,9 @@ def exact_norms(sizes: Sequence[Sequence[Any]]) -> dict[str, float]:
 
 
 def agree(actual: float, exact: float, kind: str, A: Any) -> None:
-    """Within (m + n + 8) roundings, which no order of m or n additions (of m·n, under a root) on any grid exceeds.
+    """Check a bound of m + n + 8 roundings, which holds for m or n (under a root m·n) additions in any order.
 
-    The largest of real entries is exact.  Results near the smallest number are multiples of it: half of one an entry.
+    The largest real entry is exact. Results near the smallest number have an error of half of it per entry.
     """
     m, n = A.shape
     if kind == "max" and A.dtype.kind != "c":
@@ -103,7 +103,7 @@ def agree(actual: float, exact: float, kind: str, A: Any) -> None:
 
 
 def cases(name: str) -> list[dict[str, Any]]:
-    """The options of a structure, every one of them."""
+    """Return all options of a structure."""
     if name == "band":
         return [{"kl": kl, "ku": ku} for kl, ku in ((0, 0), (2, 1), (0, 3), (5, 0), (40, 40))]
     if name not in WITH_UPLO:
@@ -120,7 +120,7 @@ def shapes(name: str) -> list[tuple[int, int]]:
 
 
 def unread(m: int, n: int, name: str, **options: Any) -> list[tuple[int, int]]:
-    """The entries that a structure never reads."""
+    """Return the mask of the entries that a structure never reads."""
     kl, ku = options.get("kl"), options.get("ku")
     inside = definition(name, options.get("uplo", "lower"), ku if kl is None else kl, ku)  # type: ignore[arg-type]
     unit = options.get("diag") == "unit"
@@ -128,7 +128,7 @@ def unread(m: int, n: int, name: str, **options: Any) -> list[tuple[int, int]]:
 
 
 def poisoned(A: Any, name: str, **options: Any) -> Any:
-    """A with NaN in all that must not be read: other triangle, outside of the band, ones, imaginary diagonal."""
+    """Return A with NaN in unread entries: other triangle, outside the band, unit diagonal, imaginary diagonal."""
     A = A.copy()
     for entry in unread(*A.shape, name, **options):
         A[entry] = np.nan
@@ -139,6 +139,6 @@ def poisoned(A: Any, name: str, **options: Any) -> Any:
 
 
 def tiles_of(A: Any, heights: Sequence[int], widths: Sequence[int]) -> list[list[Any]]:
-    """A in tiles that lie apart, every other one by columns."""
+    """Return A in separate tiles; every other tile is column-major."""
     downs, rights = pairwise([0, *accumulate(heights)]), list(pairwise([0, *accumulate(widths)]))
     return [[np.array(A[i:i1, j:j1], order="CF"[(i + j) % 2]) for j, j1 in rights] for i, i1 in downs]

@@ -9,13 +9,13 @@ import numpy as np
 
 from tests.support.emulated_products import by_residues
 
-#: cuBLAS's numbers of its constants.
+#: Values of cuBLAS's constants.
 R_64F, EMULATED, DEFAULT, EAGER = 1, 79, -1, 2
 BITS = 60
 
 
 class FakeCublas:
-    """Emulates products of at least `rows` rows with BITS bits; others are native, and leave the bit count as it is."""
+    """Emulate products of at least `rows` rows with BITS bits; other products are native and keep the bit count."""
 
     def __init__(self, rows: int = 0):
         self.rows, self.products = rows, 0
@@ -41,7 +41,7 @@ class FakeCublas:
         self, handle: Any, of_A: int, of_B: int, m: int, n: int, k: int, alpha: Any, A: Any, type_A: int, lda: int,
         B: Any, type_B: int, ldb: int, beta: Any, C: Any, type_C: int, ldc: int, compute: int, algorithm: int,
     ) -> int:  # fmt: skip
-        """C = alpha·op(A) op(B) + beta·C, all column-major."""
+        """Compute C = alpha·op(A) op(B) + beta·C with column-major matrices."""
         if not (type_A == type_B == type_C == R_64F and (compute, algorithm) == (EMULATED, DEFAULT)):
             return 15  # not supported
         A_op = _columns(A, m, k, lda) if of_A == 0 else _columns(A, k, m, lda).T
@@ -58,7 +58,7 @@ class FakeCublas:
 
 
 def _columns(address: Any, m: int, n: int, ld: int) -> Any:
-    """The column-major m×n matrix at an address."""
+    """Return the column-major m×n matrix at an address."""
     assert ld >= max(m, 1)
     entries = np.frombuffer((ctypes.c_double * ((n - 1) * ld + m)).from_address(address.value))
     return np.lib.stride_tricks.as_strided(entries, (m, n), (8, 8 * ld), writeable=True)

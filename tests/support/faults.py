@@ -1,4 +1,4 @@
-"""Run benchmarks with an accident, and return the remains of the runs."""
+"""Run benchmarks with injected faults, and return the remains of the runs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 
 from tests.support.ranks import PYTHON
 
-#: Seconds after which a run that should have ended hangs; they decide nothing else.
+#: Seconds after which a run that should have ended counts as hanging.
 HANGS_S = 300.0
 
 
 @dataclass
 class Job:
-    """A run in a folder of its own, by which its processes are told from all others."""
+    """A run with its own working folder, which identifies its processes."""
 
     folder: Path
     process: subprocess.Popen[str]
 
     def processes(self) -> list[int]:
-        """All that works in its folder."""
+        """Return the processes that work in its folder."""
         return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal() and self._here(entry)]
 
     def _here(self, entry: Path) -> bool:
@@ -38,7 +38,7 @@ class Job:
             return False
 
     def rank(self, number: int) -> int:
-        """The process of a rank."""
+        """Return the process of a rank."""
         for pid in self.processes():
             try:
                 environ = (Path("/proc") / str(pid) / "environ").read_bytes().split(b"\0")
@@ -49,7 +49,7 @@ class Job:
         raise LookupError(f"there is no rank {number}")
 
     def wait_for(self, moment: Callable[[Job], object], what: str) -> None:
-        """Until the moment has come."""
+        """Wait until the moment has come."""
         deadline = time.monotonic() + HANGS_S
         while not self._come(moment):
             ended = self.process.poll()
@@ -64,7 +64,7 @@ class Job:
             return False
 
     def ended(self) -> tuple[int, float]:
-        """The exit code, and the seconds until nothing was left."""
+        """Return the exit code and the seconds until all processes have ended."""
         begin = time.monotonic()
         while self.process.poll() is None or self.processes():
             left = self.processes()
@@ -73,23 +73,23 @@ class Job:
         return self.process.returncode, time.monotonic() - begin
 
     def stderr(self) -> str:
-        """What it has printed on stderr."""
+        """Return its output on stderr."""
         return (self.folder / "stderr").read_text(errors="replace")
 
     def events(self) -> str:
-        """What --events has written so far."""
+        """Return the present content of the --events file."""
         return (self.folder / "events").read_text()
 
 
 def hear_all() -> None:
-    """Take no signal as ignored: a shell that starts the tests in the background has SIGINT and SIGQUIT ignored."""
+    """Restore the default signal handlers, because a shell's background processes ignore SIGINT and SIGQUIT."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def job(folder: Path, command: list[str], **environ: str) -> Iterator[Job]:
-    """A command that runs in this folder; nothing of it is left when the block is."""
+    """Run a command in this folder, and kill all its processes at the end of the block."""
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as err:
         process = subprocess.Popen(
             command,
@@ -112,7 +112,7 @@ def job(folder: Path, command: list[str], **environ: str) -> Iterator[Job]:
 
 
 def run(benchmark: str, *flags: str) -> list[str]:
-    """The command line of a run that takes longer than any accident needs to come."""
+    """Return the command line of a run that is long enough for every fault."""
     sizes = {
         "hpl": ["-N", "14000", "--grid", "1x2"],
         "hpl-mxp": ["-N", "14000", "--grid", "1x2"],
@@ -125,32 +125,32 @@ def run(benchmark: str, *flags: str) -> list[str]:
 
 
 def by_itself(benchmark: str, *flags: str) -> list[str]:
-    """mxpeak starts its two ranks."""
+    """Return a command in which mxpeak starts its two ranks."""
     return [*PYTHON, *run(benchmark, *flags), "--ranks", "2"]
 
 
 def by_mpiexec(benchmark: str, *flags: str) -> list[str]:
-    """mpiexec starts them."""
+    """Return a command in which mpiexec starts the ranks."""
     return [str(Path(sys.executable).parent / "mpiexec"), "-n", "2", *PYTHON, *run(benchmark, *flags)]
 
 
 def by_torchrun(benchmark: str, *flags: str) -> list[str]:
-    """torchrun starts them."""
+    """Return a command in which torchrun starts the ranks."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*torchrun, "-m", "mxpeak", *run(benchmark, *flags)]
 
 
 def by_python(benchmark: str, *flags: str) -> list[str]:
-    """A Python program that calls the library starts them; ended before it has come to its work."""
+    """Return a command in which a Python program starts the ranks through the library; killed before the LU."""
     assert benchmark == "hpl"
     return [sys.executable, "-c", "import mxpeak as mx; mx.run.hpl(n=14000, grid='1x2', ranks=2, warmup='none')"]
 
 
 def with_mounts(mounts: dict[str, str], command: list[str]) -> list[str]:
-    """The command where file systems in memory lie on some folders, with these options; nobody else sees them.
+    """Return a command in a mount namespace with tmpfs file systems, with these options, mounted on some folders.
 
-    Where one of them that may be written to holds this Python, that part of it stays to be seen: CI has its environment
-    in /dev/shm.
+    If such a folder contains this Python, its part of the folder stays visible, because CI has its environment in
+    /dev/shm.
     """
     mount = []
     for folder, options in mounts.items():
@@ -163,15 +163,15 @@ def with_mounts(mounts: dict[str, str], command: list[str]) -> list[str]:
 
 
 def may_mount() -> bool:
-    """Whether this user may have mounts of his own."""
+    """Return whether this user may create mount namespaces."""
     try:
         return subprocess.run(with_mounts({"/mnt": "size=4k"}, ["true"]), capture_output=True).returncode == 0
     except OSError:
         return False
 
 
-#: Two hosts as two network namespaces with host names of their own, and two links between them: by `control` mpiexec
-#: starts ranks and ends them, `data` is for their messages.  The second host lasts as long as the command.
+#: Two hosts as two network namespaces with their own host names and two links between them. mpiexec starts and ends
+#: ranks through `control`; their messages use `data`. The second host exists as long as the command runs.
 TWO_HOSTS = r"""
 set -e
 rm -f there
@@ -200,23 +200,23 @@ set +e
 "$@"
 """
 HYDRA = ["-launcher", "ssh", "-launcher-exec", "./launch", "-localhost", "10.77.0.1", "-hosts", "10.77.0.1,10.77.0.2"]
-#: Messages by TCP over the link for data, and nothing else.
+#: Send messages by TCP through the link `data` only.
 BY_DATA = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "data"}
 
 
 def by_two_hosts(benchmark: str, *flags: str) -> list[str]:
-    """mpiexec starts a rank on each of two hosts."""
+    """Return a command in which mpiexec starts a rank on each of two hosts."""
     mpiexec, *rest = by_mpiexec(benchmark, *flags)
     return on_two_hosts([mpiexec, *HYDRA, *rest])
 
 
 def on_two_hosts(command: list[str]) -> list[str]:
-    """The command on the first of two hosts that nobody else sees."""
+    """Return a command that runs on the first of two private hosts."""
     return ["unshare", "--net", "--uts", "--mount", "sh", "-c", TWO_HOSTS, "sh", *command]
 
 
 def may_have_hosts(folder: Path) -> bool:
-    """Whether this user may have hosts of his own."""
+    """Return whether this user may create such hosts."""
     try:
         return subprocess.run(on_two_hosts(["true"]), cwd=folder, capture_output=True).returncode == 0
     except OSError:
@@ -224,7 +224,7 @@ def may_have_hosts(folder: Path) -> bool:
 
 
 def stall(pid: int) -> None:
-    """Let nothing through the link for data any more, at the end where this process is."""
+    """Take down the link `data` on the host of this process."""
     subprocess.run(["nsenter", "--target", str(pid), "--net", "ip", "link", "set", "data", "down"], check=True)
 
 
@@ -232,15 +232,15 @@ def stall(pid: int) -> None:
 
 
 def beginning(job: Job) -> object:
-    """Its ranks are there."""
+    """Return whether its ranks have started."""
     return job.rank(1)
 
 
 def set_up(job: Job) -> object:
-    """A case has begun."""
+    """Return whether a case has started."""
     return "case started" in job.events()
 
 
 def at_work(job: Job) -> object:
-    """A step has been done."""
+    """Return whether a step is complete."""
     return '"step"' in job.events()

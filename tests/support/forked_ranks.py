@@ -1,7 +1,7 @@
 """Fork ranks of torch.distributed from one process that has loaded all modules.
 
-To load PyTorch and the kernels takes a rank seconds, and what tests ask of it mostly less.  Checks run one after the
-other, each on ranks of its own.  What is to be shown about torchrun itself needs torchrun.
+A rank needs seconds to load PyTorch and the kernels, and most checks take less. The checks run one after the other,
+each on its own ranks. Tests of torchrun itself need torchrun.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: What ranks need: imported before they are forked.
+#: Modules that ranks need, imported before the fork.
 NEEDED = (
     "mxpeak.cli.main",
     "mxpeak.runtime.launch",
@@ -28,13 +28,13 @@ NEEDED = (
     "mxpeak.kernels.torch.kernels",
     "mxpeak.kernels.host.kernels",
 )
-#: What the ranks of a check are granted to end.
+#: Seconds in which the ranks of a check must end.
 PATIENCE_S = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A function of a module, called on so many ranks, with arguments in sys.argv."""
+    """A function of a module, called on a number of ranks with arguments in sys.argv."""
 
     ranks: int
     module: str
@@ -45,7 +45,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How the ranks ended: by exit codes, or by signals, which are negative; and what each of them wrote."""
+    """The exit codes of the ranks, negative for signals, and the output of each rank."""
 
     codes: list[int]
     stdout: list[str]
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def run_checks(checks: Mapping[str, Check], folder: Path, **variables: str) -> dict[str, Outcome]:
-    """What becomes of checks, by their names; with variables in the environment."""
+    """Run checks with these environment variables, and return their outcomes by name."""
     plan = {name: [one.ranks, one.module, one.function, one.arguments, one.folder] for name, one in checks.items()}
     (folder / "plan.json").write_text(json.dumps(plan))
     run = subprocess.run(
@@ -70,7 +70,7 @@ def run_checks(checks: Mapping[str, Check], folder: Path, **variables: str) -> d
 
 
 def main(folder: Path) -> None:
-    """Run the checks of a plan in turn, and write down what becomes of them."""
+    """Run the checks of a plan one after the other, and write their outcomes."""
     for module in NEEDED:
         import_module(module)
     outcomes = {}
@@ -84,14 +84,14 @@ def main(folder: Path) -> None:
 
 
 def free_port() -> int:
-    """A port at which ranks can meet."""
+    """Return a free port for the rendezvous of the ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def fork(rank: int, check: Check, port: int, out: Path, err: Path) -> int:
-    """Begin one rank of a check; its process id."""
+    """Start one rank of a check, and return its process ID."""
     child = os.fork()
     if not child:
         for stream, file in ((1, out), (2, err)):
@@ -106,8 +106,8 @@ def fork(rank: int, check: Check, port: int, out: Path, err: Path) -> int:
 
 
 def become(check: Check) -> None:
-    """This process is a rank, and ends as the console script does."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
+    """Run the check as a rank in this process, and exit like the console script."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes of a shell ignore it
     code = 1
     try:
         getattr(import_module(check.module), check.function)()
@@ -121,7 +121,7 @@ def become(check: Check) -> None:
 
 
 def all_ended(ranks: list[int]) -> list[int]:
-    """The codes that ranks end with; those that do not are killed."""
+    """Return the exit codes of the ranks, and kill ranks that do not end in time."""
     codes: dict[int, int] = {}
     patient_until = time.monotonic() + PATIENCE_S
     while len(codes) < len(ranks):

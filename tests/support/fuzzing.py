@@ -36,7 +36,7 @@ from mxpeak.records import read_json
 from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import CheckpointPart, read_part, write_part
 
-#: What is put in, besides what stood there: numbers at ends of ranges, words that parsers know, bytes that none does.
+#: Texts to insert: numbers at the ends of ranges, words that parsers recognize, and bytes that no parser expects.
 STRANGE = [
     "", " ", "0", "-1", "1e999", "-0.0", "nan", "inf", "9" * 5000, "1" * 400 + ".5", "0x10", "1_000", "²", "٣", "\0",
     "\x7f", "\ufeff", "\u2028", "é", "💥", "%", "#", "!", "'", '"', '"""', "[", "]", "{", "}", "[[", "=", ",", ":",
@@ -50,13 +50,13 @@ Door = Callable[[str, Path], object]
 
 
 def mutated(text: str, rng: random.Random) -> str:
-    """The text with some accidents: pieces lost, doubled, swapped, replaced by strange ones, or cut off."""
+    """Return the text with pieces removed, doubled, swapped, replaced by odd ones, or truncated."""
     for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
         text = _accident(text, rng)
     return text
 
 
-#: Values that replace one in JSON, besides another value of the same file.
+#: Values that replace a JSON value, in addition to other values of the same file.
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 1e-320, 1e300, -1e300, 1e17, 2**53 + 1, 2**63, 2**64 - 1, 2**70, 0.5, -0.0, "", " ",
     "x", "-1", "=1+1", "\x1b[2J", "\n", "a\tb", "\u202e", "\ud800", "nan", "é" * 50, "w" * 5000, [], {}, [[]], [None],
@@ -65,21 +65,21 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-#: Numbers that a result may have, at the ends of what figures and sums can hold.
+#: Valid numbers of a result, at the limits of plots and sums.
 NUMBERS: list[float] = [
     0, 1, 0.0, 1e-323, 1e-300, 1e-30, 1e30, 1e150, 1e299, 1e308, 1.7e308, 2**31, 2**53, 2**63, 2**64 - 1, 3, 1024
 ]  # fmt: skip
 
 
 def mutated_json(text: str, rng: random.Random) -> str:
-    """A text of JSON with some values replaced, removed, swapped or doubled; every third one is mutated as text."""
+    """Return JSON with values replaced, removed, swapped or doubled; about every third is mutated as text."""
     if rng.randrange(3) == 0:
         return mutated(text, rng)
     body = json.loads(text)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 10])):
         kind = rng.randrange(8)
         inside, key = _place(body, rng)
-        if kind > 5:  # one number becomes another, as large or as small as they can be
+        if kind > 5:  # replace a number by another one, also by a very large or small one
             for _ in range(50):
                 if isinstance(inside[key], int | float):
                     inside[key] = rng.choice(NUMBERS)
@@ -102,7 +102,7 @@ def mutated_json(text: str, rng: random.Random) -> str:
 
 
 def _place(body: Any, rng: random.Random) -> tuple[Any, Any]:
-    """A value somewhere in a document, as what it is in and its key or index."""
+    """Select a random value of a document; return its container and its key or index."""
     inside = body
     while True:
         key = rng.choice(list(inside)) if isinstance(inside, dict) else rng.randrange(len(inside))
@@ -116,7 +116,7 @@ def _accident(text: str, rng: random.Random) -> str:
     i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
     words = [match.span() for match in re.finditer(r"[^\s=,:\[\]{}]+", text)]
     kind = rng.randrange(9)
-    if kind == 8:  # a byte that is not UTF-8, by the surrogate that stands for it
+    if kind == 8:  # a byte that is not UTF-8, as a surrogate
         return text[:i] + chr(rng.randrange(0xDC80, 0xDD00)) + text[i:]
     if kind == 0:
         return text[:i]
@@ -135,11 +135,11 @@ def _accident(text: str, rng: random.Random) -> str:
     return text + rng.choice(STRANGE)
 
 
-# --- the readers: each takes a text, and nothing but a UsageError may come out ------------------------------------
+# --- the readers: each reads a text, and may raise only a UsageError ----------------------------------------------
 
 
 def written(text: str, path: Path, encoding: str = "utf-8") -> Path:
-    """The file with this text, in which surrogates stand for bytes."""
+    """Write a file with this text, in which surrogates represent bytes, and return its path."""
     path.write_bytes(text.encode(encoding, "surrogateescape" if encoding == "utf-8" else "replace"))
     return path
 
@@ -151,7 +151,7 @@ def matrix_market(text: str, folder: Path) -> None:
 def compressed(text: str, folder: Path) -> None:
     path = folder / "A.mtx.gz"
     whole = gzip.compress(text.encode(errors="replace"), mtime=0)
-    path.write_bytes(whole[: len(whole) - (len(text) % 3 == 0) * 5])  # a third of the archives are cut off
+    path.write_bytes(whole[: len(whole) - (len(text) % 3 == 0) * 5])  # a third of the archives are truncated
     read_matrix(path)
 
 
@@ -169,7 +169,7 @@ def config_of_result(text: str, folder: Path) -> None:
 
 
 def dat(benchmark: str) -> Door:
-    """The reader of a benchmark's input file."""
+    """Return the reader of a benchmark's input file."""
 
     def read(text: str, folder: Path) -> None:
         requests(parsed(["run", benchmark, "--dat", str(written(text, folder / "in.dat")), "--tuned", "no"]), {})
@@ -186,12 +186,12 @@ def simulated(text: str, folder: Path) -> None:
     answered(["simulate", "hpl", "--machine", str(path), "-N", "4096", "--nb", "512", "--grid", "2x2"])
 
 
-#: The second result of recorded.json, as a case that is to be run again.
+#: The second result of recorded.json, as a case to run again.
 MXP_CASE = namedtuple("MXP_CASE", SAME)(400, "fp32", "sqrt-n", "gmres", "none", "none")
 
 
 def baseline(text: str, folder: Path) -> None:
-    """--baseline FILE, and what a run does with it."""
+    """Read --baseline FILE, and compare a run with it."""
     found = forecasts(str(written(text, folder / "result.json")), "hpl-mxp", [MXP_CASE], 2)
     for forecast in found.values():
         forecast.section()
@@ -201,7 +201,7 @@ def baseline(text: str, folder: Path) -> None:
 
 
 def answered(words: list[str]) -> None:
-    """Run a verb as `main` does, which makes every exception but a UsageError a traceback."""
+    """Run a command as `main` does; every exception except UsageError becomes a traceback."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         args = parsed(words)
@@ -213,7 +213,7 @@ def answered(words: list[str]) -> None:
 
 
 def report(form: str) -> Door:
-    """`mxpeak report` in one format."""
+    """Return a reader that runs `mxpeak report` in one format."""
 
     def read(text: str, folder: Path) -> None:
         answered(["report", str(written(text, folder / "result.json")), "--format", form, "--out", "-"])
@@ -230,7 +230,7 @@ def compare(text: str, folder: Path) -> None:
 
 
 def history(text: str, folder: Path) -> None:
-    """One mutated file among whole ones: the others are listed always."""
+    """Read one mutated file among valid ones; the command always lists the valid ones."""
     for name, content in (("whole", _one_result("hpl")), ("odd", text)):
         path = Path("mxpeak-out", name, "result.json")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -250,14 +250,14 @@ def keep(text: str, folder: Path) -> None:
 
 
 def paths_of(request: Any) -> list[str]:
-    """The paths of the user that a request sets, although only a recorded run could have set them."""
+    """Return the user's paths that a request sets, although only a recorded run can set them."""
     values = {**vars(request.output), **vars(request.config)}
     paths = ("out", "json", "events", "prometheus", "trace", "baseline", "checkpoint")
     return [name for name in paths if values.get(name)]
 
 
 def part(text: str, folder: Path) -> None:
-    """A part of this text, and one whose head has this text and the digest that fits."""
+    """Read a checkpoint part with this text, and one with this text as its header and a matching digest."""
     (folder / "a").mkdir(exist_ok=True)
     body = text.encode("utf-8", "surrogateescape") + b"\n"
     begin = f"{checkpoint.SCHEMA} {checkpoint.FIRST_LINE + len(body):010} ".encode()
@@ -276,7 +276,7 @@ def part(text: str, folder: Path) -> None:
 
 
 def run_json(text: str, folder: Path) -> None:
-    """A run.json of this text, and one with the digest that fits, beside an intact part."""
+    """Read a run.json with this text, and one with a matching digest next to an intact part."""
     record = _record()
     about = {"generation": "g", "number": 2, "steps": 1, "m": 4, "n": 5, "nb": 2, "P": 1, "Q": 1, "p": 0, "q": 0}
     notes = {"blocks": [1.0, 1.0], "singular": [0.0]}
@@ -307,7 +307,7 @@ def book(text: str, folder: Path) -> None:
 
 
 def command_line(text: str, folder: Path) -> None:
-    # --help and --version answer by leaving
+    # --help and --version exit
     words = text.split()[:30]
     try:
         with redirect_stdout(io.StringIO()):
@@ -323,19 +323,19 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 MACHINES = Path(__file__).parents[2] / "src" / "mxpeak" / "perf" / "machines.toml"
 
 
-#: The benchmarks of recorded.json, in its order.
+#: The benchmarks of recorded.json in the order of the file.
 BENCHMARKS_RECORDED = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms")
 
 
 @cache
 def _result_text() -> str:
-    """A result of each benchmark, as runs wrote them; their long lists are cut to six items."""
+    """Return recorded results of all benchmarks, with long lists cut to six items."""
     return (GOLDEN / "recorded.json").read_text(encoding="utf-8")
 
 
 @cache
 def _one_result(benchmark: str) -> str:
-    """The result of one benchmark alone."""
+    """Return the result of one benchmark alone."""
     body = json.loads(_result_text())
     return json.dumps({**body, "results": [one for one in body["results"] if one["benchmark"] == benchmark]})
 
@@ -361,7 +361,7 @@ def _run_text() -> str:
     return json.dumps({"schema": checkpoint.SCHEMA, **about, "settings": more, "digest": checkpointing._digest(about)})
 
 
-#: What stands whole at the beginning, and where it goes in.
+#: The valid text and the reader of each kind of input.
 DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
     "HPL.dat": (_golden("lists.dat"), dat("hpl")),
     "HPL-MxP.dat": (_golden("mxp.dat"), dat("hpl-mxp")),
@@ -429,7 +429,7 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
 
 
 def at_door(name: str, text: str, folder: Path) -> str | None:
-    """A text at a door: None if it was taken, or what the refusal says; anything else raises."""
+    """Read a text; return None if it is accepted, or the message if it is refused; other errors propagate."""
     _, door = DOORS[name]
     try:
         door(text, folder)
@@ -442,12 +442,12 @@ def at_door(name: str, text: str, folder: Path) -> str | None:
 
 
 def try_one(name: str, seed: int, folder: Path) -> str | None:
-    """One mutated text at a door, as `at_door`."""
+    """Read the mutated text of a seed, as `at_door` does."""
     return at_door(name, crash(name, seed), folder)
 
 
 def crash(name: str, seed: int) -> str:
-    """The text of a seed, for whoever looks into a failure."""
+    """Return the mutated text of a seed, which reproduces a failure."""
     whole, rng = DOORS[name][0], random.Random(f"{name} {seed}")
     if whole is not _result_text:
         return mutated(whole(), rng)

@@ -19,7 +19,7 @@ def orthogonal(rng: np.random.Generator, n: int) -> Array:
 
 
 def systems() -> Iterator[tuple[str, Array]]:
-    """Names and matrices: 504 of them."""
+    """Return the names and matrices of 504 systems."""
     rng = np.random.default_rng(19)
     for k in range(84):
         n = int(rng.integers(2, 41))
@@ -39,13 +39,13 @@ def systems() -> Iterator[tuple[str, Array]]:
 
 
 def exactly(A: Array, b: Array) -> Array:
-    """A^-1 b in long double: LU with partial pivoting, refined once."""
+    """Return A^-1 b in long double, by LU with partial pivoting, refined once."""
     LU, n, P = A.astype(Long), len(A), np.arange(len(A))
     for k in range(n):
         p = k + int(np.argmax(np.abs(LU[k:, k])))
         LU[[k, p]], P[[k, p]] = LU[[p, k]], P[[p, k]]
         if LU[k, k] == 0:
-            return np.full(n, np.inf, Long)  # singular even so
+            return np.full(n, np.inf, Long)  # singular also in long double
         LU[k + 1 :, k] /= LU[k, k]
         LU[k + 1 :, k + 1 :] -= np.outer(LU[k + 1 :, k], LU[k, k + 1 :])
 
@@ -63,14 +63,14 @@ def exactly(A: Array, b: Array) -> Array:
 
 
 def true_eta(A: Array, x: Array, b: Array) -> float:
-    """The backward error in units of n·u, with the residual in long double."""
+    """Return the backward error in units of n·u, with the residual in long double."""
     A, x, b = (v.astype(Long) for v in (A, x, b))
     size = np.abs(A).sum(1).max() * np.abs(x).max() + np.abs(b).max()
     return float(np.abs(b - A @ x).max() / size / (len(A) * U))
 
 
 def row_error(A: Array, x: Array, b: Array) -> float:
-    """The row-wise backward error in n·u, with residuals in long double."""
+    """Return the row-wise backward error in units of n·u, with the residuals in long double."""
     wide: Any = np.clongdouble if np.iscomplexobj(A) or np.iscomplexobj(b) else Long
     X, B = (np.reshape(V, (len(A), -1)).astype(wide) for V in (x, b))
     sizes = np.abs(A).astype(Long) @ np.abs(X) + np.abs(B)

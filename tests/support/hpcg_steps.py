@@ -1,4 +1,4 @@
-"""Run HPCG with ten iterations instead of fifty, to end sooner."""
+"""Run HPCG with ten iterations instead of fifty, to save time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STEPS = 10
 
 @contextmanager
 def few_steps() -> Iterator[None]:
-    """In this process, while it lasts."""
+    """Use ten iterations in this process inside the block."""
     with patch.object(run, "REFERENCE_STEPS", STEPS), patch.object(result, "REFERENCE_STEPS", STEPS):
         yield
 
 
 def mpi_rank(folder: str) -> None:
-    """One rank's part of commands over MPI."""
+    """Run one rank's part of commands over MPI."""
     with few_steps():
         ranks.mpi_rank(folder)

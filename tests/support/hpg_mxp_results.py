@@ -1,4 +1,4 @@
-"""Run HPG-MxP on thread ranks, and check the facts of every result."""
+"""Run HPG-MxP on thread ranks, and check each result for consistency."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.roundoff import U
 
 
 def measured(ranks: int = 1, **values: Any) -> Result:
-    """The result of a configuration, on virtual ranks where there are several; boxes of 8 points a side."""
+    """Run a configuration, with several ranks on threads, and return the result; boxes have 8 points per side."""
     small = {"nx": 8, "mode": "explore", "rt": 0.0, "iterations": 7, "storage": "sell", "threads": 1}
     config = HpgMxpConfig(**{**small, **values})
     found = [bench.run(config, Solo())] if ranks == 1 else run_ranks(ranks, lambda comm: bench.run(config, comm))
@@ -33,12 +33,12 @@ def measured(ranks: int = 1, **values: Any) -> Result:
 
 
 def cycles_of(iterations: int, restart: int) -> list[int]:
-    """The cycles of a solve that takes all iterations."""
+    """Return the cycles of a solve that uses all iterations."""
     return [restart] * (iterations // restart) + [iterations % restart] * (iterations % restart > 0)
 
 
 def check_result(r: Result) -> None:
-    """What stands in a result follows from its sizes, its steps and its times; its file is as promised."""
+    """Check that a result agrees with its sizes, steps and times, and that its file follows the schema."""
     VALIDATOR.validate(json.loads(json.dumps(document([r]), allow_nan=False)))
     p, figures, check = r.problem, r.result, r.validation
     box = Box(p["nx"], p["ny"], p["nz"], p["npx"], p["npy"], p["npz"])
@@ -59,7 +59,7 @@ def check_result(r: Result) -> None:
 
 
 def check_problem(p: dict[str, Any], box: Box) -> None:
-    """Sizes are those of the formulas, and memory is what it has to be."""
+    """Check the sizes by their formulas, and the memory."""
     assert (p["rows"], p["nnz"]) == (box.global_rows, math.prod(3 * g - 2 for g in box.global_shape))
     assert len(p["levels"]) == LEVELS
     for k, level in enumerate(p["levels"]):
@@ -75,7 +75,7 @@ def check_problem(p: dict[str, Any], box: Box) -> None:
             else p["precision"].get("mg_vectors", p["precision"]["vectors"])
         )
     memory = p["memory_bytes"]
-    # Of every rank: the matrices, which are rank 0's or larger, and a basis of restart + 1 vectors.
+    # All ranks' memory: the matrices, which are at least as large as rank 0's, and a basis of restart + 1 vectors.
     width = PRECISIONS[p["precision"].get("basis", p["precision"]["vectors"])].bytes
     width += 2 * ("mg_vectors" in p["precision"])  # the corrections
     least = (p["restart"] + 1) * width * box.global_rows + sum(level["bytes"] for level in p["levels"])
@@ -91,7 +91,7 @@ def check_problem(p: dict[str, Any], box: Box) -> None:
 
 
 def check_validation(r: Result, box: Box) -> None:
-    """Both solvers came where they say."""
+    """Check that both solvers reached the reported residuals."""
     p, check = r.problem, r.validation
     assert r.passed
     assert check["passed"]
@@ -111,7 +111,7 @@ def check_validation(r: Result, box: Box) -> None:
 
 
 def check_rates(figures: dict[str, Any], levels: Any, cycles: list[int], penalty: float, *, narrow: bool) -> None:
-    """Flops by both countings, over the time, times the penalty; updates need no multigrid call if it is `narrow`."""
+    """Check the rates: flops by both counts, times the penalty, per time; `narrow` updates need no multigrid call."""
     for counting, suffix in (("reference", ""), ("ornl", "_ornl")):
         flops = hpg_mxp_flops(levels, cycles, counting)["total"]
         mixed = hpg_mxp_flops(levels, cycles, counting, flexible=narrow)["total"]
@@ -130,7 +130,7 @@ def check_rates(figures: dict[str, Any], levels: Any, cycles: list[int], penalty
 
 
 def check_phases(phases: dict[str, Any], box: Box, cycles: list[int], solves: int, *, narrow: bool = False) -> None:
-    """Each motif as often as the algorithm says on every rank, and with the flops that it takes."""
+    """Check the number of calls and the flops of each motif on every rank."""
     steps, restarts = sum(cycles), len(cycles)
     mg_calls = steps if narrow else steps + restarts
     calls = {

@@ -1,4 +1,4 @@
-"""Solve with HPG-MxP on thread ranks, and with an oracle for comparison."""
+"""Solve HPG-MxP's problem on thread ranks, and with an oracle for comparison."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TOLERANCE = 1e-9
 
 
 def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
-    """27 - T ⊗ T ⊗ T with T = tridiag(1, 1, 1); non-symmetric: ±1/2 beside the diagonal in z more."""
+    """Return 27 - T ⊗ T ⊗ T with T = tridiag(1, 1, 1); non-symmetric: add ±1/2 next to the diagonal in z."""
     identities, T = (
         [sp.diags([value] * (2 * k + 1), range(-k, k + 1), shape=(n, n)) for n in reversed(shape)]
         for k, value in ((0, 1.0), (1, 1.0))
@@ -50,7 +50,7 @@ def global_matrix(shape: Triple, nonsymmetric: bool) -> Any:
 
 
 def local_groups(shape: Triple, kind: str) -> Array:
-    """The group of each of a box's points: octants of parity, wavefronts, the natural order, random colours."""
+    """Return the group of each point of a box: octants of parity, wavefronts, natural order or random colors."""
     z, y, x = np.indices(shape[::-1]).reshape(3, -1)
     if kind == "greedy":
         return x % 2 + 2 * (y % 2) + 4 * (z % 2)
@@ -66,9 +66,9 @@ def local_groups(shape: Triple, kind: str) -> Array:
 
 
 class BlockLevel:
-    """One level over all ranks: x += M^-1 (b - A x), M block diagonal over the ranks, D + L in each.
+    """One level over all ranks: x += M^-1 (b - A x), with M block diagonal over the ranks and D + L in each block.
 
-    `lower` is how many entries M has, `points` are the next level's.
+    `lower` is the number of entries of M, and `points` are the points of the next level.
     """
 
     def __init__(self, shape: Triple, grid: Triple, kind: str, nonsymmetric: bool, dtype: Any):
@@ -85,14 +85,14 @@ class BlockLevel:
         M = sp.csr_matrix((entries.data * of_m, (entries.row, entries.col)), A.shape).astype(dtype)
         M.eliminate_zeros()
         self.A, self._rest, self.lower = A.astype(dtype), (A - M).astype(dtype), M.nnz
-        self._order = np.argsort(group, kind="stable")  # in which M is lower triangular, and its own factor L
+        self._order = np.argsort(group, kind="stable")  # in this order M is lower triangular, and equals its factor L
         in_order = M[self._order][:, self._order].tocsc()
         self._M = splu(in_order, permc_spec="NATURAL", diag_pivot_thresh=0.0)
         assert self._M.L.nnz == M.nnz
         self.points = np.flatnonzero((x % 2 == 0) & (y % 2 == 0) & (z % 2 == 0))
 
     def sweep(self, b: Array, x: Array) -> Array:
-        """One forward sweep from x."""
+        """Return x after one forward sweep."""
         swept = np.empty_like(x)
         swept[self._order] = self._M.solve((b - self._rest @ x)[self._order])
         return swept
@@ -100,12 +100,12 @@ class BlockLevel:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The problem with its levels, the finest first."""
+    """The problem with its levels, with the finest level first."""
 
     levels: tuple[BlockLevel, ...]
 
     def cycle(self, b: Array, depth: int = 0) -> Array:
-        """M^-1 b."""
+        """Return M^-1 b."""
         level = self.levels[depth]
         x = level.sweep(b, np.zeros_like(b))
         if depth + 1 < len(self.levels):
@@ -116,14 +116,14 @@ class Oracle:
 
 @cache
 def oracle(shape: Triple, grid: Triple, kind: str = "greedy", nonsymmetric: bool = False, dtype: Any = np.float64) -> Oracle:  # fmt: skip  # noqa: E501
-    """All levels of a global problem distributed over a grid of ranks."""
+    """Return all levels of a global problem that is distributed over a grid of ranks."""
     sides = [tuple(n >> depth for n in shape) for depth in range(LEVELS)]
     return Oracle(tuple(BlockLevel(side, grid, kind, nonsymmetric, dtype) for side in sides))  # type: ignore[arg-type]
 
 
 @dataclass
 class Steps:
-    """What the oracle's solve took: estimates and true residuals relative to ||b||."""
+    """The steps of the oracle's solve: estimates and true residuals relative to ||b||."""
 
     estimates: list[float]
     history: list[float]
@@ -134,7 +134,7 @@ class Steps:
 
 
 def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, max_steps: int = 300) -> Steps:
-    """GMRES-IR by its definition: residuals with A in fp64, all else in the type of the oracle's levels."""
+    """Run GMRES-IR by its definition: fp64 residuals with A, all else in the type of the oracle's levels."""
     inner = problem.levels[0].A
     b, x, steps = A.sum(1).A1, np.zeros(A.shape[0]), Steps([], [1.0])
     scale = float(np.linalg.norm(b))
@@ -162,7 +162,7 @@ def solve_oracle(problem: Oracle, A: Any, tolerance: float, restart: int = 30, m
 
 @dataclass(frozen=True)
 class Solved:
-    """One solver's way, and what it ended with."""
+    """The steps of one solver, and its final state."""
 
     solve: Solve
     max_error: float
@@ -181,7 +181,7 @@ def mixed_form(
     basis: str | None = None,
     mg_vectors: str | None = None,
 ) -> Form:
-    """The mixed solver's matrices: one format for all levels or one each."""
+    """Return the matrices of the mixed solver, with one format for all levels or one per level."""
     each = (values,) * LEVELS if isinstance(values, str) else tuple(values)
     return Form(each, vectors, storage, mixed=True, tolerance=tolerance, basis=basis, mg_vectors=mg_vectors)
 
@@ -189,7 +189,7 @@ def mixed_form(
 def system_of(
     kernels: Any, comm: Communicator, problem: StencilProblem, hierarchy: Hierarchy, restart: int
 ) -> MixedSystem:
-    """A x = b as GMRES-IR takes it."""
+    """Return the system A x = b for GMRES-IR."""
     top = hierarchy.top
     inner = InnerIteration(top.A, lambda q: cycle(top, q), restart, basis=hierarchy.basis)
     return MixedSystem(kernels, comm, hierarchy.outer, problem.b, inner, Spans())
@@ -206,7 +206,7 @@ def solved(
     restart: int = 30,
     kernels: Any = None,
 ) -> list[Solved]:
-    """This rank's view of the global problem's solves in each form.  Collective."""
+    """Solve the global problem in each form, and return this rank's results. Collective."""
     kernels = HostKernels(1).sparse if kernels is None else kernels
     box = Box.of(comm.rank, tuple(n // p for n, p in zip(shape, grid)), grid)  # type: ignore[arg-type]
     problem = make_stencil(kernels, comm, box.levels(LEVELS), forms, kind, weights(nonsymmetric=nonsymmetric), Spans())
@@ -221,14 +221,14 @@ def solved(
 
 
 def smallest_eigenvalue(shape: Triple) -> float:
-    """Of 27 - T ⊗ T ⊗ T: T's largest is 1 + 2 cos(π/(n + 1)).  Of the non-symmetric matrix' symmetric part, too."""
+    """Return the smallest eigenvalue of the symmetric part, 27 - T ⊗ T ⊗ T; T's largest is 1 + 2 cos(π/(n + 1))."""
     return 27.0 - math.prod(1.0 + 2.0 * math.cos(math.pi / (n + 1)) for n in shape)
 
 
 def error_bound(shape: Triple, residual: float, nonsymmetric: bool = False) -> float:
-    """max |x - 1| <= ||A^-1||·||b - A x|| <= residual·||b|| / λ, λ the least eigenvalue of A's symmetric part.
+    """Return a bound: max |x - 1| <= ||A^-1||·||b - A x|| <= residual·||b|| / λ, with `smallest_eigenvalue` λ.
 
-    To that comes what x and the residual themselves are rounded by, 27 products and sums a row.
+    The bound includes the roundings of x and of the residual, with 27 products and sums per row.
     """
     b = global_matrix(shape, nonsymmetric).sum(1)
     norm_b, rounding = float(np.linalg.norm(b)), 27 * U * 53 * math.sqrt(math.prod(shape))
@@ -236,7 +236,7 @@ def error_bound(shape: Triple, residual: float, nonsymmetric: bool = False) -> f
 
 
 def agree(actual: Sequence[float], wanted: Sequence[float]) -> None:
-    """As many residuals, each right to what rounding leaves of it: 27 products and sums a row, in every step so far."""
+    """Check the number of residuals, and each one within the roundings of 27 products and sums per row and step."""
     assert len(actual) == len(wanted)
     for k, (one, other) in enumerate(zip(actual, wanted), start=1):
         assert one == pytest.approx(other, abs=27 * k * U)

@@ -1,4 +1,4 @@
-"""Invent results of HPG-MxP: one that passed, one that failed, and one without numbers."""
+"""Create fake results of HPG-MxP: one that passed, one that failed, and one without numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from mxpeak.records import Result
 
 NOW = datetime(2025, 3, 7, 14, 5, 9)
-#: Seconds of 12 mixed and of 10 double solves, and the flops of a solve in the reference's counting.
+#: Seconds of 12 mixed and of 10 double solves, and the flops per solve by the reference's count.
 MIXED_S = {"gs": 30.25, "spmv": 8.5, "ortho": 16.0, "restriction": 3.125, "prolongation": 0.25, "update": 0.75}
 DOUBLE_S = {"gs": 40.0, "spmv": 11.0, "ortho": 26.5, "restriction": 4.25, "prolongation": 0.375, "update": 1.125}
 FLOPS = {"gs": 1.2e11, "spmv": 3.7e10, "ortho": 8.9e10, "restriction": 4e9, "prolongation": 0.0, "update": 1e9}
@@ -171,7 +171,7 @@ BARE = Result(benchmark="hpg-mxp", status="aborted")
 
 
 def emptied(fill: float | None) -> Result:
-    """A result whose numbers are all `fill`."""
+    """Return a result whose numbers are all `fill`."""
 
     def empty(value: Any) -> Any:
         if isinstance(value, dict):

@@ -36,7 +36,7 @@ def solve(
     make: Callable[[], Kernels] = host,
     edit: Edit | None = None,
 ) -> tuple[list[float], ResidualNorms, int]:
-    """Solve HPL's system of order n on thread ranks; x in global order, the norms, the singular column."""
+    """Solve HPL's system of order n on thread ranks; return x in global order, the norms, the singular column."""
 
     def body(comm: Any) -> Any:
         kernels = make()
@@ -65,6 +65,6 @@ def solve(
 
 @cache
 def system(n: int) -> tuple[Any, Any]:
-    """HPL's A and b of order n, entry by entry."""
+    """Return HPL's A and b of order n, generated entry by entry."""
     both = np.array([[lcg.value(lcg.state(100, 1 + i + j * n)) for j in range(n + 1)] for i in range(n)])
     return both.reshape(n, n + 1)[:, :n], both.reshape(n, n + 1)[:, n]

@@ -1,8 +1,8 @@
 """Make Triton's interpreter faster.
 
-Much of its time would go into what it replaces in Triton's language, at the beginning of a launch and again at each
-call of a function by another; much into types and shapes, of which there are few and which it makes for every number;
-and much into looks for overflows, which it throws away unless it debugs.
+Without these changes, the interpreter spends much of its time in three places. It replaces the operations of Triton's
+language at each launch and at each call of another function. It creates types and shapes for every number, although
+there are few of them. It checks for overflows, and ignores the result except in debug mode.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ from triton.runtime import interpreter
 
 @cache
 def builtins_of(package: Any) -> list[str]:
-    """The names of a module's or a class's operations; it is asked first while none of them is replaced."""
+    """Return the names of the operations of a module or class; the first call must precede all replacements."""
     return [name for name, member in inspect.getmembers(package) if core.is_builtin(member)]
 
 
 def patch_builtin(package: Any, builder: Any, scope: Any) -> None:
-    """What the interpreter does for all members that are operations."""
+    """Replace the operations of an object, as the interpreter does."""
     for name in builtins_of(package):
         member = getattr(package, name)
         if core.is_builtin(member):
             interpreter._patch_attr(package, name, member, builder, scope)
 
 
-#: Stands for a kernel that sees all modules whose operations are replaced.
+#: Represents a kernel that uses all modules whose operations are replaced.
 EVERY_MODULE = SimpleNamespace(__globals__={"tl": tl, "core": core})
 
 
 class Replacements:
-    """What a launch replaces, for its kernel and for all functions that it calls; they replace nothing more."""
+    """Replace operations once per launch, for the kernel and for all functions that it calls."""
 
     def __init__(self, replace: Any):
         self._replace, self._replaced = replace, False
 
     def __call__(self, function: Any) -> Any:
-        """The interpreter asks for its replacements; who asks first restores what was there before."""
+        """Replace the operations; only the first call returns a scope that restores them."""
         if self._replaced:
             return interpreter._LangPatchScope()
         self._replaced, self._scope = True, self._replace(EVERY_MODULE)
         return self
 
     def restore(self) -> None:
-        """The launch is over."""
+        """Restore the operations at the end of the launch."""
         self._scope.restore()
         self._replaced = False
 
 
-#: What belongs to a shape, and to a shape of one type: few, and made for every number.
+#: Caches of types by shape, because the interpreter otherwise creates them for every number.
 of_shapes: dict[Any, tuple[Any, Any]] = {}
 of_blocks: dict[Any, dict[str, Any]] = {}
 make_block = core.block_type.__init__
@@ -63,13 +63,13 @@ scalar_as_numpys = cache(interpreter._get_np_dtype)
 
 
 def as_numpys(kind: Any) -> Any:
-    """NumPy's name for a type, or for that of a block's numbers."""
+    """Return NumPy's type for a type, or for the numbers of a block."""
     scalar = kind.scalar
     return scalar_as_numpys(core.uint64 if scalar.is_ptr() else scalar)  # pointers cannot be looked up
 
 
 def set_block(block: Any, element_ty: Any, shape: Any) -> None:
-    """The type of a block of numbers."""
+    """Initialize the type of a block of numbers."""
     key = (element_ty.name, *map(core._unwrap_if_constexpr, shape))
     if key not in of_blocks:
         make_block(block, element_ty, shape)
@@ -78,7 +78,7 @@ def set_block(block: Any, element_ty: Any, shape: Any) -> None:
 
 
 def set_tensor(tensor: Any, handle: Any, kind: Any) -> None:
-    """A block of numbers, or one number."""
+    """Initialize a block of numbers, or one number."""
     key = tuple(kind.shape) if kind.is_block() else ()
     if key not in of_shapes:
         make_tensor(tensor, handle, kind)
@@ -91,7 +91,7 @@ make_tensor = core.tensor.__init__
 
 
 def hasten() -> None:
-    """From now on the interpreter replaces once a launch, and remembers what; and makes each type and shape once."""
+    """Make the interpreter replace operations once per launch, and create each type and shape once."""
     if interpreter._get_np_dtype is not as_numpys:
         interpreter._get_np_dtype = as_numpys
         core.block_type.__init__, core.tensor.__init__ = set_block, set_tensor

@@ -1,4 +1,4 @@
-"""Invent a machine with its /proc and /sys."""
+"""Create a fake /proc and /sys of a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def put(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def machine(root: Path, sockets: int = 2, cores: int = 4, threads: int = 2) -> Path:
-    """Two sockets, four cores each in two L3 groups, two threads a core: numbered as Linux does, siblings last."""
+    """Create two sockets, each with four cores in two L3 groups; of two threads per core, Linux numbers one last."""
     total = sockets * cores
     cpu = "sys/devices/system/cpu/cpu{}/"
     files = {
