@@ -1,4 +1,4 @@
-"""Invent /sys trees of known nodes with cores, NUMA nodes, GPUs and network adapters."""
+"""Create fake /sys trees of known nodes with cores, NUMA nodes, GPUs and network adapters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Gpu:
 
 @dataclass
 class Port:
-    """A network adapter: its name, the bridge above it, its NUMA node, and the facts of its port."""
+    """A network adapter: its name, the bridge above it, its NUMA node, and the properties of its port."""
 
     name: str
     bridge: str
@@ -37,7 +37,7 @@ class Port:
 
 @dataclass
 class Node:
-    """A node in an invented file system."""
+    """A node in a fake file system."""
 
     root: Path
     cores: int
@@ -50,7 +50,7 @@ class Node:
 
 
 def node(root: Path, cores: int, vendor: str, gpus: Sequence[Gpu], ports: Sequence[Port], kind: str) -> Node:
-    """Write the tree: devices lie under their bridges, and the folders of classes contain links, as in Linux."""
+    """Write the tree: devices are below their bridges, and the folders of classes contain links, as in Linux."""
     files = {}
     for gpu in gpus:
         folder = f"sys/devices/{gpu.bridge}/{gpu.bus}"

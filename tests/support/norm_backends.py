@@ -27,7 +27,7 @@ HOST, TORCH = ("host", "host with 3 threads"), ("torch", "torch with Triton")
 
 @dataclass(frozen=True)
 class Norms:
-    """The norm kernels of a backend, on arrays: tiles go to its device with their strides, and results come back."""
+    """Call a backend's norm kernels on arrays: copy tiles with their strides to its device, and copy results back."""
 
     name: str
     kernels: NormKernels
@@ -35,15 +35,15 @@ class Norms:
 
     @property
     def layouts(self) -> list[str]:
-        """How its matrices may lie in memory."""
+        """The memory layouts of its matrices."""
         return FORWARD if self.backend.on_torch else list(LAYOUTS)
 
     def some(
         self, cases: Iterable[Any], turn: int = 0, *, host: int = 1, threads: int = 3, torch: int = 11, triton: int = 29
     ) -> list[Any]:
-        """One combination in so many, another first one each turn; on the host's one thread all, unless told.
+        """Select one combination of several, with a new first one at each call; by default all on one host thread.
 
-        Strides are primes, so that every part of a combination has its turn.
+        Strides are primes, so that every part of a combination is selected at some call.
         """
         strides = {"host": host, "host with 3 threads": threads, "torch": torch, "torch with Triton": triton}
         stride = strides.get(self.name, 1)
@@ -80,7 +80,7 @@ class Norms:
         return ExtendedParts(found.top, *self.here(found.squares, found.by_row, found.by_column), found.entries)
 
     def apply(self, operation: str, *arguments: Any) -> Any:
-        """An operation on vectors."""
+        """Apply an operation on vectors."""
         there = [self.backend.array(x) if isinstance(x, np.ndarray) else x for x in arguments]
         return self.backend.numpy(getattr(self.kernels, operation)(*there))
 
@@ -90,12 +90,12 @@ def norms_of(name: str) -> Norms:
     return Norms(name, backend.kernels.norms, backend)
 
 
-# --- what must agree --------------------------------------------------------------------------------------------
+# --- comparisons ------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Case:
-    """Tiles with what the reference gives, for which memory layouts make no difference: it is computed once."""
+    """Tiles and the reference's results, which are computed once because they do not depend on memory layouts."""
 
     tiles: Sequence[Tile]
     band: Band
@@ -111,7 +111,7 @@ class Case:
         return ORACLE.row_column_max(self.tiles, self.band, BOTH, self.rows, self.columns)
 
     def laid(self, layout: str) -> Case:
-        """The same case in another memory layout."""
+        """Return the same case in another memory layout."""
         case = Case([replace(t, A=LAYOUTS[layout](t.A)) for t in self.tiles], self.band, self.rows, self.columns)
         vars(case).update({"parts": self.parts, "maxima": self.maxima})
         return case
@@ -127,17 +127,17 @@ def case_of(values: Any, band: Band = WHOLE, layout: str = "by rows") -> Case:
 
 @cache
 def random_case(name: str, shape: tuple[int, int], band: Band = WHOLE, scale: float = 1.0) -> Case:
-    """A random matrix of one tile, the same for every backend."""
+    """Return a random matrix of one tile, which is the same for every backend."""
     rng = np.random.default_rng([*shape, *map(ord, name)])
     return case_of(random_values(rng, shape, TYPES[name], scale), band)
 
 
 def agree(actual: Any, exact: Any, tiles: Sequence[Tile], *, terms: int) -> None:
-    """Sums of so many terms within the bound of the contract, with b = 512; NaN where NaN, Inf where Inf.
+    """Check sums of this many terms by the contract's bound with b = 512; NaN and Inf must be in the same places.
 
-    |x| of a complex x costs three roundings more.  Of complex128, entries so small that their squares vanish may
-    count as nothing beside those of ordinary size, 2^450·2^-538 of them and less, so 2^-70 of the largest per term;
-    where all are denormal, |x| is a multiple of the smallest number.
+    |x| of a complex x has three more roundings. For complex128, entries whose squares underflow may be ignored next to
+    entries of ordinary size. They are at most 2^450·2^-538 of these, so the error is 2^-70 of the largest per term. If
+    all entries are denormal, |x| is a multiple of the smallest number.
     """
     actual, exact = np.asarray(actual), np.asarray(exact)
     assert actual.shape == exact.shape
@@ -155,7 +155,7 @@ def agree(actual: Any, exact: Any, tiles: Sequence[Tile], *, terms: int) -> None
 
 
 def check_pass(norms: Norms, case: Case, wants: Collection[str] = WANTS) -> None:
-    """A pass for some wants gives those of a pass for all, and nothing else."""
+    """Check that a pass for some results gives those of a pass for all results, and no others."""
     tiles, exact = case.tiles, case.parts
     parts = norms.norm_pass(tiles, case.band, wants, case.rows, case.columns)
     size = sum(tile.A.size for tile in tiles)
@@ -175,7 +175,7 @@ def check_pass(norms: Norms, case: Case, wants: Collection[str] = WANTS) -> None
 
 
 def check_maxima(norms: Norms, case: Case, wants: Collection[str] = BOTH) -> None:
-    """The maxima that are wanted, and nothing else."""
+    """Check that a pass gives only the requested maxima."""
     found = norms.row_column_max(case.tiles, case.band, wants, case.rows, case.columns)
     for want, own, right in zip(BOTH, found, case.maxima):
         expected = right if want in wants else np.zeros(0)
@@ -186,7 +186,7 @@ def check_maxima(norms: Norms, case: Case, wants: Collection[str] = BOTH) -> Non
 
 
 def check(norms: Norms, case: Case, turn: int = 0) -> None:
-    """A pass for everything, one for some of it and the maxima: on the host all three, on torch two by turns."""
+    """Check a full pass, a partial pass and the maxima: all three on the host, alternately two of them on torch."""
     check_pass(norms, case)
     if turn % 3 or not norms.backend.on_torch:
         check_pass(norms, case, SUBSETS[turn % len(SUBSETS)])

@@ -13,12 +13,12 @@ from mxpeak.distributed.tiles import CyclicMatrix
 from mxpeak.layout.block_cyclic import BlockCyclic
 from tests.support.exact_norms import KINDS, agree, exact_norms, expanded, shapes
 
-#: What all public functions say of a matrix.
+#: The results of all public functions for a matrix.
 Found = tuple[Any, Any, Any, Any]
 
 
 def laid(A: Any, turn: int) -> Any:
-    """A by rows, by columns, or as every other row of a larger array."""
+    """Return A row-major, column-major, or as every other row of a larger array."""
     if turn % 3 < 2:
         return np.array(A, order="CF"[turn % 3])
     larger = np.full((2 * A.shape[0] + 1, A.shape[1] + 3), np.nan, A.dtype)
@@ -27,14 +27,14 @@ def laid(A: Any, turn: int) -> Any:
 
 
 def distributed(grid: Any, A: Any, mb: int, nb: int) -> CyclicMatrix:
-    """This rank's part of A, in mb×nb blocks."""
+    """Return this rank's part of A in mb×nb blocks."""
     rows, cols = BlockCyclic(A.shape[0], mb, grid.p, grid.P), BlockCyclic(A.shape[1], nb, grid.q, grid.Q)
     mine = np.ix_(*([part.to_global(k) for k in range(part.local_size)] for part in (rows, cols)))
     return CyclicMatrix(grid, rows, cols, laid(A[mine], grid.all.rank))
 
 
 def all_norms(M: Any, **options: Any) -> Found:
-    """What all public functions say of a matrix."""
+    """Return the results of all public functions for a matrix."""
     return (
         mx.norms(M, threads=1, **options),
         mx.norms(M, threads=1, deterministic=True, **options),
@@ -44,7 +44,7 @@ def all_norms(M: Any, **options: Any) -> Found:
 
 
 def check(results: Sequence[Found], A: Any, name: str, **options: Any) -> None:
-    """All ranks have the same numbers: right ones, and reproducible ones to the last bit."""
+    """Check that all ranks have the same results, that these are correct, and that sums are bitwise reproducible."""
     asked = {"structure": name, **options}
     exact, alone = exact_norms(expanded(A, name, **options)), all_norms(A, **asked)
     for norms, same, by_row, by_column in results:
@@ -61,7 +61,7 @@ def size_of(name: str) -> tuple[int, int]:
 
 
 def scalapack_part(A: Any, desc: Sequence[int], grid: tuple[int, int], p: int, q: int) -> Any:
-    """Process (p, q)'s part by ScaLAPACK's rule: block I on process row (RSRC + I) mod P."""
+    """Return process (p, q)'s part by ScaLAPACK's rule: block I is on process row (RSRC + I) mod P."""
     _, _, m, n, mb, nb, rsrc, csrc, _ = desc
     rows = [i for i in range(m) if (rsrc + i // mb) % grid[0] == p]
     columns = [j for j in range(n) if (csrc + j // nb) % grid[1] == q]
@@ -69,14 +69,14 @@ def scalapack_part(A: Any, desc: Sequence[int], grid: tuple[int, int], p: int, q
 
 
 def scalapack_array(part: Any, lld: int, flat: bool) -> Any:
-    """The part in a column-major array of leading dimension LLD."""
+    """Return the part in a column-major array of leading dimension LLD."""
     padded = np.full((lld, part.shape[1]), np.nan, part.dtype, order="F")
     padded[: part.shape[0]] = part
     return padded.ravel(order="F") if flat else padded
 
 
 def blocks(A: Any, heights: Sequence[int], widths: Sequence[int]) -> dict[tuple[int, int], Any]:
-    """A in tiles."""
+    """Return A in tiles."""
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]
     return {
         (i, j): A[downs[i] : downs[i + 1], rights[j] : rights[j + 1]]

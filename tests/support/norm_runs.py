@@ -19,7 +19,7 @@ M, N, NB = 11, 14, 4
 
 
 def bare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """An empty folder, no settings from outside, and one timed run a case."""
+    """Use an empty folder, no outside settings, and one timed run per case."""
     nothing_from_outside(monkeypatch, folder)
     monkeypatch.setattr(bench, "NORM_S", 0.0)
     monkeypatch.setattr(limits, "MAX_S", 0.0)
@@ -27,7 +27,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def measured(ranks: int = 1, **values: Any) -> list[Result]:
-    """The results of a configuration, on virtual ranks where there are several."""
+    """Run a configuration, with several ranks on threads, and return the results."""
     config = NormsConfig(**{"n": (N,), "nb": (NB,), "threads": 1, **values})
     if ranks == 1:
         return bench.run(config, Solo())
@@ -35,6 +35,6 @@ def measured(ranks: int = 1, **values: Any) -> list[Result]:
 
 
 def value(result: Result, kind: str) -> float:
-    """A norm of a result."""
+    """Return a norm of a result."""
     found = result.result.get("values") or {result.problem["kind"]: result.result["value"]}
     return float(found[kind])

@@ -1,4 +1,4 @@
-"""Create matrices for the kernels of norms, with NaN in places that must not be read."""
+"""Create matrices for the norm kernels, with NaN in entries that must not be read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BANDS = {
 
 
 def random_values(rng: Any, shape: tuple[int, int], dtype: Any, scale: float = 1.0) -> Any:
-    """Normal numbers times a scale, of a complex type in both parts."""
+    """Return normally distributed numbers times a scale, in both parts for complex types."""
     with np.errstate(over="ignore", under="ignore"):
         x = rng.standard_normal(shape) * scale
         return (x + 1j * scale * rng.standard_normal(shape)).astype(dtype) if dtype.kind == "c" else x.astype(dtype)
 
 
 def magnitudes_of(dtype: Any) -> dict[str, Any]:
-    """Scales of entries: near the largest number, near the smallest, and where squares leave the range of fp64."""
+    """Return scales near the largest number, near the smallest, and with squares outside the range of fp64."""
     info = ml_dtypes.finfo(dtype)
     largest, least = float(info.max), float(info.smallest_subnormal)
     magnitudes = {"large": largest / 64, "small": float(info.tiny) * 8, "denormal": least * 32}
@@ -49,7 +49,7 @@ def magnitudes_of(dtype: Any) -> dict[str, Any]:
 
 
 def not_numbers(dtype: Any) -> list[Any]:
-    """NaN and Inf of both signs, and of a complex entry every mixture of them."""
+    """Return NaN and Inf of both signs, and all combinations of them as complex numbers."""
     real = [np.nan, -np.nan, np.inf, -np.inf]
     if dtype.kind != "c":
         return real
@@ -57,7 +57,7 @@ def not_numbers(dtype: Any) -> list[Any]:
 
 
 def cut(values: Any, rows: int, columns: int, down: slice, right: slice, order: str) -> Any:
-    """The values in a piece of a larger array that is NaN elsewhere."""
+    """Return the values as a part of a larger array of NaN."""
     m, n = values.shape
     larger = np.full((rows * m + 5, columns * n + 5), np.nan, values.dtype, order=order)  # type: ignore[call-overload]
     piece = larger[down, right][:m, :n]
@@ -65,7 +65,7 @@ def cut(values: Any, rows: int, columns: int, down: slice, right: slice, order: 
     return piece
 
 
-#: How a matrix may lie in memory.
+#: Memory layouts of a matrix.
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "by rows": lambda x: np.array(x, order="C"),
     "by columns": lambda x: np.array(x, order="F"),
@@ -75,18 +75,18 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "backwards": lambda x: cut(x, 1, 1, slice(None, None, -1), slice(None, None, -1), "C"),
     "backwards, strided, by columns": lambda x: cut(x, 3, 2, slice(None, None, -3), slice(None, None, -2), "F"),
 }
-#: Those of tensors, whose strides are not negative.
+#: Memory layouts of tensors, which have no negative strides.
 FORWARD = [name for name in LAYOUTS if "backwards" not in name]
 
 
 def poisoned(values: Any, rows: IndexMap, cols: IndexMap, band: Band) -> Any:
-    """The values with NaN outside the band."""
+    """Return the values with NaN outside the band."""
     offset = cols.to_global(np.arange(cols.size))[None, :] - rows.to_global(np.arange(rows.size))[:, None]
     return np.where((offset >= -band.below) & (offset <= band.above), values, values.dtype.type(np.nan))
 
 
 def one_tile(values: Any, band: Band = WHOLE, layout: str = "by rows") -> Tile:
-    """A matrix as one tile."""
+    """Return a matrix as one tile."""
     rows, cols = consecutive(values.shape[0]), consecutive(values.shape[1])
     return Tile(LAYOUTS[layout](poisoned(values, rows, cols, band)), rows, cols, 0, 0)
 
@@ -94,7 +94,7 @@ def one_tile(values: Any, band: Band = WHOLE, layout: str = "by rows") -> Tile:
 def ragged_tiles(
     rng: Any, values: Any, band: Band, heights: Sequence[int], widths: Sequence[int], layouts: Collection[str]
 ) -> list[Tile]:
-    """A matrix in tiles, each in a memory layout of its own, in any order."""
+    """Return a matrix in tiles in random order, each in its own memory layout."""
     m, n = values.shape
     A = poisoned(values, consecutive(m), consecutive(n), band)
     downs, rights = [0, *accumulate(heights)], [0, *accumulate(widths)]

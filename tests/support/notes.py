@@ -1,4 +1,4 @@
-"""Add the case to failures inside loops."""
+"""Add the name of the case to failures inside loops."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @contextmanager
 def note_case(**case: Any) -> Iterator[None]:
-    """A failure inside is noted with its case."""
+    """Add the case as a note to a failure inside the block."""
     try:
         yield
-    except BaseException as error:  # pytest's own failures are no Exceptions
+    except BaseException as error:  # pytest's failures do not derive from Exception
         error.add_note(f"of {', '.join(f'{name} {value}' for name, value in case.items())}")
         raise

@@ -14,15 +14,15 @@ from mxpeak.kernels.host.sparse.sparse import HostSparse
 from tests.support import backends
 from tests.support.backends import TORCH, backend_named
 
-#: The host where it takes rows one after the other in slices; by its own choice it would be this way or that.
+#: The host with SUCCESSIVE rows in slices, instead of its own choice.
 SLICES = "host in slices"
-#: All that are compared with the reference.
+#: All kernels that are compared with the reference.
 BACKENDS = (*backends.BACKENDS[1:], SLICES)
 
 
 @cache
 def sparse_kernels(name: str) -> Any:
-    """`reference`, or one of BACKENDS."""
+    """Return the kernels of `reference` or of one of BACKENDS."""
     if name == SLICES:
         return HostSparse(Team(2), rows_at_a_time=SUCCESSIVE)
     kernels: Any = backend_named(name).kernels.sparse
@@ -32,7 +32,7 @@ def sparse_kernels(name: str) -> Any:
 
 
 class OnArrays:
-    """Kernels of tensors, for arrays: these share the tensors' memory, or are sent to a GPU and brought back."""
+    """Call kernels of tensors with arrays, which share the tensors' memory or are copied to a GPU and back."""
 
     def __init__(self, kernels: Any):
         self.kernels = kernels
@@ -54,7 +54,7 @@ class OnArrays:
         return call
 
     def _tensor(self, value: Any, sent: list[tuple[Any, Any]]) -> Any:
-        """One tensor for each array of row numbers: matrices know those by identity."""
+        """Return one tensor for each array of row numbers, because matrices compare these by identity."""
         from tests.support.torch_devices import ON_GPU, Copy, tensor
 
         if not isinstance(value, np.ndarray):
@@ -68,7 +68,7 @@ class OnArrays:
         if not ON_GPU:
             return tensor(value)
         for array, copy in sent:
-            if array is value:  # an array that is given twice is one tensor
+            if array is value:  # an array that is passed twice becomes one tensor
                 return copy.tensor
         sent.append((value, Copy(value)))
         return sent[-1][1].tensor
@@ -81,13 +81,13 @@ class OnArrays:
         return array_like(result) if isinstance(result, torch.Tensor) else result
 
 
-#: A test for each of BACKENDS.
+#: Parametrize a test by all of BACKENDS.
 every_backend = pytest.mark.parametrize("kernels", [sparse_kernels(name) for name in BACKENDS], ids=BACKENDS)
-#: The host, which makes rows and orders; the torch backend leaves these to it.
+#: The host's kernels, which create rows and orders also for the torch backend.
 HOSTS = [sparse_kernels(name) for name in BACKENDS[:2]]
 every_host = pytest.mark.parametrize("host", HOSTS, ids=BACKENDS[:2])
 
 
 def interpreted(kernels: Any) -> bool:
-    """Whether Triton's interpreter runs these kernels, milliseconds a program."""
+    """Return whether Triton's interpreter runs these kernels, in milliseconds per program."""
     return any(kernels is sparse_kernels(name) and backend_named(name).interpreted for name in TORCH)

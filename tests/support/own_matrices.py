@@ -1,4 +1,4 @@
-"""Create sparse matrices that are not stencils of the benchmarks, and files of them."""
+"""Create sparse matrices other than the benchmarks' stencils, and files of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def tridiagonal(n: int, diagonal: float = 2.5, below: float = -1.0, above: float
 
 
 def convection(m: int) -> Any:
-    """Upwind convection and diffusion on m×m points, in numbers that fp32 does not hold."""
+    """Return upwind convection and diffusion on m×m points, with entries that fp32 cannot represent."""
     T, C = tridiagonal(m, 2.1), tridiagonal(m, 2.4, -1.3, -0.9)
     return sp.csr_array(sp.kron(sp.eye_array(m), C) + sp.kron(T, sp.eye_array(m)))
 
 
 def random_matrix(n: int, density: float, seed: int, *, whole_numbers: bool = False) -> Any:
-    """Any pattern, with a diagonal."""
+    """Return a matrix with a random pattern and a full diagonal."""
     rng = np.random.default_rng(seed)
     dense = np.where(rng.random((n, n)) < density, rng.standard_normal((n, n)), 0.0)
     dense = np.round(8 * dense) if whole_numbers else dense

@@ -1,4 +1,4 @@
-"""Create results with all parts that a page draws: long names, many ranks, steps, repeats and precisions."""
+"""Create results with all parts of a page: long names, many ranks, steps, repeats and precisions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOPS = 2e14
 
 
 def result(benchmark: str, rate: float, ranks: int = 8, **more: Any) -> dict[str, Any]:
-    """A result at so many flop/s on a grid of 2 rows, with a limit twice as high."""
+    """Return a result with this rate in flop/s on a grid of 2 rows, with a limit twice as high."""
     config = {"n": {"value": [100_000], "origin": "flag"}, "quick": {"value": False, "origin": "default"}}
     return {
         "schema": "mxpeak.result/1",
@@ -55,7 +55,7 @@ def result(benchmark: str, rate: float, ranks: int = 8, **more: Any) -> dict[str
 
 
 def phases(times_s: dict[str, float]) -> dict[str, dict[str, float]]:
-    """Phases with flops and bytes, and a slowest rank."""
+    """Return phases with flops and bytes, and a slowest rank."""
     return {
         name: {"time_s": t, "max_s": 1.25 * t, "flops": 2e9 * t * (k + 1), "bytes": 9e9 * t, "calls": 7}
         for k, (name, t) in enumerate(times_s.items())
@@ -63,14 +63,14 @@ def phases(times_s: dict[str, float]) -> dict[str, dict[str, float]]:
 
 
 def binding(ranks: int) -> list[dict[str, Any]]:
-    """Four ranks a node."""
+    """Return the binding of four ranks per node."""
     cores = [f"{16 * k}-{16 * k + 15}" for k in range(4)]
     host = "frontier-compute-node-{:05}".format
     return [{"rank": k, "host": host(k // 4), "cores": cores[k % 4], "threads": 16} for k in range(ranks)]
 
 
 def telemetry(rate: float, steps: int = 40) -> dict[str, Any]:
-    """Steps that become shorter, and the progress with its forecast."""
+    """Return steps of decreasing length, and the progress with its forecast."""
     index, end_s = list(range(1, steps + 1)), FLOPS / rate
     done = [FLOPS * (1 - (1 - k / steps) ** 3) for k in index]
     elapsed = [end_s * (0.9 * d / FLOPS + 0.1 * k / steps) for k, d in zip(index, done)]
@@ -85,7 +85,7 @@ def telemetry(rate: float, steps: int = 40) -> dict[str, Any]:
 
 
 def mixed(precision: str, rate: float) -> dict[str, Any]:
-    """A result of HPL-MxP, whose refinement converges the slower the lower the precision."""
+    """Return a result of HPL-MxP, whose refinement converges more slowly at a lower precision."""
     record = result(
         "hpl-mxp", rate, rules={"admissible": False, "violations": [{"rule": "time", "text": "1 s of 1800"}]}
     )
@@ -97,7 +97,7 @@ def mixed(precision: str, rate: float) -> dict[str, Any]:
 
 
 def sparse() -> dict[str, Any]:
-    """A result of HPG-MxP on a box of ranks, with its motifs in both precisions."""
+    """Return a result of HPG-MxP on a box of ranks, with its motifs in both precisions."""
     motifs = {"gs": 6.0, "spmv": 2.0, "ortho": 1.5, "restriction": 0.2, "prolongation": 0.1, "update": 0.3}
     double = {name: {**phase, "time_s": 2 * phase["time_s"]} for name, phase in phases(motifs).items()}
     record = result("hpg-mxp", 40e9, phases=phases(motifs), telemetry={})
@@ -113,7 +113,7 @@ def sparse() -> dict[str, Any]:
 
 
 def everything() -> dict[str, Any]:
-    """The content of a result file that has all that a page draws."""
+    """Return the content of a result file with all parts of a page."""
     runs = [result("hpl", 10e12), result("hpl", 18e12, 16), result("hpl", 2e12, 4, status="invalid")]
     runs += [mixed("fp32", 30e12), mixed("bf16", 60e12), mixed("fp16", 55e12), sparse()]
     return {"schema": "mxpeak.results/1", "results": runs}

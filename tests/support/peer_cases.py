@@ -47,22 +47,22 @@ class Peer:
 
     @property
     def names(self) -> set[str]:
-        """Names of all tests, adapted or not."""
+        """Return the names of all tests, adapted or not."""
         return {*self.tests, *self.reasons}
 
     @property
     def inputs(self) -> int:
-        """Number of inputs of the adapted tests."""
+        """Return the number of inputs of the adapted tests."""
         return sum(len(list(checks())) for checks in self.tests.values())
 
 
 def cases(peers: list[Peer]) -> list[Any]:
-    """Parameters for one test per adapted test."""
+    """Return the parameters of one test per adapted test."""
     return [pytest.param(checks, id=f"{peer.function}-{name}") for peer in peers for name, checks in peer.tests.items()]
 
 
 def tables(peers: list[Peer]) -> dict[str, str]:
-    """Tables of all functions: counts, reasons why tests do not apply, and differences."""
+    """Return the tables of all functions: counts, reasons why tests do not apply, and differences."""
     counts = ["| function | mxpeak | tests | pass | inputs | do not apply |", "|---|---|---|---|---|---|"]
     for peer in peers:
         counts.append(
@@ -82,7 +82,7 @@ def tables(peers: list[Peer]) -> dict[str, str]:
 
 
 def meant(A: Any, *, assume_a: str = "gen", lower: bool = False, transposed: Any = False, **_: Any) -> Array:
-    """The matrix of a system: both triangles of a structure of which one is read, transposed if requested."""
+    """Return the full matrix of a system from the triangle that its structure reads, transposed if requested."""
     A = np.asarray(A)
     if assume_a not in ("gen", "general", "auto"):
         half = np.tril(A) if lower else np.triu(A)
@@ -150,7 +150,7 @@ def raises(error: Any, match: str, call: Callable[[], Any]) -> Check:
 
 
 def random(rng: np.random.Generator, shape: Any, dtype: Any) -> Array:
-    """Normally distributed real or complex numbers."""
+    """Return normally distributed real or complex numbers."""
     values = rng.standard_normal(shape)
     return (values + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
 
@@ -198,7 +198,7 @@ def least_squares(A: Any, b: Any, rank: int, expected: Any = None, atol: float =
 
 
 def csr(A: Any) -> Any:
-    """The matrix in CSR format, which mxpeak's iterative solvers accept; SciPy's also accept dense arrays."""
+    """Return the matrix in CSR format, because mxpeak's iterative solvers refuse the dense arrays of SciPy's tests."""
     return sparse.csr_array(A)
 
 
@@ -207,7 +207,7 @@ def residual_norm(A: Any, x: Any, b: Any) -> float:
 
 
 def rounding(A: Any, x: Any, b: Any) -> float:
-    """How far two residuals in fp64 may be apart: n + 1 roundings of each term of each row."""
+    """Return a bound of the difference of two fp64 residuals: n + 1 roundings of each term of each row."""
     n = A.shape[0]
     sizes = abs(csr(A)) @ np.abs(x) + np.abs(b)
     return float((n + 1) * 2.0**-53 * np.linalg.norm(sizes))

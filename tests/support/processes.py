@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-#: What a process is granted to end after SIGTERM: launchers end their ranks meanwhile.
+#: Seconds in which a process must end after SIGTERM, because launchers first end their ranks.
 PATIENCE_S = 10.0
 
 
 @contextmanager
 def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process with pipes for what it prints; ended, if it still runs, when the block is left."""
+    """Start a process with pipes for its output, and end it with the block if it still runs."""
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes, **options) as process:
         try:
@@ -28,6 +28,6 @@ def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    """The first line that it prints, once it has."""
+    """Wait for the first line of a process's output, and return it."""
     assert process.stdout is not None
     return process.stdout.readline()

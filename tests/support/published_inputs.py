@@ -16,7 +16,7 @@ def bands(n: int, *offsets: int) -> Any:
 
 
 def incidence() -> Any:
-    """Symmetric and indefinite, zeros on half of the diagonal, one row of ones and twos: methods break down on it."""
+    """Return an indefinite matrix with zeros on half of the diagonal, which makes methods break down."""
     weights, one = np.array([[1.0, 2, 2, 2, 1]]), -np.eye(5)
     return sparse.block_array([[None, weights.T, one], [weights, None, None], [one, None, one]]).tocsr()
 

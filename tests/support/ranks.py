@@ -1,8 +1,8 @@
 """Start real ranks under mpiexec or of torch.distributed, for one command or for many.
 
-A start costs more than most of what tests ask of it: every rank loads Python, NumPy and Numba, on few cores.
-What is to be shown about the ends of a run (signals, crashes, mpiexec's exit code) needs a start of its own; all else
-runs in turn on the same ranks, as `mxpeak` would, in a folder each.
+A start takes longer than most tests, because every rank loads Python, NumPy and Numba on few cores. Tests of the end of
+a run (signals, crashes, mpiexec's exit code) need their own start. All other commands run one after the other on the
+same ranks, each in its own folder.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.solo import Solo
 from tests.support.forked_ranks import Check, run_checks
 
-#: How often those who wait for commands or their end look for them.
+#: Seconds between polls for commands or for their end.
 LOOK_S = 0.02
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sysconfig.get_path("scripts")) / "mpiexec"
 PYTHON = [sys.executable, "-m", "mxpeak"]
-#: What mpiexec ends with where a rank ends all with 1: MPICH's may tell of the SIGKILL by which it ended the others.
+#: Exit codes of mpiexec if a rank aborts with 1: MPICH's may report the SIGKILL that it sent to the other ranks.
 ENDED_BY_A_RANK = (1, 9)
-#: With a number of ranks after it, torchrun runs what Python would run.
+#: The start of torchrun's command, which continues with the number of ranks and Python's arguments.
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 #: In CI a missing MPI is a failure.
@@ -46,14 +46,14 @@ needs_mpi = pytest.mark.skipif(
 
 
 def mpiexec(ranks: int, *arguments: str, cwd: Path, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
-    """`mxpeak ARGUMENTS` on its own ranks."""
+    """Run `mxpeak ARGUMENTS` on its own ranks."""
     command = [str(MPIEXEC), "-n", str(ranks), *PYTHON, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one command ended: the exit code of every rank, and what all of them wrote."""
+    """The end of a command: the exit code of every rank, and the output of all ranks."""
 
     codes: list[int]
     stdout: str
@@ -62,21 +62,21 @@ class Ended:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The result on stdout."""
+        """Return the result on stdout."""
         return json.loads(self.stdout)  # type: ignore[no-any-return]
 
     def file(self, name: str) -> dict[str, Any]:
-        """A result in a file of its folder."""
+        """Return a result in a file of its folder."""
         return json.loads((self.folder / name).read_text())  # type: ignore[no-any-return]
 
     def check(self, code: int) -> None:
-        """All ranks ended with this code, none of them with a traceback."""
+        """Check that all ranks ended with this code and without a traceback."""
         assert set(self.codes) == {code}, (self.codes, self.stderr)
         assert "Traceback" not in self.stderr
 
 
 class StandingRanks:
-    """MPI ranks that wait for calls, of any test: the first one starts them, and so does the first after a failure."""
+    """MPI ranks that wait for calls of any test; the first call, and the first after a failure, starts them."""
 
     def __init__(self, ranks: int, folder: Path):
         self._ranks, self._folder = ranks, folder
@@ -86,16 +86,16 @@ class StandingRanks:
     def run(
         self, commands: Mapping[str, list[str]], folder: Path, module: str = __name__, function: str = "mpi_rank"
     ) -> dict[str, Ended]:
-        """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks; each in the folder of its name.
+        """Run `mxpeak ARGUMENTS` for every entry, one after the other on the same ranks, in the folder of its name.
 
-        module, function   a rank's part of it, which takes the folder
+        module, function   the function that runs a rank's part in the given folder
         """
         prepare(commands, folder)
         self.call(module, function, str(folder))
         return what_ended(self._ranks, commands, folder)
 
     def call(self, module: str, function: str, *arguments: str, timeout: float = 300.0) -> None:
-        """A function of a module on every rank; what it raises on one of them ends all, and the test."""
+        """Call a function of a module on every rank; an error on one rank ends all ranks, and the test fails."""
         number = next(self._calls)
         self._leave(number, json.dumps([module, function, *arguments]))
         process, until = self._started(number), time.monotonic() + timeout
@@ -106,12 +106,12 @@ class StandingRanks:
             time.sleep(LOOK_S)
 
     def dismiss(self) -> None:
-        """No call comes any more: they end, while the caller goes on."""
+        """Let the ranks end after the last call, without waiting for them."""
         if self._process is not None:
             self._leave(next(self._calls), json.dumps([]))
 
     def end(self) -> None:
-        """They wait no longer."""
+        """End the ranks."""
         if self._process is None:
             return
         self.dismiss()
@@ -123,7 +123,7 @@ class StandingRanks:
         self._process = None
 
     def _leave(self, number: int, text: str) -> None:
-        """A call, which appears whole."""
+        """Write a call by an atomic rename."""
         written = self._folder / f"{number}.written"
         written.write_text(text)
         written.rename(written.with_suffix(".call"))
@@ -135,7 +135,7 @@ class StandingRanks:
                 self._process = subprocess.Popen(
                     [str(MPIEXEC), "-n", str(self._ranks), sys.executable, "-c", code],
                     cwd=ROOT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1"},  # of torch, which would start a thread a core
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},  # of torch, which otherwise starts one thread per core
                     stdout=stderr,
                     stderr=stderr,
                 )
@@ -143,9 +143,9 @@ class StandingRanks:
 
 
 def standing_rank(folder: str, first: int) -> None:
-    """One rank's part of `StandingRanks`.  It waits asleep: a rank that waits in MPI takes a core.
+    """Run one rank's part of `StandingRanks`. It sleeps between polls, because a rank that waits in MPI uses a core.
 
-    Within a call it does so as where somebody wants the core, whether or not: of what calls took, waiting was half.
+    Within a call it waits as on a shared core; otherwise waits would take half of the time of calls.
     """
     from mxpeak.comm import base
     from mxpeak.comm.transports.mpi import world
@@ -172,7 +172,7 @@ def standing_rank(folder: str, first: int) -> None:
 def commands_of_torch(
     ranks: int, commands: Mapping[str, list[str]], folder: Path, **variables: str
 ) -> dict[str, Ended]:
-    """`mxpeak ARGUMENTS` for every entry, one after the other on the same ranks of torch.distributed."""
+    """Run `mxpeak ARGUMENTS` for every entry, one after the other on the same ranks of torch.distributed."""
     prepare(commands, folder)
     check = Check(ranks, "tests.support.ranks", "torch_rank", (str(folder),))
     ended = run_checks({"ranks": check}, folder, **variables)["ranks"]
@@ -181,7 +181,7 @@ def commands_of_torch(
 
 
 def commands_here(commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
-    """`mxpeak ARGUMENTS` for every entry in this process, a rank alone."""
+    """Run `mxpeak ARGUMENTS` for every entry in this process as a single rank."""
     prepare(commands, folder)
     with contextlib.chdir(folder):
         run_commands(folder, Solo())
@@ -189,14 +189,14 @@ def commands_here(commands: Mapping[str, list[str]], folder: Path) -> dict[str, 
 
 
 def mpi_rank(folder: str) -> None:
-    """One rank's part of commands over MPI."""
+    """Run one rank's part of commands over MPI."""
     from mxpeak.runtime import launch
 
     run_commands(Path(folder), launch.start())
 
 
 def torch_rank() -> None:
-    """One rank's part of commands over torch.distributed, whose ranks meet once."""
+    """Run one rank's part of commands over torch.distributed, with one rendezvous."""
     from mxpeak.runtime import launch
 
     comm = launch.start()
@@ -205,14 +205,14 @@ def torch_rank() -> None:
 
 
 def prepare(commands: Mapping[str, list[str]], folder: Path) -> None:
-    """A folder for each command, and the commands where the ranks find them."""
+    """Create a folder for each command, and write the commands to a file for the ranks."""
     for name in commands:
         (folder / name).mkdir(exist_ok=True)
     (folder / "commands.json").write_text(json.dumps(commands))
 
 
 def run_commands(folder: Path, comm: Communicator) -> None:
-    """One rank's part of all commands."""
+    """Run one rank's part of all commands."""
     from mxpeak.cli.main import main
 
     for name, arguments in json.loads((folder / "commands.json").read_text()).items():
@@ -226,7 +226,7 @@ def run_commands(folder: Path, comm: Communicator) -> None:
 
 
 def what_ended(ranks: int, commands: Mapping[str, list[str]], folder: Path) -> dict[str, Ended]:
-    """How the commands ended on all ranks."""
+    """Return the ends of the commands on all ranks."""
     ended = {}
     for name in commands:
         parts = [json.loads((folder / f"{name}.{rank}.json").read_text()) for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""Invent results of scans with any number of ranks, of which some are slow or wrong."""
+"""Create fake results of scans with any number of ranks, with some slow or wrong ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size
 from mxpeak.verbs.scan.run import Record, result
 
-#: What a GPU says of itself while it is held back.
+#: A GPU's report while it is throttled.
 HOT = (
     SensorReading(1980.0, 1980.0, None, (), 4, 0, power_w=480.0, temperature_c=62.0),
     SensorReading(1200.0, 1980.0, None, ("hardware thermal slowdown",), 7, 0, power_w=310.0, temperature_c=91.0),
@@ -18,7 +18,7 @@ HOT = (
 
 
 def open_bits(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The open questions about bits: those about rates depend on what else the machine does."""
+    """Return the open questions about bits; those about rates depend on other load of the machine."""
     return [one for one in body["undecided"] if "result" in one]
 
 
@@ -35,7 +35,7 @@ def scan_body(
     kinds: str = "",
     copies: bool = False,
 ) -> dict[str, Any]:
-    """Three rounds on ranks that are alike but for those that are slow by a factor, or have other bits."""
+    """Return three rounds on equal ranks, except those that are slow by a factor or have other bits."""
     records = []
     for rank in range(ranks):
         where = {

@@ -1,4 +1,4 @@
-"""Invent sensors: system trees of RAPL, pm_counters and amdgpu, and substitutes for NVML and amdsmi."""
+"""Create fake sensors: system trees of RAPL, pm_counters and amdgpu, and substitutes for NVML and amdsmi."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RANGE = 262_143_328_850
 
 
 def package(root: Path, number: int, microjoules: int, *, dram: int | None = None, name: str = "package-0") -> Path:
-    """A package of RAPL's tree, with the memory at it."""
+    """Add a package and its memory to RAPL's tree."""
     folder = root / f"sys/class/powercap/intel-rapl:{number}"
     folder.mkdir(parents=True)
     for path, text in (("name", name), ("energy_uj", str(microjoules)), ("max_energy_range_uj", str(RANGE))):
@@ -33,7 +33,7 @@ def package(root: Path, number: int, microjoules: int, *, dram: int | None = Non
 
 
 def two_cores(root: Path) -> Path:
-    """The first one slow and throttled, of one package; two memory controllers, and a temperature of each core."""
+    """Create one package with a slow, throttled first core, two memory controllers, and a temperature per core."""
     files = {
         "sys/class/hwmon/hwmon0/name": "nvme\n",
         "sys/class/hwmon/hwmon0/temp1_input": "99000\n",
@@ -53,7 +53,7 @@ def two_cores(root: Path) -> Path:
 
 
 def cray_node(root: Path) -> Path:
-    """The counters of a node with one accelerator; the power of its memory is not available."""
+    """Create the counters of a node with one accelerator, without the power of its memory."""
     files = {
         "cpu_energy": "1000 J 17 us",
         "cpu_power": "80 W 17 us",
@@ -70,7 +70,7 @@ def cray_node(root: Path) -> Path:
 
 
 def amd_gpu(root: Path) -> Path:
-    """The files of an MI250X with its memory errors."""
+    """Create the files of an MI250X with its memory errors."""
     return put(
         root,
         {
@@ -86,7 +86,7 @@ def amd_gpu(root: Path) -> Path:
 
 
 def amd_dies(root: Path, *addresses: str, model: str = "0x7408") -> Path:
-    """GPUs of AMD in the tree of PCI devices, next to a network adapter; the model is that of an MI250X."""
+    """Create MI250X GPUs in the tree of PCI devices, next to a network adapter."""
     pci = {address: ("0x1002", model) for address in addresses} | {"0000:c4:00.0": ("0x17db", "0x0501")}
     return put(
         root,
@@ -99,7 +99,7 @@ def amd_dies(root: Path, *addresses: str, model: str = "0x7408") -> Path:
 
 
 class NVMLError(Exception):
-    """As NVML's: what a GPU does not say."""
+    """An error of NVML: a value is not available."""
 
 
 #: Answers of an H100 under load.
@@ -116,9 +116,9 @@ H100: dict[tuple[Any, ...], Any] = {
 
 
 def nvml(answers: dict[tuple[Any, ...], Any]) -> SimpleNamespace:
-    """A stand-in that knows one GPU, at 0000:1b:00.0; a question without an answer is not supported.
+    """Return a substitute with one GPU at 0000:1b:00.0; queries without an answer raise "not supported".
 
-    An answer that is a function is called.
+    If an answer is a function, the query calls it.
     """
 
     def handle(bus: str) -> str:
@@ -153,13 +153,13 @@ def nvml(answers: dict[tuple[Any, ...], Any]) -> SimpleNamespace:
 
 
 class AmdSmiException(Exception):  # noqa: N818
-    """As that of amdsmi."""
+    """An error of amdsmi."""
 
 
 def amdsmi(
     answers_of_first: dict[str, Any], others: Mapping[str, dict[str, Any]] = MappingProxyType({})
 ) -> SimpleNamespace:
-    """A stand-in that knows the GPU at 0000:c1:00.0, and others; a question without an answer is not supported."""
+    """Return a substitute with a GPU at 0000:c1:00.0 and others; queries without an answer raise "not supported"."""
     gpus = {"0000:c1:00.0": answers_of_first, **others}
 
     def handle(bus: str) -> str:
@@ -200,7 +200,7 @@ MI300X: dict[str, Any] = {
 
 
 class Told(Sensors):
-    """Sensors whose values a test gives; joules is a value for each call."""
+    """Sensors with values from a test; `joules` has one value per call."""
 
     kind, source = "cpu", "told"
 
@@ -213,7 +213,7 @@ class Told(Sensors):
 
 
 class Grows(Told):
-    """An energy that grows with a clock, at a constant power."""
+    """An energy counter that grows with a clock at constant power."""
 
     def __init__(self, clock: Callable[[], float], power_w: float = 100.0, **about: Any):
         super().__init__(**about)
@@ -225,7 +225,7 @@ class Grows(Told):
 
 
 class Closed(Told):
-    """A counter that only root may read."""
+    """A counter that only root can read."""
 
     def joules(self) -> float | None:
         return None

@@ -1,8 +1,8 @@
 """Create sparse matrices for comparisons of kernels, with bounds of the differences.
 
-The reference rounds a row's sum once, the others every product and every sum.  Where both are compared, a row of m
-entries may differ by 2(m + 4)·u·(|b| + Σ|a||x|): m products, m sums, the values read, the difference from b, the
-quotient and its rounding, u each at most, and twice that since both sides round.
+The reference rounds a row's sum once; the other kernels round every product and every sum. The results for a row of m
+entries may therefore differ by 2(m + 4)·u·(|b| + Σ|a||x|). These are m products, m sums, the conversion of values, the
+difference from b, the quotient and its rounding, with at most u each. The factor 2 covers the roundings of both.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from tests.support.notes import note_case
 from tests.support.on_arrays import SLICES, OnArrays, every_backend, sparse_kernels
 
 ORACLE: Any = sparse_kernels("reference")
-#: Storages in chunks, which every backend has, and all of the host's.
+#: Storages in chunks, which every backend has, and all storages of the host.
 CHUNKS = ("ell", "sell", "packed")
 STORAGES = ("rows", *CHUNKS)
-#: Those for rows one after the other.
+#: Storages for rows one after the other.
 ROWWISE = ("rows", "sell", "packed")
 KINDS = ("greedy", "jpl", "levels", "natural", "surface_last")
-#: What is stored in which order: chunks want large groups.
+#: Storages by order of the rows, because chunks need large groups.
 SUITING = {"greedy": STORAGES, "jpl": CHUNKS, "levels": CHUNKS, **dict.fromkeys(("natural", "surface_last"), ROWWISE)}
 VECTORS = ("fp64", "fp32")
-#: Formats of a matrix and of the vectors that it multiplies: every one of both, each pair of which is compiled anew.
-#: Values become what vectors are before they are used, so that not every pair need be there.
+#: Formats of a matrix and of its vectors: every format of both, but not every pair, because each pair is compiled
+#: separately. Kernels convert matrix values to the vectors' format before use.
 FORMATS = [("fp64", "fp64"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp16", "fp32"), ("fp8", "fp32"), ("bf16", "fp64")]
 DTYPES = {"fp64": np.float64, "fp32": np.float32}
-#: What stands where nothing has been received yet: whoever reads it shows.
+#: The value of halo entries before they are received; it reveals early reads.
 FAR_OFF = 1e30
-#: Numbers on either side of a vector that nobody may touch.
+#: The number of guard entries on either side of a vector.
 GUARD = 80
 
 # --- matrices ---------------------------------------------------------------------------------------------------
 
 CLASSIC = tuple(26.0 if d == 13 else -1.0 for d in range(27))
-#: 27 different weights, all of them fp8 numbers: a neighbour taken for another shows.
+#: 27 different fp8 weights, which reveal a mix-up of two neighbors.
 UNEQUAL = tuple(64.0 if d == 13 else (-1) ** d * (1 + d % 15) / (8 if d < 15 else 16) for d in range(27))
-#: Boxes alone, with one neighbour, amid others and in a corner of a grid of ranks; of one chunk and of several.
+#: Boxes alone, with one neighbor, in the middle and in a corner of a grid of ranks; with one chunk and with several.
 BOXES = {
     "a small box between others": Box(4, 3, 2, 2, 3, 2, 0, 1, 1),
     "a box with a neighbour": Box(7, 5, 3, 1, 1, 2, 0, 0, 1),
@@ -60,10 +60,10 @@ BOXES = {
 def random_rows(
     n: int, halo: int, near: int, anywhere: int, hubs: Sequence[tuple[int, int]] = (), alone: Sequence[int] = ()
 ) -> Rows:
-    """A diagonally dominant matrix of up to about 2(near + anywhere) entries a row, its pattern symmetric.
+    """Return a diagonally dominant matrix with a symmetric pattern and up to about 2(near + anywhere) entries per row.
 
-    A hub (i, m) has m columns more, rows `alone` have a diagonal only.  Entries of L and U are no numbers of narrow
-    formats, and reach down among fp8's subnormal ones; those of D and H are fp8 numbers.
+    A hub (i, m) has m additional columns; rows `alone` have only a diagonal. Narrow formats must round the entries of L
+    and U, some of them to subnormal fp8 numbers; the entries of D and H are fp8 numbers.
     """
     rng = np.random.default_rng(n + halo)
     pairs: set[tuple[int, int]] = set()
@@ -84,7 +84,7 @@ def random_rows(
 
 
 def compressed(n: int, halo: int, rows: Sequence[dict[int, float]]) -> Rows:
-    """Rows of {column: value}."""
+    """Return the rows of {column: value} in compressed form."""
     entries = [(j, a) for row in rows for j, a in sorted(row.items())]
     indptr = np.cumsum([0, *map(len, rows)])
     return ORACLE.rows_of(indptr, [j for j, _ in entries], [a for _, a in entries], n, halo)
@@ -95,7 +95,7 @@ def dense(n: int) -> Rows:
 
 
 def arrow(n: int) -> Rows:
-    """Full in its last row and column, else diagonal: two groups, and one chunk of one row."""
+    """Return a diagonal matrix plus a full last row and column: two groups, and one chunk with one row."""
     last = {j: -0.25 for j in range(n - 1)} | {n - 1: 128.0}
     return compressed(n, 0, [*({i: 4.0, n - 1: 0.125} for i in range(n - 1)), last])
 
@@ -116,19 +116,19 @@ MATRICES = (*BOXES, *OTHERS)
 
 @cache
 def oracle_rows(name: str) -> Rows:
-    """A matrix of MATRICES as the reference has it."""
+    """Return a matrix of MATRICES as rows of the reference."""
     return ORACLE.stencil_rows(BOXES[name], UNEQUAL) if name in BOXES else OTHERS[name]()
 
 
 @cache
 def rows_of(kernels: Any, name: str) -> Rows:
-    """The same as these kernels have it."""
+    """Return a matrix of MATRICES as rows of these kernels."""
     rows = oracle_rows(name)
     return kernels.rows_of(rows.indptr, rows.indices, rows.data, rows.n, rows.halo)
 
 
 def storages_of(kernels: Any) -> tuple[str, ...]:
-    """How these kernels can store a matrix."""
+    """Return the storages of these kernels."""
     return CHUNKS if isinstance(kernels, OnArrays) else STORAGES
 
 
@@ -138,7 +138,7 @@ def order_of(kernels: Any, name: str, kind: str) -> Any:
 
 
 def listed(rows: Rows) -> list[list[tuple[int, float]]]:
-    """(column, value) of every row."""
+    """Return the (column, value) pairs of every row."""
     entries = list(zip(rows.indices.tolist(), rows.data.tolist()))
     return [entries[rows.indptr[i] : rows.indptr[i + 1]] for i in range(rows.n)]
 
@@ -147,7 +147,7 @@ def listed(rows: Rows) -> list[list[tuple[int, float]]]:
 
 
 class Guarded:
-    """A vector amid NaN, NaN itself unless there are values."""
+    """A vector between NaN guards; it is NaN itself unless it gets values."""
 
     def __init__(self, n: int, vectors: str, values: Any = np.nan):
         self._memory = np.full(n + 2 * GUARD, np.nan, DTYPES[vectors])
@@ -155,21 +155,21 @@ class Guarded:
         self.inner[:] = values
 
     def checked(self) -> Any:
-        """The vector, after a look at what is around it."""
+        """Check the guards, and return the vector."""
         assert np.isnan(self._memory[:GUARD]).all()
         assert np.isnan(self._memory[len(self._memory) - GUARD :]).all()
         return self.inner
 
 
 def halo_vector(kernels: Any, A: Any, own: Any, halo: Any) -> Any:
-    """A vector that A multiplies, with these entries."""
+    """Return a vector that A can multiply, with these entries."""
     x = kernels.halo_vector(A)
     x[: A.n], x[A.n : A.n + A.halo] = own, halo
     return x
 
 
 def own(A: Any, x: Any) -> Any:
-    """The rank's part of such a vector, after a look at the padding: that stays zero."""
+    """Check that the padding of such a vector is still zero, and return the rank's own part."""
     assert not np.any(x[A.n + A.halo :])
     return wide(x[: A.n])
 
@@ -192,7 +192,7 @@ def random(rng: Any, n: int, vectors: str) -> Any:
 def near(actual: Any, exact: Any, bound: Any) -> None:
     actual, exact = wide(actual), wide(exact)
     assert actual.shape == exact.shape
-    assert (np.abs(actual - exact) <= bound).all(), (actual, exact)  # not so if one of them is NaN
+    assert (np.abs(actual - exact) <= bound).all(), (actual, exact)  # false if one of them is NaN
 
 
 def larger(x: Any, y: Any) -> Any:
@@ -200,7 +200,7 @@ def larger(x: Any, y: Any) -> Any:
 
 
 def sweep_backward(R: ReferenceMatrix, b: Any, x: Any) -> None:
-    """A sweep from the last row to the first by its definition, with nothing left over from a forward one."""
+    """Run a sweep from the last row to the first by its definition, without results of a forward sweep."""
     for r in reversed(range(R.n)):
         row = R.rows[r]
         others = row.lower.times(x) + row.upper.times(x) + row.halo.times(x[R.n :])
@@ -208,7 +208,7 @@ def sweep_backward(R: ReferenceMatrix, b: Any, x: Any) -> None:
 
 
 def inherited(R: ReferenceMatrix, errors: Any) -> Any:
-    """What a backward sweep makes of errors in the x that it begins with."""
+    """Return the errors after a backward sweep due to errors in its initial x."""
     bounds = np.zeros(R.n)
     for r in reversed(range(R.n)):
         row = R.rows[r]
@@ -222,7 +222,7 @@ def inherited(R: ReferenceMatrix, errors: Any) -> Any:
 
 
 class Example:
-    """A matrix in an order and in formats; b, x and the halo, and what the reference makes of them."""
+    """A matrix in an order and in formats, with b, x and the halo, and the reference's results."""
 
     def __init__(self, name: str, kind: str, values: str, vectors: str):
         self.name, self.kind, self.values, self.vectors, self.u = name, kind, values, vectors, unit(vectors)
@@ -241,12 +241,12 @@ class Example:
         self._values = np.concatenate([np.empty(0), *(part for _, _, part in entries)])
 
     def stored(self, kernels: Any, storage: str) -> Any:
-        """The matrix as other kernels have it."""
+        """Return the matrix as other kernels store it."""
         rows, order = rows_of(kernels, self.name), order_of(kernels, self.name, self.kind)
         return kernels.store(rows, order, self.values, self.vectors, storage)
 
     def fresh(self, kernels: Any, A: Any, fill: Any = None) -> Any:
-        """A vector with this x, or so filled, and this halo."""
+        """Return a vector with this x or this value, and with this halo."""
         return halo_vector(kernels, A, self.x if fill is None else fill, self.halo)
 
     def right_side(self) -> Guarded:
@@ -254,21 +254,21 @@ class Example:
 
     @cached_property
     def forward(self) -> tuple[Any, Any]:
-        """x after a sweep, and by how much others' may differ."""
+        """Return x after a sweep, and a bound of the difference of other kernels."""
         x = self.fresh(ORACLE, self.R)
         ORACLE.sweep_forward(self.R, self.b, x)
         return self._with_bound(x)
 
     @cached_property
     def from_zero(self) -> tuple[Any, Any]:
-        """x after a sweep from zero: one on zeros, also of other ranks."""
+        """Return x after a sweep from zero, which equals a sweep with x and halo zero."""
         x = ORACLE.halo_vector(self.R)
         ORACLE.sweep_forward(self.R, self.b, x)
         return self._with_bound(x)
 
     @cached_property
     def symmetric(self) -> dict[bool, tuple[Any, Any]]:
-        """The same after a forward and a backward sweep, the first from zero or not."""
+        """Return x and the bound after a forward sweep, from zero or not, and a backward sweep."""
         results = {}
         for from_zero, (before, bound) in ((True, self.from_zero), (False, self.forward)):
             x = halo_vector(ORACLE, self.R, before, 0.0 if from_zero else self.halo)
@@ -279,24 +279,24 @@ class Example:
         return results
 
     def product(self, x: Any) -> Any:
-        """A x in fp64, by the definition."""
+        """Return A x in fp64 by the definition."""
         return np.bincount(self._rows, self._values * wide(x)[self._columns], self.R.n)
 
     def magnitudes(self, x: Any, b: Any = 0.0) -> Any:
-        """2(m + 4)·(|b_i| + Σ|a_ij||x_j|) of every row of m entries."""
+        """Return 2(m + 4)·(|b_i| + Σ|a_ij||x_j|) of every row of m entries."""
         sums = np.bincount(self._rows, np.abs(self._values * wide(x)[self._columns]), self.R.n)
         return 2 * (self._lengths + 4) * (np.abs(wide(b)) + sums)
 
     @cached_property
     def products(self) -> tuple[Any, Any, Any]:
-        """A x without H and with it, and by how much others' may differ."""
+        """Return A x without H and with it, and bounds of the differences of other kernels."""
         x, inside = self.fresh(ORACLE, self.R), np.zeros(self.R.n)
         ORACLE.matvec(inside, self.R, x, part=Part.INTERIOR)
         return inside, self.product(x), self.u * self.magnitudes(x)
 
     @cached_property
     def residuals(self) -> tuple[Any, Any]:
-        """b - A x, and by how much others' may differ."""
+        """Return b - A x, and a bound of the difference of other kernels."""
         x = self.fresh(ORACLE, self.R)
         return wide(self.b) - self.product(x), self.u * self.magnitudes(x, self.b)
 
@@ -305,7 +305,7 @@ class Example:
         return found, self._bound(found)
 
     def _bound(self, x: Any, *, backward: bool = False) -> Any:
-        """A row's own error, and those of the rows before it, over its diagonal; x may hold what it became."""
+        """Return bounds of a sweep's errors: a row's own error plus those of earlier rows, over its diagonal."""
         largest = np.concatenate([larger(x, self.x), np.abs(self.halo)])
         own_errors, errors = self.u * self.magnitudes(largest, self.b), np.zeros(self.R.n)
         for r in reversed(range(self.R.n)) if backward else range(self.R.n):
@@ -316,7 +316,7 @@ class Example:
 
 
 example = cache(Example)
-#: On an interpreter matrices are small: each storage, format, order and type of vectors meets several of the others.
+#: Small matrices for an interpreter; each storage, format, order and vector type occurs with several of the others.
 FEW = [
     ("a small box between others", "greedy", "fp64", "fp64", "ell"),
     ("a small box between others", "levels", "fp8", "fp32", "packed"),
@@ -330,7 +330,7 @@ FEW = [
 ]
 
 
-#: Elsewhere every matrix is in every order in every storage, and each order meets every pair of formats.
+#: Otherwise every matrix occurs in every order and storage, and each order with every pair of formats.
 MANY = [
     (name, kind, *FORMATS[at % len(FORMATS)], storage)
     for at, (name, kind) in enumerate(product(MATRICES, KINDS))
@@ -344,14 +344,14 @@ def stored(kernels: Any, name: str, kind: str, values: str, vectors: str, storag
 
 
 def cases_of(kernels: Any) -> list[tuple[str, ...]]:
-    """What these kernels are tested on."""
+    """Return the cases for the tests of these kernels."""
     if isinstance(kernels, OnArrays):
         return FEW
     return [case for case in MANY if case[-1] == "rows"] if kernels is sparse_kernels(SLICES) else MANY
 
 
 def on_examples(check: Callable[[Any, Example, Any], None]) -> Any:
-    """A test for each backend, which checks (kernels, example, stored matrix) on all of its examples."""
+    """Turn a check of (kernels, example, stored matrix) into a test per backend that covers all of its examples."""
 
     def test(kernels: Any) -> None:
         for case in cases_of(kernels):

@@ -1,4 +1,4 @@
-"""Cut systems into rows of ranks, for `mxpeak.gmres` over virtual ranks and over MPI."""
+"""Distribute the rows of systems to ranks, for `mxpeak.gmres` on virtual ranks and over MPI."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from mxpeak.comm.transports.threads import run_ranks
 
 
 def cut(whole: Any, starts: Sequence[int], rank: int) -> Any:
-    """One rank's rows."""
+    """Return one rank's rows."""
     return None if whole is None else whole[starts[rank] : starts[rank + 1]]
 
 
 def even(n: int, ranks: int) -> list[int]:
-    """The first row of every rank, and n."""
+    """Return the first row of every rank, and n."""
     return [n * rank // ranks for rank in range(ranks + 1)]
 
 
 def gmres_on(starts: Sequence[int], A: Any, b: Any, x0: Any = None, **options: Any) -> tuple[Any, list[Any]]:
-    """x of all virtual ranks, one after the other, and every rank's info."""
+    """Return the concatenated x of all virtual ranks, and every rank's info."""
 
     def body(comm: Communicator) -> Any:
         parts = (cut(whole, starts, comm.rank) for whole in (A, b, x0))

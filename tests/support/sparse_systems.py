@@ -20,7 +20,7 @@ needs_pyamg = pytest.mark.skipif(not auto_preconditioner.has_pyamg(), reason="Py
 
 
 def line(n: int, off: float = -1.0, middle: float = 2.0) -> Any:
-    """A tridiagonal matrix; by default the one-dimensional Laplacian."""
+    """Return a tridiagonal matrix; by default the one-dimensional Laplacian."""
     offs = np.full(n - 1, float(off))
     return sparse.csr_array(
         sparse.diags_array([offs, np.full(n, float(middle)), offs], offsets=[-1, 0, 1], shape=(n, n))
@@ -28,7 +28,7 @@ def line(n: int, off: float = -1.0, middle: float = 2.0) -> Any:
 
 
 def poisson(*sides: int) -> Any:
-    """The Laplacian on a grid."""
+    """Return the Laplacian on a grid."""
     A = line(sides[0])
     for n in sides[1:]:
         A = sparse.kron(A, sparse.eye_array(n)) + sparse.kron(sparse.eye_array(A.shape[0]), line(n))
@@ -36,13 +36,13 @@ def poisson(*sides: int) -> Any:
 
 
 def stencil(*shape: int, nonsymmetric: bool = False) -> Any:
-    """The benchmarks' 27-point matrix."""
+    """Return the benchmarks' 27-point matrix."""
     rows = sparse_kernels(None, 1).stencil_rows(Box(*shape), weights(nonsymmetric=nonsymmetric))
     return sparse.csr_array((rows.data, rows.indices, rows.indptr))
 
 
 def random(n: int, seed: int = 1) -> Any:
-    """Random and diagonally dominant."""
+    """Return a random diagonally dominant matrix."""
     rng = np.random.default_rng(seed)
     A = np.where(rng.random((n, n)) < 4 / n, rng.uniform(-1, 1, (n, n)), 0.0)
     np.fill_diagonal(A, np.abs(A).sum(axis=1) + 1)
@@ -50,14 +50,14 @@ def random(n: int, seed: int = 1) -> Any:
 
 
 def flow(m: int, speed: float = 20.0) -> Any:
-    """Upwind convection and diffusion on m² points."""
+    """Return upwind convection and diffusion on m² points."""
     along = sparse.diags_array([np.full(m, 1.0), np.full(m - 1, -1.0)], offsets=[0, -1])
     one = sparse.eye_array(m)
     return sparse.csr_array(poisson(m, m) + speed / m * (sparse.kron(along, one) + 0.5 * sparse.kron(one, along)))
 
 
 def jumps(n: int, contrast: float, seed: int = 1) -> Any:
-    """-div(k grad u) on an n×n grid, k either 1 or `contrast` on each edge."""
+    """Return -div(k grad u) on an n×n grid, with k either 1 or `contrast` on each edge."""
     k = np.where(np.random.default_rng(seed).random((2, n * n)) < 0.5, contrast, 1.0)
     D = sparse.diags_array([-np.ones(n - 1), np.ones(n)], offsets=[-1, 0], shape=(n, n))
     edges = (sparse.kron(D, sparse.eye_array(n)), sparse.kron(sparse.eye_array(n), D))
@@ -66,7 +66,7 @@ def jumps(n: int, contrast: float, seed: int = 1) -> Any:
 
 
 def irregular(n: int = 301) -> Any:
-    """Rows of 1 to 40 entries, without any order or symmetry."""
+    """Return rows of 1 to 40 entries without order or symmetry."""
     rng = np.random.default_rng(5)
     A = random(n).tolil()
     for i in range(0, n, 37):
@@ -76,24 +76,24 @@ def irregular(n: int = 301) -> Any:
 
 
 def waves(n: int, wavelengths: float = 3.0) -> Any:
-    """A shifted Laplacian, indefinite."""
+    """Return a shifted, indefinite Laplacian."""
     return sparse.csr_array(poisson(n, n) - (2 * np.pi * wavelengths / n) ** 2 * sparse.eye_array(n * n))
 
 
 def beam(n: int) -> Any:
-    """Fourth differences, as of a beam: of condition (2n/pi)^4, and no eigenvalue apart from the others."""
+    """Return fourth differences, as for a beam, with condition (2n/pi)^4 and no isolated eigenvalue."""
     T = sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
     return sparse.csr_array(T @ T)
 
 
 def shuffled(A: Any) -> Any:
-    """The same unknowns and equations in a random order, so that A has no band."""
+    """Permute the unknowns and equations randomly, so that A has no band."""
     order = np.random.default_rng(6).permutation(A.shape[0])
     return sparse.csr_array(A[order][:, order])
 
 
 def saddle(n: int) -> Any:
-    """A Laplacian with constraints on sums of neighbours: zeros on the diagonal."""
+    """Return a Laplacian with constraints on sums of neighbors, which have zeros on the diagonal."""
     A, count = poisson(n, n), n * n // 4
     at = np.arange(count)
     B = sparse.coo_array((np.ones(2 * count), (np.tile(at, 2), np.concatenate([4 * at, 4 * at + 1]))), (count, n * n))
@@ -101,14 +101,14 @@ def saddle(n: int) -> Any:
 
 
 def mixed_units(A: Any, seed: int = 6) -> Any:
-    """Every row and column in a unit of its own."""
+    """Scale every row and column by its own factor, as for mixed units."""
     rng = np.random.default_rng(seed)
     rows, columns = (sparse.diags_array(10.0 ** rng.uniform(-3, 3, A.shape[0])) for _ in range(2))
     return sparse.csr_array(rows @ A @ columns)
 
 
 def wild() -> tuple[Any, Any]:
-    """The five-point matrix with rows and columns multiplied by powers of two, and a right-hand side of its scales."""
+    """Return the five-point matrix with rows and columns scaled by powers of two, and a matching right-hand side."""
     rng = np.random.default_rng(3)
     rows, columns = (np.ldexp(1.0, rng.integers(-100, 101, 81)) for _ in range(2))
     A = sparse.csr_array(sparse.diags_array(rows) @ poisson(9, 9) @ sparse.diags_array(columns))
@@ -120,20 +120,20 @@ def vector(n: int, seed: int = 2) -> Any:
 
 
 def residual(A: Any, x: Any, b: Any) -> float:
-    """||b - A x|| / ||b||."""
+    """Return ||b - A x|| / ||b||."""
     return float(np.linalg.norm(b - A @ x) / np.linalg.norm(b))
 
 
 def reached(A: Any, x: Any, b: Any, tol: float) -> bool:
-    """Whether the residual is at most tol, and what two summations of its terms may differ by.
+    """Return whether the residual is at most tol plus the rounding difference of two summations.
 
-    A row of A has at most some 30 entries where tol is near u, so that a sum is off by no more than 32 u Σ |a_ij x_j|.
+    If tol is near u, a row of A has at most about 30 entries, so that a sum has an error of at most 32 u Σ |a_ij x_j|.
     """
     terms = np.linalg.norm(abs(A) @ np.abs(x) + np.abs(b)) / np.linalg.norm(b)
     return residual(A, x, b) <= tol + 32 * U * terms
 
 
 def parts(A: Any) -> list[Any]:
-    """Copies of all arrays of a matrix."""
+    """Return copies of all arrays of a matrix."""
     arrays = [A.data, *(A.coords if hasattr(A, "coords") else (A.indices, A.indptr))]
     return [array.copy() for array in arrays]

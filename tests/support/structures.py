@@ -8,7 +8,7 @@ Inside = Callable[[int, int], bool]
 
 
 def definition(name: str, uplo: str, k: int, l: int) -> Inside:
-    """Which entries of a structure are stored, the diagonal among them."""
+    """Return the mask of the stored entries of a structure, including the diagonal."""
     lower = uplo == "lower"
     return {
         "general": lambda i, j: True,

@@ -1,6 +1,6 @@
 """Check tensors with any communicator, on thread ranks, under mpiexec and under torchrun.
 
-The tensors lie in the host's memory, or wherever the communicator's transport reads them.
+The tensors are in host memory, or in the memory that the communicator's transport reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mxpeak.comm.exchange import allreduce_by, gather_everywhere_binary, gather_
 from mxpeak.kernels.torch.engine.device import TYPES
 from mxpeak.kernels.torch.engine.messages import HostTensors
 
-#: fp8 has no numbers above 448 and none between 16 and 18: these are exact in every format.
+#: Numbers that are exact in every format; fp8 has no numbers above 448, and none between 16 and 18.
 NUMBERS = [0.0, 1.0, -2.0, 3.0, 0.5, -8.0, 12.0, 1.5, 6.0, -0.25, 7.0]
 
 
@@ -24,13 +24,13 @@ CPU = torch.device("cpu")
 
 
 def numbers(dtype: torch.dtype, first: int, where: torch.device = CPU) -> torch.Tensor:
-    """Eleven numbers, others for each `first`."""
+    """Return eleven numbers that depend on `first`."""
     turn = first % len(NUMBERS)
     return torch.tensor(NUMBERS[turn:] + NUMBERS[:turn]).to(dtype).to(where)
 
 
 def nothing(dtype: torch.dtype, *shape: int, where: torch.device = CPU) -> torch.Tensor:
-    """A tensor of NaN."""
+    """Return a tensor of NaN."""
     made = torch.empty(shape or (len(NUMBERS),), dtype=dtype, device=where)
     made.view(torch.uint8).fill_(0xFF)
     return made
@@ -41,7 +41,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def check_tensors(group: Any, transport: Any = None, where: torch.device = CPU) -> None:
-    """Every operation on tensors of every type, with its result known in advance."""
+    """Check every operation on tensors of every type against a known result."""
     comm = group.with_transport(transport or HostTensors())
     for dtype in dict.fromkeys(TYPES.values()):
         _check_messages(comm, dtype, where)
@@ -97,7 +97,7 @@ def _check_reductions(comm: Any, where: torch.device) -> None:
         assert largest[0] == -rank, "what lies beside is left alone"
         assert largest[1].isnan(), "a NaN on one rank must reach all"
         assert largest[2:].tolist() == [-torch.inf, torch.inf]
-    array = np.array([float(rank)])  # a NumPy array goes as it is
+    array = np.array([float(rank)])  # a NumPy array is sent without conversion
     comm.allreduce(array, "max")
     assert array[0] == size - 1
     mine, theirs = torch.tensor([float(rank)], device=where), torch.empty(1, device=where)
@@ -106,7 +106,7 @@ def _check_reductions(comm: Any, where: torch.device) -> None:
 
 
 def _check_columns(comm: Any, where: torch.device) -> None:
-    """A column-major panel travels as it lies."""
+    """Check the broadcast of a column-major panel."""
     whole = torch.arange(12.0, device=where).view(4, 3).t()
     panel = whole if comm.rank == 0 else nothing(torch.float32, 4, 3, where=where).t()
     comm.ibcast(panel, 0).wait()
@@ -114,9 +114,9 @@ def _check_columns(comm: Any, where: torch.device) -> None:
 
 
 class Device:
-    """A transport whose device memory is the host's: what message passing does with it can be made to fail.
+    """A transport with host memory as device memory, and with faults in message passing.
 
-    fault    wrong: what is sent differs; raises: the library refuses it; silent: it never comes
+    fault    wrong: sends other numbers; raises: the library raises an error; silent: a message never arrives
     """
 
     name, kind, device_id = "made-up device memory", "cuda", "0"
@@ -152,7 +152,7 @@ class Device:
 
 
 class Staged:
-    """Messages through copies, which are counted."""
+    """Send messages through copies, and count these."""
 
     name = "made-up host memory"
 

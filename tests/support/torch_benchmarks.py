@@ -1,6 +1,6 @@
 """Run small problems of benchmarks with torch's kernels and with the host's.
 
-On the CPU: what a GPU adds is other forms of the same kernels (held against the reference by themselves) and its speed.
+They use the CPU. A GPU uses other forms of the same kernels, which their own tests compare with the reference.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from mxpeak.records import Result
 from tests.support.hpcg_steps import few_steps
 from tests.support.ranks import Ended
 
-#: Settings of small problems: ragged blocks, several levels, a matrix of two structures.  HPCG has one storage: with
-#: packed ones, which HPG-MxP has, it would run a second time to show another beside it.  So small a box is solved after
-#: the ten iterations that it is given.
+#: Settings of small problems: ragged blocks, several levels, a matrix of two structures. HPCG uses one storage, because
+#: packed ones, which HPG-MxP covers, require a second run for comparison. Ten iterations solve such a small box.
 CASES: dict[str, dict[str, Any]] = {
     "hpl": {"n": (211,), "nb": (32,)},
     "hpl-mxp": {"n": (211,), "nb": (32,), "precision": ("fp16",)},
@@ -39,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def run(name: str, kernels: str) -> list[Result]:
-    """The benchmark in this process."""
+    """Run the benchmark in this process."""
     config = BENCHMARKS[name].config(kernels=kernels, device="cpu", threads=1, warmup="none", **CASES[name])
     with few_steps():
         found: list[Result] = import_module(f"mxpeak.bench.{name.replace('-', '_')}.run").run(config, Solo())
@@ -48,12 +47,12 @@ def run(name: str, kernels: str) -> list[Result]:
 
 @cache
 def on_host(name: str) -> list[Result]:
-    """What the host's kernels make of a benchmark."""
+    """Run a benchmark with the host's kernels."""
     return run(name, "host")
 
 
 def command(name: str, comm: str) -> list[str]:
-    """The benchmark as a command for ranks that are so connected."""
+    """Return the benchmark's command for ranks with this connection."""
     flags = []
     for key, value in CASES[name].items():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -63,14 +62,14 @@ def command(name: str, comm: str) -> list[str]:
 
 
 def check_alike(name: str, result: dict[str, Any], host: dict[str, Any]) -> None:
-    """The same problem, and the same answer but for the order of sums."""
+    """Check that two results have the same problem, and the same solution except for the order of sums."""
     assert result["status"] == "valid"
     ours, theirs = result["validation"], host["validation"]
     assert ours["passed"]
     assert {result["software"]["kernels"], host["software"]["kernels"]} == {"torch", "host"}
     if name == "norms":
         for kind, value in theirs["values"].items():
-            # Sums of n·n terms in another order: 10·n·eps of the type is the benchmark's own bound.
+            # The sums of n·n terms have another order; 10·n·eps of the type is the benchmark's own bound.
             assert ours["values"][kind] == pytest.approx(value, rel=10 * 301 * 2.0**-23), kind
     elif name == "hpl":
         assert ours["residual"] < 16.0
@@ -85,12 +84,12 @@ def check_alike(name: str, result: dict[str, Any], host: dict[str, Any]) -> None
 
 
 def check_two(name: str, ended: Ended) -> None:
-    """Two ranks give what the host gives."""
+    """Check that two ranks give the host's result."""
     ended.check(0)
     body = ended.body
     for result, same in zip(body.get("results", [body]), on_host(name), strict=True):
         assert result["launch"]["ranks"] == 2
-        if name in ("hpl", "hpl-mxp", "norms"):  # of the others a rank has a box of its own
+        if name in ("hpl", "hpl-mxp", "norms"):  # the other benchmarks have one box per rank
             check_alike(name, result, same.as_dict())
         else:
             assert result["validation"]["passed"]

@@ -1,7 +1,6 @@
 """Select the device of the torch backend, the CPU or a GPU by TEST_DEVICE=cuda, and convert arrays for it.
 
-On the CPU a tensor shares an array's memory; a GPU gets a copy that lies as the array does, its distance from a line of
-memory included, amid NaN.
+On the CPU, a tensor shares an array's memory. A GPU gets a copy with the array's strides and alignment, between NaN.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from mxpeak.kernels.torch.engine.tensors import array_of, tensor_of
 
 ON_GPU = os.environ.get("TEST_DEVICE") == GPU
 WHERE = torch.device(GPU, 0) if ON_GPU else torch.device("cpu")
-#: The forms of every kernel: whether Triton's are taken, which a CPU interprets.
+#: The forms of every kernel: without and with Triton, which a CPU interprets.
 FORMS = {"torch's operations": False, "Triton's kernels": True}
-#: Bytes of NaN on either side of a copy; a multiple of every alignment that kernels look at.
+#: Bytes of NaN on either side of a copy; a multiple of every alignment that kernels check.
 MARGIN = 1024
 
 
 def torch_device(triton: bool = False) -> Device:
-    """The device that is tested, its new tensors full of NaN."""
+    """Return the tested device, which fills new tensors with NaN."""
     if triton and not ON_GPU:
         from tests.support.interpreter import hasten
 
@@ -33,17 +32,17 @@ def torch_device(triton: bool = False) -> Device:
 
 
 def tensor(A: Any) -> torch.Tensor:
-    """An array as a tensor on the device."""
+    """Return an array as a tensor on the device."""
     return tensor_of(A) if WHERE.type == "cpu" else Copy(A).tensor
 
 
 def array(x: Any) -> Any:
-    """A tensor's numbers as an array, on the CPU of the same memory; an array as it is."""
+    """Return a tensor as an array, which shares its memory on the CPU; return an array without a change."""
     return array_of(x.cpu()) if isinstance(x, torch.Tensor) else x
 
 
 def array_like(x: torch.Tensor) -> Any:
-    """The same, with the tensor's strides."""
+    """Return a tensor as an array with the tensor's strides."""
     if x.is_contiguous() or WHERE.type == "cpu":
         return array(x)
     room = array(x.as_strided((extent(x),), (1,)))
@@ -51,12 +50,12 @@ def array_like(x: torch.Tensor) -> Any:
 
 
 def extent(x: torch.Tensor) -> int:
-    """How many entries of memory a tensor spans."""
+    """Return the number of entries of memory that a tensor spans."""
     return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride())) if x.numel() else 0
 
 
 class Copy:
-    """An array on the device, in the middle of NaN."""
+    """A copy of an array on the device, between NaN."""
 
     def __init__(self, A: Any):
         here = tensor_of(A)
@@ -70,7 +69,7 @@ class Copy:
         self._before = self.room[:first]
 
     def bring_back(self) -> None:
-        """Into the array what has become of it; what lies around has to be as it was."""
+        """Copy the result to the array, and check that the memory around it is unchanged."""
         assert self._before.isnan().all()
         assert self.room[self._end :].isnan().all()
         self._array[...] = array(self.tensor)

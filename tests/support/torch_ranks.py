@@ -27,14 +27,14 @@ PATIENCE = timedelta(seconds=60)
 
 
 def communicate() -> None:
-    """All checks of messages in one start, which costs more than they do."""
+    """Run all checks of messages after one start, because a start takes longer than the checks."""
     comm: Any = start("torch")
     messages(comm)
     channels(comm)
 
 
 def messages(comm: Any) -> None:
-    """Everything that a communicator does, with arrays and with tensors."""
+    """Check all operations of a communicator with arrays and with tensors."""
     assert comm.name == "torch"
     assert local_rank(comm) == comm.rank
     check(comm)
@@ -46,7 +46,7 @@ def messages(comm: Any) -> None:
 
 
 def _tags_out_of_order(comm: Any) -> None:
-    """What carries one tag comes in order, whatever is received first."""
+    """Check that messages with the same tag arrive in order, independent of the order of the receives."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.size == 1:
         return
@@ -62,7 +62,7 @@ def _tags_out_of_order(comm: Any) -> None:
 
 
 def _nested_groups(comm: Any) -> None:
-    """Groups of groups, of which each rank has its own: only the members of each take part in a split."""
+    """Check splits of split groups, in which only the members of each group take part."""
     column = comm.split(comm.rank % 2, -comm.rank)
     if comm.rank % 2 == 0:  # the other column splits nothing here
         for _ in range(3):
@@ -79,7 +79,7 @@ def _nested_groups(comm: Any) -> None:
 
 
 def _arrays_of_any_kind(comm: Any) -> None:
-    """Types that torch lacks, by columns, empty, read-only; and what must not be sent."""
+    """Check arrays with types that torch lacks, column-major, empty and read-only, and the refusal of others."""
     from ml_dtypes import bfloat16
 
     for dtype in (bfloat16, np.uint16, np.complex64, np.int64, np.float16):
@@ -98,11 +98,11 @@ def _arrays_of_any_kind(comm: Any) -> None:
         raise AssertionError("a strided buffer was sent")
 
 
-# --- a stand-in for NCCL: no tags, everything in the order in which it was begun, sends that wait for their receives
+# --- a substitute for NCCL: no tags, operations in the order of their start, sends that wait for their receives
 
 
 class Work:
-    """One batch or collective operation, done by the channel's thread."""
+    """One batch or collective operation, which the channel's thread runs."""
 
     def __init__(self, body: Callable[[], None]):
         self.body, self.over, self.error = body, threading.Event(), None
@@ -124,7 +124,7 @@ class Work:
 
 
 class InOrder:
-    """NCCL's rules, over Gloo: the next batch begins when the last one is over on this rank."""
+    """A channel with NCCL's rules over Gloo: a batch starts when the previous one is complete on this rank."""
 
     begun = 0
 
@@ -178,14 +178,14 @@ class InOrder:
 
 
 def _on_stand_in(comm: Any) -> None:
-    """From now on all buffers count as a GPU's, and all groups have channels of the stand-in."""
+    """Treat all buffers as GPU buffers, and give all groups channels of the substitute."""
     nccl.connected = InOrder
     nccl.on_gpu = lambda message: True
     comm._channels = nccl.Channels(comm._group)
 
 
 def channels(comm: Any) -> None:
-    """The same without tags, in order, with sends that wait: nobody waits for ever, and nothing is mistaken."""
+    """Check messages without tags, in order, with blocking sends: no deadlock and no mix-up."""
     _on_stand_in(comm)
     check(comm)
     check_tensors(comm)
@@ -195,7 +195,7 @@ def channels(comm: Any) -> None:
 
 
 def _families_in_any_order(comm: Any) -> None:
-    """Messages of several families, posted by the ranks in different orders."""
+    """Check messages of several families that the ranks post in different orders."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     if comm.size == 1:
         return
@@ -213,7 +213,7 @@ def _families_in_any_order(comm: Any) -> None:
 
 
 def mxpeak() -> None:
-    """A benchmark of mxpeak on the stand-in."""
+    """Run a benchmark of mxpeak on the substitute."""
     from mxpeak.cli.main import main
     from mxpeak.runtime import launch
 
@@ -226,14 +226,14 @@ def mxpeak() -> None:
 
 
 def alone() -> None:
-    """A benchmark of mxpeak as it is."""
+    """Run a benchmark of mxpeak without changes."""
     from mxpeak.cli.main import main
 
     sys.exit(main(sys.argv[1:]))
 
 
 def raises() -> None:
-    """A benchmark of mxpeak, in which rank 1 has a bug."""
+    """Run a benchmark of mxpeak with a bug on rank 1."""
     from mxpeak.solvers.lu.panel import FactoredPanel
 
     def broken(*arguments: Any) -> None:
@@ -245,7 +245,7 @@ def raises() -> None:
 
 
 def scan_delayed() -> None:
-    """A scan of links, in which rank 1 does not answer the second message of rank 0."""
+    """Run a scan of links in which rank 1 does not answer the second message of rank 0."""
     from mxpeak.verbs.scan import links
 
     receive, count = links.Meeting._receive, iter(range(9))
@@ -261,7 +261,7 @@ def scan_delayed() -> None:
 
 
 def ends() -> None:
-    """One rank ends while the others wait, compute, or wait for each other."""
+    """End one rank while the others wait, compute, or wait for each other."""
     comm: Any = start("torch")
     x = np.zeros(3)
     if comm.rank == 1:
@@ -270,20 +270,20 @@ def ends() -> None:
         if sys.argv[1] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         comm.abort(int(sys.argv[1]))
-    if comm.rank == 0 and sys.argv[1] == "killed":  # one that asks again and again must be told, too
+    if comm.rank == 0 and sys.argv[1] == "killed":  # a rank that polls must also detect the end
         asked = comm.ibcast(x, 1)
         while not asked.test():
             time.sleep(0.01)
         sys.exit("a broadcast of a killed rank seemed to have come")
     if comm.rank == 0:
         comm.irecv(x, 1, 3).wait()
-    if comm.rank == 2:  # one that computes notices at its next message that another was killed
+    if comm.rank == 2:  # a rank that computes detects the end of another rank at its next message
         time.sleep(2 if sys.argv[1] == "killed" else 60)
     comm.barrier()
 
 
 def operator() -> None:
-    """A function raises on rank 1 while rank 0 waits for it there, or does not; an uncaught error ends a script so."""
+    """Raise an error in a function on rank 1 while rank 0 waits in it or not, as an uncaught error of a script."""
     import mxpeak as mx
     from mxpeak.distributed import rank_group
     from mxpeak.library.communicators import communicator
@@ -316,7 +316,7 @@ def operator() -> None:
 
 
 def describes() -> None:
-    """What the watchdog is told while ranks 1 and 2, which are a group of their own, wait for each other."""
+    """Print the watchdog's description while ranks 1 and 2, which form a group, wait for each other."""
     comm: Any = start("torch")
     part = comm.split(None if comm.rank == 0 else 0, comm.rank)
     x = np.zeros(1)
@@ -338,7 +338,7 @@ def describes() -> None:
 
 
 def connects_alone() -> None:
-    """Rank 1 does not connect to a new group within the time limit of rank 0."""
+    """Let rank 1 miss rank 0's time limit for connecting to a new group."""
     comm: Any = start("torch")
     if comm.rank == 1:
         torchdist.Group = lambda *arguments: time.sleep(4) or sys.exit(0)  # type: ignore[attr-defined,misc]
@@ -347,7 +347,7 @@ def connects_alone() -> None:
 
 
 def posts_late() -> None:
-    """A message is posted to a rank that has gone, a moment before the signal comes that says so."""
+    """Post a message to a rank that has ended, just before the signal that reports its end."""
     comm: Any = start("torch")
     x = np.zeros(3)
     if comm.rank == 1:

@@ -1,4 +1,4 @@
-"""Run cheap cases of a claim in one test that names the failing case."""
+"""Run several fast cases in one test that names the failing case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.notes import note_case
 
 
 def for_each(names: str | tuple[str, ...], values: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
-    """A test of all values of an argument, or of several ones, one after the other."""
+    """Run a test with all values of one or several arguments, one after the other."""
     every = [{names: value} if isinstance(names, str) else dict(zip(names, value, strict=True)) for value in values]
 
     def decorate(test: Callable[..., None]) -> Any:

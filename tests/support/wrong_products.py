@@ -1,4 +1,4 @@
-"""Run commands over MPI in which rank 1 multiplies wrongly."""
+"""Run commands over MPI with wrong products on rank 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.ranks import run_commands
 
 
 def off_by_a_bit(folder: str) -> None:
-    """The last bit of every product."""
+    """Change the last bit of one entry in each product of rank 1."""
 
     def spoil(C: Any) -> None:
         C.view("i4")[-1, -1] += 1
@@ -22,7 +22,7 @@ def off_by_a_bit(folder: str) -> None:
 
 
 def off_by_a_half(folder: str) -> None:
-    """A number of every product."""
+    """Add 1/2 to one entry in each product of rank 1."""
 
     def spoil(C: Any) -> None:
         C[-1, -1] += 0.5
