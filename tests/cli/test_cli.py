@@ -442,7 +442,8 @@ def test_a_signal_ends_with_128_and_its_number_and_leaves_nothing_half_written(
     bench.outcome = interrupt
     assert cli.main(["run", "hpl", "--out", "out"]) == 128 + number
     assert comm.aborted == [128 + number]
-    assert list(Path().iterdir()) == []
+    assert sorted(path.name for path in Path("out").iterdir()) == ["report.html", "result.json"]
+    assert json.loads(Path("out/result.json").read_text())["status"] == "aborted"
     assert signal.getsignal(number) == before
 
 

@@ -24,6 +24,7 @@ from mxpeak.options import stall_limits
 from mxpeak.spans import Spans
 from mxpeak.watch.watchdog import FIRST, OUTSIDE_S, WRITING, Watchdog
 from tests.support.cli import Bench, Comm, use_fakes
+from tests.support.result_file import VALIDATOR
 
 FACTOR, MIN_S = 10.0, 60.0
 
@@ -286,6 +287,43 @@ def test_a_stall_ends_all_ranks_with_six(
     assert "HPL N=9: no progress for 0.500 s (in the first step); after step 0, in bcast" in said
     assert json.loads(Path("events").read_text().splitlines()[-1])["exit_code"] == 6
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+class Hit(Bench):
+    """A benchmark that a signal ends before its first case."""
+
+    def run(self, config: Any, comm: Any, **hooks: Any) -> Any:
+        hit_by(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms"])
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_a_signal_before_the_first_case_leaves_an_aborted_result(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    comm: Comm,
+    capsys: pytest.CaptureFixture[str],
+    benchmark: str,
+    quiet: list[str],
+) -> None:
+    use_fakes(monkeypatch, tmp_path, comm, Hit())
+    assert cli.main(["run", benchmark, "--out", "out", *quiet]) == 143
+    body = json.loads(Path("out/result.json").read_text())
+    VALIDATOR.validate(body)
+    (result,) = body["results"]
+    assert (result["benchmark"], result["status"]) == (benchmark, "aborted")
+    assert result["telemetry"]["aborted"]["reason"] == "ended by signal 15"
+    assert "ABORTED" in Path("out/report.html").read_text()
+    assert "ABORTED" in capsys.readouterr().out
+
+
+def test_a_signal_before_the_first_case_of_a_later_benchmark_keeps_the_earlier_results(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm
+) -> None:
+    use_fakes(monkeypatch, tmp_path, comm, Hit(), hpl=Bench())
+    assert cli.main(["run", "all", "--quick", "--out", "out"]) == 143
+    statuses = [each["status"] for each in json.loads(Path("out/result.json").read_text())["results"]]
+    assert statuses == ["valid", "aborted"]
 
 
 def test_a_run_without_a_watchdog_follows_no_spans(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,6 +261,25 @@ def test_a_rank_that_is_stopped_after_the_result_is_named(tmp_path: Path, rank: 
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize("function", ["mxpeak.cli.observers:ranks_of_this_node", "mxpeak.bench.harness:load_kernels"])
+def test_a_signal_during_the_start_leaves_an_aborted_result(tmp_path: Path, function: str) -> None:
+    """Rank 1 ends before a collective operation, for which rank 0 waits."""
+    module, _, name = function.partition(":")
+    hit = STOPS.format(rank=1, module=module, function=name).replace("SIGSTOP", "SIGTERM")
+    (tmp_path / "sitecustomize.py").write_text(hit)
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with job(tmp_path, small_run(), PYTHONPATH=places) as run:
+        code, _ = run.ended()
+        message = run.stderr()
+    assert code == 128 + signal.SIGTERM, message
+    nothing_torn(tmp_path / "results")
+    (result,) = json.loads((tmp_path / "results" / "result.json").read_text())["results"]
+    assert (result["status"], result["problem"]) == ("aborted", {"n": 500, "nb": 192})
+    assert result["telemetry"]["aborted"]["reason"] == "ended by signal 15"
+    assert (tmp_path / "results" / "report.html").exists()
+    assert "Traceback" not in message
+
+
 def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=1, module="mxpeak.verbs.scan.run", function="timed"))
     places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))

@@ -23,6 +23,8 @@ DAT = (Path(__file__).parents[1] / "golden" / "lists.dat").read_text()
 class Comm:
     """One rank of `size`, without the other ranks."""
 
+    name = "solo"
+
     def __init__(self, rank: int = 0, size: int = 1):
         self.rank, self.size = rank, size
         self.aborted: list[int] = []

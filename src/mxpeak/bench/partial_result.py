@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -12,12 +12,15 @@ from typing import Any
 from mxpeak.bench.timeline import columns
 from mxpeak.comm.base import Communicator
 from mxpeak.errors import StoppedError
+from mxpeak.options import Run
 from mxpeak.records import Result
-from mxpeak.runtime.facts import Facts
+from mxpeak.runtime.facts import Facts, facts_at_start
 from mxpeak.spans import Spans, Step, StepRow
 
 #: The maximum number of times per computation at which all ranks check whether rank 0 stops the run.
 LOOKS = 50
+#: Settings with the size of a problem, which the result of a run without a case contains if they have one value.
+SIZES = ("n", "m", "nb", "nx", "ny", "nz")
 
 
 @dataclass(slots=True)
@@ -64,6 +67,18 @@ def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -
         telemetry={"steps": _own_steps(spans), "aborted": {"reason": why, **_progress(spans), **_finished(under_way)}},
         warnings=list(facts.cautions),
     )
+
+
+def aborted_at_start(benchmark: str, run: Run[Any], comm: Communicator, argv: Sequence[str], why: str) -> Result:
+    """Return the result of a benchmark that ended before its first case began, with its settings but without cases."""
+    under_way = CaseInProgress(None)
+    result = aborted(benchmark, under_way, facts_at_start(argv, run, comm), why)
+    for name in SIZES:
+        value = getattr(run.config, name, None)
+        one = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+        if isinstance(one, int):
+            result.problem[name] = one
+    return result
 
 
 def _parameters(case: Any) -> dict[str, Any]:

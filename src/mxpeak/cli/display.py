@@ -106,6 +106,12 @@ class Display:
                 text.case(result)
             self._show(result)
 
+    def on_abort(self, result: Result) -> None:
+        """Show and store the result of a run that a signal ended before its first case began."""
+        self.progress.close()
+        self.results.append(result)
+        self._show(result)
+
     def close(self) -> None:
         """Write the footers of the benchmark's own reports."""
         passed, failed = sum(r.passed for r in self.results), sum(r.status == "invalid" for r in self.results)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,7 @@ from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import RunRequest, add_options, requests
 from mxpeak.cli.run_history import PARTIAL, RESULT
 from mxpeak.cli.scaling import parts, section, turns
-from mxpeak.cli.session import GRACE_S
+from mxpeak.cli.session import GRACE_S, Interrupted
 from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.configs.sparse import SparseConfig
@@ -110,8 +110,12 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
     try:
         with observing(wanted[0].output, benchmark, argv, session) as observers:
             observers.forecasts = forecasts
-            with stalls_noticed(stall_limits(wanted[0].config.watchdog), session) as watchdog:
-                return Execution(benchmark, folders, argv, session, observers, watchdog).run(wanted)
+            execution = Execution(benchmark, folders, argv, session, observers)
+            with (
+                execution.saving(wanted),
+                stalls_noticed(stall_limits(wanted[0].config.watchdog), session) as execution.watchdog,
+            ):
+                return execution.run(wanted)
     finally:
         if session.rank == 0:
             _close(folders)
@@ -192,20 +196,13 @@ def _close(folders: list[Folder]) -> None:
 class Execution:
     """Runs the benchmarks of a command line on all ranks, and keeps their results and files."""
 
-    def __init__(
-        self,
-        name: str,
-        folders: list[Folder],
-        argv: list[str],
-        session: Session,
-        observers: RunObservers,
-        watchdog: Watchdog | None,
-    ):
+    def __init__(self, name: str, folders: list[Folder], argv: list[str], session: Session, observers: RunObservers):
         from mxpeak.cli.output import FaultTolerantStream, ResultWriter
         from mxpeak.cli.partial_results import PartialResultsFile
 
         self.name, self.folders, self.argv, self.session = name, folders, argv, session
-        self.observers, self.watchdog = observers, watchdog
+        self.observers, self.is_over = observers, False
+        self.watchdog: Watchdog | None = None
         self.stdout, self.stderr = FaultTolerantStream(sys.stdout), FaultTolerantStream(sys.stderr)
         self.displays: list[Display] = []
         self.writer = ResultWriter(folders[0])
@@ -220,14 +217,9 @@ class Execution:
         def first() -> Mapping[str, Any] | None:  # the problem of a scaling study on its fewest ranks
             return next((result.problem for result in self.displays[0].results if result.passed), None)
 
-        try:
-            for request, comm in turns(wanted, self.session, first):
-                codes.append(self._run_benchmark(request, comm))
-        except BaseException:  # a signal, or an error of only this rank
-            if self.so_far is not None:
-                self._finish()  # write the results so far
-                self._clear(self.so_far)
-            raise
+        for request, comm in turns(wanted, self.session, first):
+            codes.append(self._run_benchmark(request, comm))
+        self.is_over = True
         if self.watchdog is not None:
             self.watchdog.phase = WRITING
         if self.so_far is not None:
@@ -237,6 +229,32 @@ class Execution:
         code = self._agree_on_end(most_severe(codes))
         self.observers.close(code)
         return code
+
+    @contextmanager
+    def saving(self, wanted: list[RunRequest]) -> Iterator[None]:
+        """Write the results so far on rank 0 if a signal, or an error of only this rank, ends the benchmarks."""
+        try:
+            yield
+        except BaseException as error:
+            if self.so_far is not None and not self.is_over:
+                if isinstance(error, Interrupted):
+                    self._add_aborted(wanted[0], str(error))
+                self._finish()
+                self._clear(self.so_far)
+            raise
+
+    def _add_aborted(self, first: RunRequest, why: str) -> None:
+        """Add the result of the current benchmark if none of its cases has begun."""
+        from mxpeak.bench.partial_result import aborted_at_start
+
+        comm = self.session.comm
+        assert comm is not None
+        if not self.displays:
+            self._new_display(first, comm.size)
+        display = self.displays[-1]
+        if not display.results and not display.skipped:
+            request = display.request
+            display.on_abort(aborted_at_start(request.benchmark.name, request, comm, self.argv, why))
 
     def _agree_on_end(self, code: int) -> int:
         """Return the exit code of rank 0 on all ranks, when all of them have received it. Collective."""

@@ -78,6 +78,20 @@ def facts_of(argv: Sequence[str], run: Run[Any], comm: Communicator, placement: 
     )
 
 
+def facts_at_start(argv: Sequence[str], run: Run[Any], comm: Communicator) -> Facts:
+    """Return the facts that rank 0 knows before the kernels are loaded, without communication."""
+    launched = launcher()
+    started_by = launched[0] if launched and comm.size > 1 else "shell"
+    return Facts(
+        argv=list(argv),
+        config=run.section(),
+        machine=host_facts(),
+        software={**software_facts(), **mpi_library(comm), "environment": environment()},
+        launch={"launcher": started_by, "ranks": comm.size, "comm": comm.name},
+        cautions=[],
+    )
+
+
 def mpi_library(comm: Communicator) -> dict[str, str]:
     """Return the name and version of the MPI library of the communicator, or an empty dictionary without MPI."""
     if comm.name != "mpi":

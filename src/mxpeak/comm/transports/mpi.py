@@ -271,8 +271,11 @@ class Mpi(Communicator):
         return taken
 
     def split(self, color: int | None, key: int) -> Communicator | None:
-        """Call MPI_Comm_split, and return the new group, or None if color is None."""
-        self._prepare_collective()
+        """Call MPI_Comm_split, and return the new group, or None if color is None.
+
+        MPI_Comm_split blocks signals while it waits. The barrier before it does not.
+        """
+        self.barrier()
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if part == MPI.COMM_NULL else Mpi(part, self.transport)
 
