@@ -201,7 +201,7 @@ def test_a_matrix_that_is_not_symmetric_is_found() -> None:
     assert not symmetry.passed
 
 
-def test_what_is_not_a_number_passes_no_test() -> None:
+def test_nan_passes_no_test() -> None:
     assert not Symmetry(nan, 0.0).passed
     assert not Symmetry(0.0, nan).passed
     assert not SetResiduals([1e-8, nan]).passed
@@ -289,7 +289,7 @@ def test_the_rating_credits_fifty_iterations_a_set_and_a_tenth_of_the_set_up() -
     assert figures["rate_flops"] == pytest.approx(credited / (optimised + tenth * problem["setup_s"]), **rounding)
 
 
-def test_what_the_sets_come_to_is_known_after_each() -> None:
+def test_the_result_so_far_is_available_after_each_set() -> None:
     partial_results: list[Result] = []
     config = HpcgConfig(nx=16, rt=0.2, threads=1, warmup="none", storage="sell")
     result = hpcg.run(config, Solo(), benchmark="hpcg", on_sample=lambda by_then: partial_results.append(by_then()))[0]

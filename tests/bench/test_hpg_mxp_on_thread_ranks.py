@@ -156,7 +156,7 @@ def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: 
     assert run_ranks(3, body) == [(Outcome.NOT_FINITE, 0)] * 3
 
 
-def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
+def test_a_solve_does_not_depend_on_an_earlier_one() -> None:
     """Even NaN: zeros that fill slots meet every number of a vector."""
 
     def body(comm: Communicator) -> tuple[Any, Any]:
@@ -194,7 +194,7 @@ def test_a_solve_does_not_see_what_an_earlier_one_left() -> None:
         (2, {"mg_precision": ("fp16", "fp32", "bf16", "fp8"), "restart": 9, "warmup": "none", "threshold": 1e-5}),
     ],
 )
-def test_whole_runs_are_valid_and_tell_what_was_done(ranks: int, values: dict[str, Any]) -> None:
+def test_whole_runs_are_valid_and_report_their_work(ranks: int, values: dict[str, Any]) -> None:
     result = measured(ranks, **values)
     check_result(result)
     assert (result.problem["ranks"], result.validation["ranks"]) == (ranks, ranks)
@@ -357,7 +357,7 @@ def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_whole_runs_with_reference_kernels_are_as_the_others(ranks: int) -> None:
+def test_whole_runs_with_reference_kernels_agree_with_the_host(ranks: int) -> None:
     asked: dict[str, Any] = {"iterations": 2, "threshold": 1e-3, "warmup": "none", "precision": "fp32"}
     slow, fast = (measured(ranks, kernels=name, **asked) for name in ("reference", "host"))
     check_result(slow)
@@ -417,7 +417,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("rt", [0.0, 0.25, 0.3, 1.5])
-def test_solves_are_repeated_until_the_time_is_over_and_not_longer(monkeypatch: pytest.MonkeyPatch, rt: float) -> None:
+def test_solves_are_repeated_until_the_time_limit(monkeypatch: pytest.MonkeyPatch, rt: float) -> None:
     monkeypatch.setattr(harness, "time", Clock())
     result = measured(rt=rt, storage="auto", iterations=3)
     figures = result.result
@@ -460,7 +460,7 @@ def test_the_standard_validation_is_on_a_few_ranks() -> None:
     agree(result.validation["history"]["double"], wanted.history)
 
 
-def test_a_grid_that_was_typed_does_not_hinder_the_validation_on_fewer_ranks() -> None:
+def test_an_explicit_grid_allows_the_validation_on_fewer_ranks() -> None:
     result = measured(4, iterations=2, npx=1, npy=1, npz=4, validation_ranks=2)
     check_result(result)
     assert result.validation["ranks"] == 2
@@ -692,7 +692,7 @@ def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: 
     assert history[-1] > 0.999 * history[-11] > 1e-15
 
 
-def test_what_the_mixed_solves_come_to_is_known_after_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_so_far_is_available_after_each_mixed_solve(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "time", Clock())
     partial_results: list[Result] = []
     asked = HpgMxpConfig(nx=8, mode="explore", rt=0.75, iterations=7, storage="sell", threads=1)

@@ -131,7 +131,7 @@ def test_candidates_that_are_slower_leave_the_defaults_as_the_winner(store: Stor
     assert body["check"]["hpl"]["stored"] == "defaults"
 
 
-def test_what_wins_the_search_and_loses_the_check_is_not_stored(store: Store) -> None:
+def test_settings_that_win_the_search_and_lose_the_check_are_not_stored(store: Store) -> None:
     def lucky(task: dict[str, Any]) -> float:
         return 2e9 if task["phase"] == "search" and task["settings"] else 1e9 if not task["settings"] else 9e8
 
@@ -177,7 +177,7 @@ def test_every_benchmark_can_be_tuned(store: Store, name: str) -> None:
 # --- stopping and going on --------------------------------------------------------------------------------------
 
 
-def test_a_search_that_was_stopped_anywhere_goes_on_to_the_same_winner(tmp_path: Path) -> None:
+def test_a_stopped_search_continues_to_the_same_winner(tmp_path: Path) -> None:
     whole = Store(tmp_path / "whole", {})
     group = Invented(by_block)
     tuned(whole, group)
@@ -197,7 +197,7 @@ def test_a_search_that_was_stopped_anywhere_goes_on_to_the_same_winner(tmp_path:
             assert wanted <= counted <= wanted + twice, phase
 
 
-def test_what_is_tuned_is_not_tuned_again_by_a_like_budget(store: Store) -> None:
+def test_a_tuned_size_is_not_tuned_again_with_a_similar_budget(store: Store) -> None:
     tuned(store, Invented(by_block))
     again = Invented(by_block)
     body = tuned(store, again)
@@ -335,7 +335,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(store: Store, monkeypatch: pytes
     assert [file.read_text() for file in store.folder.iterdir()] == [before]
 
 
-def test_a_corrupted_store_is_told_and_tuned_anew(store: Store) -> None:
+def test_a_corrupted_store_is_reported_and_tuned_again(store: Store) -> None:
     store.folder.mkdir()
     store.book_file.write_text("{")
     store.journal_file.write_text('{"kind": "trial"\n')
@@ -426,7 +426,7 @@ def test_rates_of_another_file_of_a_library_are_not_reused(store: Store) -> None
     assert winner.settings == {"nb": "128"}
 
 
-def test_without_libraries_nothing_of_them_is_searched_or_reported(store: Store) -> None:
+def test_without_libraries_none_is_searched_or_reported(store: Store) -> None:
     tuned(store, Invented(by_library), libraries=LIBRARIES)
     group = Invented(by_library)
     body = tuned(store, group)

@@ -198,7 +198,7 @@ def test_a_sample_of_hpcg_is_printed_and_can_be_run(bench: Bench, capsys: pytest
         (lambda case: None, [], 5),
     ],
 )
-def test_the_exit_code_says_how_it_went(bench: Bench, outcome: Any, flags: list[str], code: int):
+def test_exit_codes(bench: Bench, outcome: Any, flags: list[str], code: int):
     bench.outcome = outcome
     assert cli.main(["run", "hpl", *flags]) == code
 
@@ -268,7 +268,7 @@ def test_results_before_an_error_are_kept(bench: Bench):
     assert json.loads(Path("out", "result.json").read_text())["problem"]["n"] == 10
 
 
-def test_cases_that_do_not_fit_are_counted_and_said(bench: Bench, capsys: pytest.CaptureFixture[str]):
+def test_cases_that_do_not_fit_are_counted_and_reported(bench: Bench, capsys: pytest.CaptureFixture[str]):
     bench.outcome = lambda case: hpl_result(case) if case.n == 10 else None
     assert cli.main(["run", "hpl", "-N", "20,10", "--out", "out"]) == 5
     assert "skipped N=20" in capsys.readouterr().err
@@ -362,7 +362,7 @@ def test_a_mistake_is_named_and_exits_with_two(
     assert err.startswith("mxpeak: error: ")
 
 
-def test_a_mistake_under_a_launcher_is_told_by_rank_zero_after_all_are_there(bench: Bench, comm: Comm):
+def test_under_a_launcher_rank_zero_reports_an_error_after_all_ranks_have_started(bench: Bench, comm: Comm):
     comm.size = 4
     assert cli.main(["run", "hpl", "--nb", "0"]) == 2
     assert comm.aborted == []
@@ -418,7 +418,7 @@ def test_a_stdout_that_takes_nothing_is_noticed_though_it_is_buffered(verb: str,
         (OSError("mxpeak cannot write compiled kernels to /a or /b"), "mxpeak cannot write compiled kernels to /a or"),
     ],
 )
-def test_what_the_file_system_refuses_is_no_bug(
+def test_file_system_errors_are_not_reported_as_bugs(
     bench: Bench, error: OSError, message: str, capsys: pytest.CaptureFixture[str]
 ):
     bench.outcome = lambda case: error

@@ -122,7 +122,7 @@ def test_the_threshold_is_where_the_validation_ends(capsys: pytest.CaptureFixtur
     assert loose["mixed_iterations"] < tight["mixed_iterations"]
 
 
-def test_fullscale_is_said(capsys: pytest.CaptureFixture[str]):
+def test_fullscale_is_shown(capsys: pytest.CaptureFixture[str]):
     assert run_json(capsys, "--validation", "fullscale")["validation"]["type"] == "fullscale"
 
 
@@ -144,7 +144,7 @@ def test_no_warmup_is_no_limit(capsys: pytest.CaptureFixture[str]):
     assert "share_of_limit" not in body["phases"]["gs"]
 
 
-def test_settings_are_told_with_their_origin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_settings_are_shown_with_their_origin(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MXPEAK_RESTART", "6")
     Path("mine.toml").write_text("threshold = 1e-4\n[hpg-mxp]\nnonsymmetric = true\n")
     body = run_json(capsys, "--config", "mine.toml")
@@ -202,7 +202,7 @@ def test_only_settings_of_the_user_are_shown(benchmark: str, capsys: pytest.Capt
     assert "sides_from_box" not in page
 
 
-def test_rules_that_a_run_will_break_are_told_before_it(capsys: pytest.CaptureFixture[str]):
+def test_rules_that_a_run_will_break_are_reported_before_the_run(capsys: pytest.CaptureFixture[str]):
     assert run("--nx", "16", "--rt", "0", "--iterations", "1", "--threads", "1") == 0
     assert (
         "note: the result will not be ADMISSIBLE: time: --rt is 0 s, but the rules require 1800 s"

@@ -298,7 +298,7 @@ def test_a_case_that_only_one_run_has_is_named(capsys: pytest.CaptureFixture[str
     assert (body["only_before"], body["only_after"]) == ([], ["hpl N=2000 NB=64 1x1"])
 
 
-def test_what_differs_is_told_by_where_it_is() -> None:
+def test_differences_are_grouped_by_their_place() -> None:
     other = run(100, machine={"cpu_model": "B", "hostname": "one"}, launch={"ranks": 2})
     other["config"]["swap"]["value"] = "long"
     other["problem"]["nb"] = 96
@@ -390,7 +390,7 @@ def test_history_lists_results_the_newest_last(capsys: pytest.CaptureFixture[str
         (["baseline", "set", "bad"], "contains no valid result"),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_names_the_correct_command(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("notes").write_text("a = b\n")
     Path("bad").write_text(json.dumps({"schema": "mxpeak.results/1", "results": [run(1, status="aborted")]}))
     assert main(argv) == 2

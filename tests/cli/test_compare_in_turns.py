@@ -90,9 +90,7 @@ def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pyte
         ("sh -c 'echo so it is >&2; exit 3' run", "ended with exit code 3 and without a result:\nso it is"),
     ],
 )
-def test_a_command_that_leaves_no_result_is_told(
-    command: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_without_a_result_is_reported(command: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--rounds", "2", command, "sh fake run 1"]) == 2
     assert message in capsys.readouterr().err
     assert not Path("mxpeak-out").exists()

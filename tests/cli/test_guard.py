@@ -160,7 +160,7 @@ def test_all_ranks_leave_at_the_same_step(size: int) -> None:
     assert set(found) == {40}
 
 
-def test_nobody_is_asked_after_the_last_step() -> None:
+def test_the_guard_is_not_called_after_the_last_step() -> None:
     stop_together(Solo(), lambda: "too late")(Step("HPL", 100, 100, 100.0, 100.0, 1.0))
 
 

@@ -221,7 +221,7 @@ def test_a_run_without_results_leaves_no_folder(bench: Bench):
     assert not Path("mxpeak-out").exists()
 
 
-def test_a_full_disk_is_said_and_the_result_stands_on_stdout(
+def test_a_full_disk_is_reported_and_the_result_is_on_stdout(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     def full(descriptor: int) -> None:

@@ -152,7 +152,7 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
         (2, ["plan", "hpl", "--mem", "lots"], ["--mem: 'lots' is not a memory budget"]),
     ],
 )
-def test_a_mistake_is_told_with_what_to_type(
+def test_an_error_names_the_correct_command(
     capsys: pytest.CaptureFixture[str], code: int, arguments: list[str], words: list[str]
 ) -> None:
     said = error_of(capsys, code, *arguments)
@@ -160,7 +160,7 @@ def test_a_mistake_is_told_with_what_to_type(
         assert word in said
 
 
-def test_a_bad_machine_file_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_a_machine_file_names_its_location(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.toml").write_text('[mine]\nbased_on = "frontier"\n[mine.network]\nnic_rate = "fast"\n')
     assert "[mine] network.nic_rate: 'fast' is not valid" in error_of(
         capsys, 2, "simulate", "hpl", "--machine", "mine.toml"

@@ -111,7 +111,7 @@ def test_a_budget_that_is_none_says_how_to_write_it(text: str, capsys: pytest.Ca
         ),
     ],
 )
-def test_mistakes_are_told(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_reported(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert why in error_of(capsys, 2, "tune", *arguments)
 
 

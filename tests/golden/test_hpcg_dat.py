@@ -67,7 +67,7 @@ def test_seconds_are_written_as_hpcg_reads_them(rt: float, line: str):
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, message: str):
+def test_errors_name_the_line(text: str, message: str):
     with pytest.raises(UsageError) as found:
         read_dat(text, "hpcg.dat")
     assert message in str(found.value)

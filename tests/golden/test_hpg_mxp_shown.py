@@ -162,7 +162,7 @@ def test_rows_are_counted_in_words(rows: int, text: str):
         ({}, ""),
     ],
 )
-def test_formats_are_told_once_where_all_are_the_same(precision: Any, text: str):
+def test_equal_formats_are_shown_once(precision: Any, text: str):
     assert precision_text(precision) == text
 
 

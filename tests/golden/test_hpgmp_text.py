@@ -159,7 +159,7 @@ def test_the_products_of_all_ranks_are_told_as_those_of_one():
 
 
 @pytest.mark.parametrize(("time_s", "short"), [(60.0, True), (1799.9, True), (1800.0, False), (7200.0, False)])
-def test_a_run_below_half_an_hour_is_valid_but_told_to_be_too_short(time_s: float, short: bool):
+def test_a_run_below_half_an_hour_is_valid_but_reported_as_too_short(time_s: float, short: bool):
     report = hpgmp_report(result_of(result=figures_of(time_s=time_s)), NOW)
     assert "HPGMP result is VALID with a GFLOP/s rating of=" in report
     assert (f"Final Summary::Results are valid but execution time (sec) is={time_s}\n" in report) is short

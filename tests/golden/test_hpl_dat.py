@@ -108,7 +108,7 @@ def test_thresholds_at_and_below_zero_are_kept(threshold: str):
         (31, "0", "HPL.dat line 31 (memory alignment) is '0': 0 is out of range; use an integer from 1 to 100000000"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
+def test_errors_name_the_line(number: int, line: str, message: str):
     with pytest.raises(UsageError) as caught:
         read_dat(edited(number, line), "HPL.dat")
     assert str(caught.value) == message

@@ -72,7 +72,7 @@ def test_any_line_ending_reads_the_same(newline: str):
         (12, "nan", "HPL-MxP.dat line 12 (threshold) is 'nan': 'nan' is not a finite number; use a finite number"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(number: int, line: str, message: str):
+def test_errors_name_the_line(number: int, line: str, message: str):
     with pytest.raises(UsageError) as caught:
         read_dat(edited(number, line), "HPL-MxP.dat")
     assert str(caught.value) == message

@@ -223,6 +223,6 @@ def test_a_condition_number_that_no_matrix_has_is_refused(condition):
         generator("fasi-higham", 10, condition=condition)
 
 
-def test_an_unknown_name_is_told_the_known_ones():
+def test_an_unknown_name_error_lists_the_known_names():
     with pytest.raises(UsageError, match="'sqrtn'; use one of sqrt-n, ddd"):
         generator("sqrtn", 10)

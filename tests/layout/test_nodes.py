@@ -40,7 +40,7 @@ def test_a_node_grid_on_several_nodes_is_refused_with_those_that_fit():
 
 
 @pytest.mark.parametrize("hosts", [["a", "b"] * 4, by_node(3, 5), list("aabbaabb")], ids=["cyclic", "ragged", "twice"])
-def test_where_no_node_grid_fits_it_is_said_how_to_start_the_ranks(hosts):
+def test_without_a_fitting_node_grid_the_error_says_how_to_start_the_ranks(hosts):
     with pytest.raises(UsageError, match="ranks 0 to 3 are on") as refused:
         check_node_grid(ProcessGrid(2, 4, "row", (2, 2)), hosts)
     assert str(refused.value).endswith(

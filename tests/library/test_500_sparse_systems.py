@@ -25,7 +25,7 @@ TOL = 1e-12
 pytestmark = pytest.mark.skipif(np.finfo(Long).nmant < 63, reason="long double has no more digits than fp64 here")
 
 
-def test_what_is_said_of_500_sparse_systems_is_so() -> None:
+def test_reports_of_500_sparse_systems_are_correct() -> None:
     rng = np.random.default_rng(52)
     counted = {"solved": 0, "warned": 0, "unreached": 0, "refused": 0}
     for number, (name, dense) in enumerate(systems()):

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = pytest.mark.skipif(np.finfo(Long).nmant < 63, reason="long double has no more digits than fp64 here")
 
 
-def test_what_is_said_of_500_systems_is_so() -> None:
+def test_reports_of_500_systems_are_correct() -> None:
     rng = np.random.default_rng(20)
     counted = {"solved": 0, "warned": 0, "refused": 0}
     for number, (name, A) in enumerate(systems()):
@@ -60,7 +60,7 @@ def laplacian(i: Any, j: Any, n: int) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
-def test_a_laplacian_is_told_to_be_singular_although_b_fits_to_it(precision: str) -> None:
+def test_a_singular_laplacian_is_reported_also_for_a_consistent_b(precision: str) -> None:
     for n in (6, 24, 40, 120, 300):
         i, j = np.mgrid[:n, :n]
         L = laplacian(i, j, n)
@@ -75,7 +75,7 @@ def test_a_laplacian_is_told_to_be_singular_although_b_fits_to_it(precision: str
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_ranks_are_told_so_too(precision: str) -> None:
+def test_all_ranks_report_a_singular_laplacian(precision: str) -> None:
     def body(comm: Any) -> bool:
         A = mx.DistributedMatrix.from_function(lambda i, j: laplacian(i, j, 48), 48, nb=8, comm=comm)
         try:

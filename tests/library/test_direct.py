@@ -20,7 +20,7 @@ TYPES = ("float64", "float32", "complex128", "complex64")
 
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("n", [1, 37, COPIED_BELOW + 5])
-def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, dtype: str) -> None:
+def test_any_memory_order_and_number_of_right_hand_sides_is_solved_and_reported_correctly(n: int, dtype: str) -> None:
     A = random((n, n), dtype)
     for sides, (name, laid_out) in zip((0, 1, 3, 20) * 3, layouts(A).items()):
         b = random((n, sides) if sides else n, dtype, 2)

@@ -281,7 +281,7 @@ def test_diagonals_of_any_scale_are_solved() -> None:
 # --- breakdowns and fallbacks --------------------------------------------------------------------------------------
 
 
-def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
+def test_insufficient_fp32_factors_are_recomputed_in_fp64() -> None:
     n = 60
     for why, A in (
         ("leading minor", definite(n, condition=1e10)),

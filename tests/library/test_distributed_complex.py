@@ -112,7 +112,7 @@ def test_wherever_the_entries_lie_it_is_the_same_system(
         assert all(np.array_equal(x, other) for other in others)
 
 
-def test_a_complex_b_beside_a_real_a_and_a_real_b_beside_a_complex_a() -> None:
+def test_a_complex_b_with_a_real_a_and_a_real_b_with_a_complex_a() -> None:
     n = 41
     for A, b in ((random(n), random_complex(n, 2)), (random_complex(n), random(n, 2)), (random(n), 1j * random(n)[0])):
         for x, info in solved(A, b, (1, 2), 8):
@@ -123,7 +123,7 @@ def test_a_complex_b_beside_a_real_a_and_a_real_b_beside_a_complex_a() -> None:
             assert eta(A, x, b) <= 3
 
 
-def test_each_complex_column_beside_a_real_a_counts_twice_when_the_precision_is_chosen() -> None:
+def test_each_complex_column_with_a_real_a_counts_twice_in_the_choice_of_precision() -> None:
     n = 1024
     A, b = random(n) + n * np.eye(n), random_complex(n, 5)
     for sides, precision in ((4, "fp32"), (5, "fp64")):
@@ -148,7 +148,7 @@ def test_rows_of_b_may_be_real_on_one_rank_and_complex_on_another() -> None:
     assert eta(A, np.concatenate([x for x, _ in parts]), b) <= 3
 
 
-def test_columns_that_do_not_fit_are_told_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_errors_count_the_columns_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     F = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random_complex(40)), 40, nb=8))
     G = mx.lu_factor(mx.DistributedMatrix.from_function(entries(random(40)), 40, nb=8))
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: 1000)
@@ -171,7 +171,7 @@ def test_a_rank_without_rows_has_none_of_complex_numbers() -> None:
     assert all(part.dtype == np.complex128 for part in parts)
 
 
-def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
+def test_insufficient_fp32_factors_are_recomputed_in_fp64() -> None:
     n = 60
     left, right = (np.linalg.qr(random_complex(n) + k * np.eye(n))[0] for k in range(2))
     for why, A in (("too coarse", (left * np.logspace(0, -11, n)) @ right), ("broke down", 1e-40 * random_complex(n))):
@@ -182,7 +182,7 @@ def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
             assert eta(A, x, b) <= 3, why
 
 
-def test_a_matrix_singular_to_working_precision_is_told_of() -> None:
+def test_a_matrix_singular_to_working_precision_is_reported() -> None:
     A = random_complex(40)
     A[:, 7] = 1j * A[:, 3] + 2.0**-52 * A[:, 7]
     with pytest.warns(IllConditionedWarning, match="numerically singular"):
@@ -190,7 +190,7 @@ def test_a_matrix_singular_to_working_precision_is_told_of() -> None:
     assert info.ill_conditioned
 
 
-def test_a_zero_pivot_is_told_of_by_its_column_of_a() -> None:
+def test_a_zero_pivot_error_names_its_column() -> None:
     def body(comm: Any) -> None:
         mx.solve(mx.DistributedMatrix.from_function(lambda i, j: (1j + i * j) * (i == j) * (j != 5), 12, comm=comm), B)
 

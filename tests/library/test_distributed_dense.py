@@ -94,7 +94,7 @@ def test_each_rank_gives_its_rows_of_b_and_gets_those_of_x(source: str, sides: t
     assert eta(A, x, b) <= 2
 
 
-def test_factors_in_fp32_that_do_not_do_are_made_again_in_fp64() -> None:
+def test_insufficient_fp32_factors_are_recomputed_in_fp64() -> None:
     n = 60
     rng = np.random.default_rng(1)
     left, right = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
@@ -235,7 +235,7 @@ def test_growth_of_the_elimination_is_made_up_for_by_refinement() -> None:
     assert eta(A, x, b) <= 2
 
 
-def test_a_matrix_singular_to_working_precision_is_told_of() -> None:
+def test_a_matrix_singular_to_working_precision_is_reported() -> None:
     n = 40
     A = random(n)
     A[:, 7] = A[:, 3] + 2.0**-52 * A[:, 7]

@@ -302,7 +302,7 @@ def test_a_file_of_complex_numbers_on_one_rank_is_refused_on_all(tmp_path: Path)
     assert all(text.startswith(told) for text in texts)
 
 
-def test_a_function_that_fails_in_the_refinement_is_told_of_on_all_ranks() -> None:
+def test_a_function_error_in_the_refinement_is_raised_on_all_ranks() -> None:
     def body(comm: Any) -> None:
         calls: list[int] = []
 

@@ -364,7 +364,7 @@ def test_a_breakdown_is_a_note_and_lu_has_the_same_precision() -> None:
 
 
 @pytest.mark.parametrize(("name", "is_complex"), KINDS)
-def test_factors_in_fp32_that_do_not_do_are_replaced_by_lu_in_fp64(name: str, is_complex: bool) -> None:
+def test_insufficient_fp32_factors_are_replaced_by_lu_in_fp64(name: str, is_complex: bool) -> None:
     n = 60
     Q, _ = np.linalg.qr(indefinite(n, is_complex=is_complex))
     signs = np.where(np.arange(n) % 3, 1.0, -1.0)

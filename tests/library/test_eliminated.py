@@ -30,7 +30,7 @@ def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("dtype", ["float64", "float32", "complex128", "complex64"])
 @pytest.mark.parametrize("n", [1, 7, 8, 33, 64, 127, 131])
-def test_any_memory_order_and_number_of_sides_is_solved_and_told_truly(n: int, dtype: str) -> None:
+def test_any_memory_order_and_number_of_right_hand_sides_is_solved_and_reported_correctly(n: int, dtype: str) -> None:
     A = random((n, n), dtype)
     for sides, (name, laid_out) in zip((0, 1, 3, 20, 40) * 3, layouts(A).items()):
         b = random((n, sides) if sides else n, dtype, 2)
@@ -139,7 +139,7 @@ def test_an_x_beyond_the_range_is_not_solved(sides: int) -> None:
 
 
 @pytest.mark.parametrize("sides", [1, 9])
-def test_a_singular_matrix_is_told_though_b_fits_to_it(sides: int) -> None:
+def test_a_singular_matrix_is_reported_also_for_a_consistent_b(sides: int) -> None:
     n = 150
     A = random((n, n))
     A[-1] = A[:-1].sum(axis=0) / 20

@@ -72,7 +72,7 @@ def test_running_out_of_iterations_is_an_outcome_and_no_error(solve: Any) -> Non
     assert "the solver did not reach the tolerance; x is the best that it found" in text
 
 
-def test_a_tolerance_below_roundoff_is_said_to_be_so(solve: Any) -> None:
+def test_a_tolerance_below_roundoff_is_reported(solve: Any) -> None:
     A, b = poisson(12, 12), vector(144)
     x, info = solve(A, b, rtol=1e-17)
     assert not info.converged
@@ -124,7 +124,7 @@ def test_one_residual_that_is_no_number_is_the_worst(residuals: tuple[float, flo
 
 
 @pytest.mark.filterwarnings("ignore:not solved:mxpeak.NotSolvedWarning")
-def test_a_solution_beyond_fp64_is_said_to_be_so(solve: Any) -> None:
+def test_a_solution_outside_the_range_of_fp64_is_reported(solve: Any) -> None:
     A = sparse.eye_array(5, format="csr") * 1e-200
     _, info = solve(A, np.full(5, 1e200))
     assert not info.converged

@@ -332,7 +332,7 @@ def test_without_factors_auto_goes_on_and_a_user_is_told(monkeypatch: pytest.Mon
     assert reached(A, x, vector(900), 1e-9)
 
 
-def test_a_right_hand_side_in_the_null_space_of_the_transpose_is_said_not_to_converge() -> None:
+def test_a_right_hand_side_in_the_null_space_of_the_transpose_is_reported_as_not_converged() -> None:
     L = poisson(20, 20)
     A = sparse.csr_array(L - sparse.diags_array(L.sum(axis=1)))
     with pytest.warns(mx.IllConditionedWarning, match="numerically singular: condition .* x may have no correct digit"):
@@ -380,7 +380,7 @@ def test_mixed_units_cost_multigrid_few_steps(seed: int) -> None:
     assert reached(ugly, x, b, 1e-9)
 
 
-def test_a_shifted_laplacian_is_told_from_a_definite_one() -> None:
+def test_a_shifted_laplacian_is_distinguished_from_a_definite_one() -> None:
     assert auto_preconditioner.indefinite(waves(30))
     assert auto_preconditioner.indefinite(-1 * waves(30))
     for A in (poisson(30, 30), -1 * poisson(30, 30), line(5)):

@@ -211,7 +211,7 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
 
 
 @needs_pyamg
-def test_a_gathered_level_that_is_unfit_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsuitable_gathered_level_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LevelMatrices, "defect", "is unfit")
 
     def body(comm: Communicator) -> Any:

@@ -87,7 +87,7 @@ def test_what_is_not_a_dense_numeric_array_is_refused(values: Any, says: str) ->
         read(values, "A", instead="mxpeak.gmres")
 
 
-def test_tensors_are_told_from_everything_else() -> None:
+def test_tensors_are_distinguished_from_other_types() -> None:
     assert is_tensor(torch.ones(2))
     assert is_tensor(torch.nn.Parameter(torch.ones(2)))
     assert not any(map(is_tensor, (np.ones(2), 1.0, [1.0], None, torch.float64)))

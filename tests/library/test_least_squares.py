@@ -615,7 +615,7 @@ def test_gmres_refines_where_classical_refinement_stalls() -> None:
 # --- info ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_info_is_text_and_is_pickled_and_knows_changes() -> None:
+def test_the_info_has_a_text_form_and_pickles_and_detects_changes() -> None:
     A, b = random((30, 8)), random(30)
     first, second = (mx.lstsq(A, b)[1] for _ in range(2))
     again = pickle.loads(pickle.dumps(first))

@@ -35,7 +35,7 @@ def test_a_hilbert_matrix_is_solved_with_a_warning_that_says_what_may_be_wrong()
         mx.lu_factor(A).solve(np.ones(12))
 
 
-def test_the_backward_error_is_told_plainly_and_then_in_roundings() -> None:
+def test_the_backward_error_is_reported_as_a_number_and_in_roundings() -> None:
     _, info = mx.solve(random(20), np.ones(20))
     plain = info.backward_error * 20 * 2.0**-53
     assert f"backward error  {plain:.1e}  ({info.backward_error:.1e} n·u)" in str(info)

@@ -88,7 +88,7 @@ def test_nor_do_they_over_ranks() -> None:
         assert info.solved
 
 
-def test_real_and_imaginary_parts_of_b_share_no_scale_beside_a_real_a() -> None:
+def test_real_and_imaginary_parts_of_b_have_separate_scales_with_a_real_a() -> None:
     x, info = mx.solve(A, np.ones(2) * complex(1e-20, 1e305))
     right(np.stack([x.real, x.imag], axis=1), (1e-20, 1e305))
     assert info.solved

@@ -247,7 +247,7 @@ def test_the_public_function_takes_tensors_of_the_host() -> None:
 
 
 @on_both
-def test_x_is_what_b_is(on: Any) -> None:
+def test_x_has_the_type_of_b(on: Any) -> None:
     A = poisson(9, 9)
     for columns in range(3):
         b = np.random.default_rng(4).standard_normal((81, columns) if columns else 81)
@@ -391,7 +391,7 @@ def test_starts_of_another_shape_broken_tensors_and_rows_of_zeros_are_refused(on
         solve(torch.tensor([[1.0, 2], [0, 0]]).to_sparse(), torch.ones(2), on=on)
 
 
-def test_a_device_turns_to_factors_as_the_host_does() -> None:
+def test_a_device_falls_back_to_factors_like_the_host() -> None:
     rng = np.random.default_rng(5)
     S = sparse.random_array((200, 200), density=0.02, rng=rng)
     A = sparse.csr_array(S - S.T + 1e-3 * sparse.eye_array(200))
@@ -449,7 +449,7 @@ def test_tensors_of_the_host_are_solved_by_the_host(device: str, monkeypatch: py
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_said_not_to_be() -> None:
+def test_a_missing_gpu_is_reported() -> None:
     for A, b in ((line(3), np.ones(3)), (tensor(line(3)), torch.ones(3))):
         with pytest.raises(ResourceError, match=r"cuda"):
             mx.gmres(A, b, device="cuda")

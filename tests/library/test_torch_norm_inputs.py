@@ -230,7 +230,7 @@ def test_torch_is_imported_for_tensors_alone() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_missing_torch_is_told_with_what_to_install() -> None:
+def test_a_missing_torch_error_names_the_package() -> None:
     program = (
         "import sys, numpy as np, mxpeak as mx\n"
         "from mxpeak.errors import ResourceError\n"

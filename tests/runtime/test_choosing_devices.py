@@ -59,13 +59,13 @@ def test_a_gpus_driver_is_looked_for_before_torch_is_imported(monkeypatch: pytes
     choose.has_gpu.cache_clear()
 
 
-def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "find_spec", lambda name: None)
     with pytest.raises(ResourceError, match=r"device cuda needs PyTorch, .*; run pip install"):
         open_device("cuda")
 
 
-def test_a_gpu_that_is_not_there_is_said_to_be_missing() -> None:
+def test_a_gpu_that_does_not_exist_is_reported() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         with pytest.raises(ResourceError, match=r"device cuda:99 does not exist, because this machine has \d+ GPU"):

@@ -316,7 +316,7 @@ def test_a_wrong_number_of_a_finished_l_is_found(name: str) -> None:
     assert not checked.passed
 
 
-def test_what_could_not_be_mended_is_told_behind_any_number_of_mended_faults() -> None:
+def test_an_uncorrectable_fault_is_reported_after_any_number_of_corrected_ones() -> None:
     mended = [Flip(step, 0, 0.99, 0.95, 61) for step in range(EVERY - 1, 9 * EVERY, EVERY)]
     checked, error = factored(Case(120, 1, (1, 1), 0, 100), Flips([*mended, Flip(9 * EVERY + 2, 0, 0.99, 0.81, 61)]))
     assert error > 1.0

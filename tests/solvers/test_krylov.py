@@ -377,7 +377,7 @@ def test_a_nan_or_inf_in_the_system_is_an_outcome_and_no_error(rng: Any, where: 
 # --- what others see of it --------------------------------------------------------------------------------------
 
 
-def test_whoever_watches_sees_every_cycle(rng: Any) -> None:
+def test_the_callback_gets_every_cycle(rng: Any) -> None:
     A, b = well_conditioned(rng, 31)
     seen: list[tuple[int, float]] = []
     done = DenseSystem(A, b, restart=4).solve(

@@ -120,7 +120,7 @@ def test_the_nan_that_inf_minus_inf_leaves_counts() -> None:
         assert math.isnan(mx.norm(A, kind, deterministic=deterministic)), (dtype, kind, deterministic)
 
 
-def test_inf_without_nan_is_inf_and_nan_beside_it_wins() -> None:
+def test_inf_gives_inf_and_nan_takes_precedence() -> None:
     for dtype, deterministic in product(TYPES.values(), BOTH_WAYS):
         A = np.ones((7, 5), dtype)
         A[2, 3] = -np.inf

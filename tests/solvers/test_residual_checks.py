@@ -383,7 +383,7 @@ def test_bits_add_up_for_arrays_of_any_length() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), None])
-def test_a_residual_that_is_no_number_is_told_as_one(number: float | None) -> None:
+def test_a_residual_that_is_not_finite_is_reported(number: float | None) -> None:
     told = solve_fault_text(SolveFault("sets, solve 1", 25, "residual", None, 1, number, number))
     assert "b - A x: the residual is not finite, most on rank 1; sets, solve 1, by step 25" in told
     assert "off by 2.00, more than rounding explains (1.00)" in solve_fault_text(
