@@ -1,4 +1,4 @@
-"""Test the numbers, the checks and the rules of HPCG on virtual ranks."""
+"""Test the results, the checks and the rules of HPCG on virtual ranks."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from mxpeak.spans import Spans
 Triple = tuple[int, int, int]
 SCHEMA = json.loads((files("mxpeak") / "schema" / "result-1.json").read_text(encoding="utf-8"))
 
-#: What HPCG 3.1 itself reports of boxes of 16³: the grid, the residual after 50 iterations of the reference, and the
-#: steps of its spectral test.
+#: Results of HPCG 3.1 for boxes of 16³: the grid, the residual after 50 iterations of the reference, and the steps of
+#: its spectral test.
 PUBLISHED: list[tuple[Triple, float, int, int]] = [((2, 1, 1), 7.53688e-32, 11, 2), ((2, 2, 2), 1.75736e-19, 11, 2)]
 
 
 class OnRank:
-    """The problem on this rank, with everything that the checks take."""
+    """The problem on this rank, with all arguments of the checks."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class OnRank:
 
 
 def on_ranks(body: Callable[[OnRank], Any], shape: Triple, grid: Triple, **how: Any) -> Any:
-    """What the ranks say, who must all say the same."""
+    """Return the result of the ranks, which must be the same on all of them."""
     found = run_ranks(grid[0] * grid[1] * grid[2], lambda comm: body(OnRank(comm, shape, grid, **how)))
     assert all(one == found[0] for one in found)
     return found[0]
@@ -107,7 +107,7 @@ def cube(n: int) -> Triple:
     return n, n, n
 
 
-# --- HPCG's own numbers -----------------------------------------------------------------------------------------
+# --- results of HPCG itself -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("grid", "residual", "unpreconditioned", "preconditioned"), PUBLISHED)
@@ -186,7 +186,7 @@ def test_its_vectors_are_random_and_each_their_own() -> None:
 def test_products_and_multigrid_are_symmetric(grid: Triple, order: str) -> None:
     symmetry = on_ranks(OnRank.symmetry, cube(8), grid, order=order)
     assert symmetry.passed
-    assert max(symmetry.spmv, symmetry.mg) < 1e-3  # far from what is allowed: only rounding
+    assert max(symmetry.spmv, symmetry.mg) < 1e-3  # only rounding, far below the limit
 
 
 def test_multigrid_with_forward_sweeps_only_is_found_not_to_be_symmetric() -> None:
@@ -219,7 +219,7 @@ def test_norms_pass_where_their_variance_is_small() -> None:
 
 
 def test_without_a_preconditioner_every_grid_takes_the_same_iterations() -> None:
-    """With one it is each rank's own sweep, and they are not the same; HPCG's neither."""
+    """A preconditioner sweeps on each rank alone, so its iterations depend on the grid, as in HPCG."""
     grids = [((16, 16, 16), (1, 1, 1)), ((16, 16, 8), (1, 1, 2)), ((16, 8, 8), (1, 2, 2)), ((8, 8, 8), (2, 2, 2))]
     steps = [on_ranks(solved(tolerance=1e-9, preconditioned=False), *one)[0].steps for one in grids]
     assert max(steps) <= 1.02 * min(steps)
@@ -235,7 +235,7 @@ def test_the_solution_is_one(grid: Triple, storage: str) -> None:
 
 def test_threads_do_not_change_the_iterations() -> None:
     one, three = (on_ranks(solved(max_steps=40), cube(16), (1, 1, 1), threads=threads)[0] for threads in (1, 3))
-    # Each thread has its own part of a dot product; up to where rounding is seen, the residuals are the same.
+    # Each thread computes its part of a dot product, so the residuals agree until rounding errors matter.
     assert one.history[:10] == pytest.approx(three.history[:10], rel=1e-4)
 
 
@@ -342,7 +342,7 @@ def test_every_rank_has_the_same_result_of_a_run() -> None:
 
 
 def test_a_target_that_set_up_puts_out_of_reach_stops_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the set-up counts: rank 0 must not be the only one that knows it."""
+    """A tenth of the setup time counts, and all ranks must know this, not only rank 0."""
 
     def slow(*settings: Any) -> StencilProblem:
         return replace(make_stencil(*settings), optimize_s=1e6)
@@ -385,7 +385,7 @@ def test_a_residual_that_is_not_reached_fails(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(hpcg, "MAX_STEPS", 20)
     failed = run(rt=60.0)
     assert failed.status == "invalid"
-    assert failed.result["sets"] == 1  # it is not measured any longer
+    assert failed.result["sets"] == 1  # the measurement does not continue
     assert failed.validation["outcome"] == Outcome.NOT_CONVERGED
     assert failed.validation["iterations"] == 20
     assert all(failed.validation[name]["passed"] for name in ("cg", "symmetry", "norms"))

@@ -56,14 +56,14 @@ from tests.support.result_file import VALIDATOR
 from tests.support.roundoff import U
 from tests.support.sparse_matrices import wide
 
-#: One global problem, dealt in one direction, in another and in all.
+#: One global problem, distributed in one direction, in another and in all.
 WHOLE = (16, 16, 32)
 SPLITS = [(1, 1, 1), (1, 2, 1), (1, 1, 4), (2, 2, 2)]
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time for the limit, which is not looked at here."""
+    """Skip the measurement of the limit, which these tests do not check."""
     monkeypatch.setattr(limits, "MAX_S", 0.0)
 
 
@@ -72,7 +72,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def check_solves(shape: Triple, grid: Triple, kind: str, nonsymmetric: bool) -> tuple[int, int]:
-    """Double takes the oracle's steps, mixed nearly so, x is 1, all ranks agree; both's numbers of steps."""
+    """Check that double takes the oracle's steps, mixed about as many, x is 1, and ranks agree; return the steps."""
     storage = "rows" if kind in ("natural", "surface_last") else "sell"
     forms = [replace(DOUBLE, storage=storage), mixed_form("bf16", storage=storage)]
     solves_of = run_ranks(math.prod(grid), lambda comm: solved(comm, shape, grid, forms, kind, nonsymmetric))
@@ -95,7 +95,7 @@ def test_a_problem_takes_the_steps_of_its_matrices_however_it_is_dealt(grid: Tri
     check_solves(WHOLE, grid, "greedy", False)
 
 
-#: Each order on ranks in a row and in several directions, once with the symmetric matrix and once with the other.
+#: Each order on ranks in one and in several directions, once with the symmetric and once with the other matrix.
 KEPT: list[tuple[str, Triple, bool]] = [
     ("greedy", (2, 1, 1), False),
     ("greedy", (1, 2, 2), True),
@@ -120,13 +120,13 @@ def test_boxes_need_not_be_cubes() -> None:
 
 
 def test_more_ranks_cost_some_steps_and_not_many() -> None:
-    """Between ranks a sweep is one of Jacobi's, which is less than Gauss-Seidel's: here by up to a third."""
+    """A sweep between ranks is a Jacobi sweep, weaker than Gauss–Seidel: here by up to a third."""
     steps = {grid: check_solves(WHOLE, grid, "greedy", False) for grid in (SPLITS[0], SPLITS[-1])}
     one = steps[1, 1, 1]
     for double, mixed in steps.values():
         assert one[0] <= double <= 4 / 3 * one[0] + 1
         assert double <= mixed
-        # The last cycle brings what fp32 leaves, some 1e-6, to 1e-9: a third of all, as it falls by as much a step.
+        # The last cycle reduces the fp32 residual, about 1e-6, to 1e-9: a third of all steps at a constant rate.
         assert mixed <= 2 * double
 
 
@@ -157,7 +157,7 @@ def test_a_number_on_one_rank_that_is_not_finite_ends_the_solve_on_all(culprit: 
 
 
 def test_a_solve_does_not_depend_on_an_earlier_one() -> None:
-    """Even NaN: zeros that fill slots meet every number of a vector."""
+    """Also if it left NaN, because padding zeros are multiplied by all entries of a vector."""
 
     def body(comm: Communicator) -> tuple[Any, Any]:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (8, 8, 8), (1, 1, 2))
@@ -346,13 +346,13 @@ def test_a_vector_of_any_length_is_stored_without_loss_in_fp16() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_sweeps_book_the_flops_of_the_entries_that_they_read(ranks: int) -> None:
-    """From zero 2 for each entry of L and D, and none for what other ranks would have; from x 2·nnz."""
+    """Sweeps from zero count 2 flops per entry of L and D, without halo entries; sweeps from x count 2·nnz."""
     result = measured(ranks, iterations=5, threshold=1e-3, warmup="none")
     p = result.problem
     problem = oracle((p["gnx"], p["gny"], p["gnz"]), (p["npx"], p["npy"], p["npz"]))
     last = problem.levels[-1]
     cycle_flops = sum(2 * level.lower + 2 * level.A.nnz for level in problem.levels) - 2 * last.A.nnz
-    # Zeros that fill slots are taken to lie in L as often as in U, which is nearly so.
+    # Padding zeros count equally to L and U, which is nearly correct.
     assert result.phases["gs"]["flops"] == pytest.approx(6 * cycle_flops, rel=0.01)
 
 
@@ -361,7 +361,7 @@ def test_whole_runs_with_reference_kernels_agree_with_the_host(ranks: int) -> No
     asked: dict[str, Any] = {"iterations": 2, "threshold": 1e-3, "warmup": "none", "precision": "fp32"}
     slow, fast = (measured(ranks, kernels=name, **asked) for name in ("reference", "host"))
     check_result(slow)
-    # Sums of 27 in fp64 against fp32: the first residuals are the same to 27 times fp32's roundoff a step.
+    # Sums of 27 terms in fp64 and fp32: the first residuals agree to 27 times fp32's roundoff per step.
     assert slow.validation["history"]["double"] == pytest.approx(fast.validation["history"]["double"], abs=27 * 20 * U)
     assert slow.validation["history"]["mixed"] == pytest.approx(fast.validation["history"]["mixed"], abs=27 * 2.0**-24)
     assert slow.validation["double_iterations"] == fast.validation["double_iterations"]
@@ -402,11 +402,11 @@ def test_every_timed_solve_begins_with_zero_and_a_cycle_before_is_not_counted(mo
     assert {done.initial for done in timed} == {result.validation["double_initial"]}
 
 
-# --- how long it is measured for --------------------------------------------------------------------------------
+# --- duration of the measurement --------------------------------------------------------------------------------
 
 
 class Clock:
-    """Each look at it takes a quarter of a second, which fp64 adds without rounding."""
+    """A clock that advances by a quarter of a second per read, which fp64 adds without rounding."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -439,7 +439,7 @@ def test_repeat_is_the_least_number_of_solves(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ranks_measure_the_time_of_the_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them take as many solves."""
+    """All ranks run the same number of solves."""
     clock = Clock()
     monkeypatch.setattr(harness, "time", SimpleNamespace(perf_counter=clock.perf_counter))
     result = measured(3, rt=3.0, iterations=2)
@@ -467,7 +467,7 @@ def test_an_explicit_grid_allows_the_validation_on_fewer_ranks() -> None:
 
 
 def test_the_validation_on_fewer_ranks_has_boxes_of_the_runs_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the size was left open and memory settled it."""
+    """Also if memory determines the size."""
     boxes: list[Triple] = []
     make = SparseBench.make
 
@@ -640,7 +640,7 @@ def test_standard_fails_where_double_does_not_converge(monkeypatch: pytest.Monke
 
 
 def check_failed(result: Result, outcome: Outcome) -> None:
-    """An invalid result, with its history, whose file is as promised all the same."""
+    """Check that a result is invalid, has a history, and follows the schema."""
     assert result.status == "invalid"
     assert not result.validation["passed"]
     assert result.validation["outcome"]["mixed"] == str(outcome)
@@ -649,7 +649,7 @@ def check_failed(result: Result, outcome: Outcome) -> None:
 
 
 def with_values(monkeypatch: pytest.MonkeyPatch, change: Callable[[Communicator, Any], None]) -> None:
-    """Change what a benchmark has made, on boxes that are not the tiny ones of the first use."""
+    """Change a benchmark's data, except on the tiny boxes of the first use."""
     make = SparseBench.make
 
     def changed(self: SparseBench, box: Box, forms: Any, stencil: Any, comm: Communicator) -> Any:
@@ -674,7 +674,7 @@ def test_nan_in_the_system_is_an_invalid_result_and_no_hang(
 
 
 def test_the_right_hand_side_is_that_of_x_equal_to_one() -> None:
-    """A·1, whose sums are integers, or halves with the non-symmetric matrix: exact."""
+    """A·1 is exact: its entries are integers, or halves for the non-symmetric matrix."""
     for nonsymmetric in (False, True):
         box = Box(8, 8, 8)
         stencil = weights(nonsymmetric=nonsymmetric)
@@ -683,7 +683,7 @@ def test_the_right_hand_side_is_that_of_x_equal_to_one() -> None:
 
 
 def test_a_solve_that_stalls_is_an_invalid_result_with_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where b is smooth ||A||·||x|| is about 53/0.7 times ||b||: no residual of 9 u can be had of x in fp64."""
+    """For a smooth b, ||A||·||x|| is about 53/0.7 times ||b||, so no x in fp64 has a residual of 9 u."""
     with_values(monkeypatch, lambda comm, made: made.b.fill(1.0 / 3.0))
     result = measured(2, nx=16, threshold=1e-15, iterations=2)
     check_failed(result, Outcome.NOT_CONVERGED)

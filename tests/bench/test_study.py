@@ -219,7 +219,7 @@ def test_fact_measures_panels_by_height_and_threads(here, capsys):
 
 
 def test_hpg_mxp_adds_one_optimization_per_step_until_the_full_code(here, capsys, monkeypatch):
-    """The runs are on thread ranks with the reference kernels, boxes of 8 points a side and one iteration."""
+    """The runs use thread ranks, the reference kernels, boxes of 8 points per side and one iteration."""
     calls: list[dict[str, Any]] = []
     tiny = {"kernels": "reference", "iterations": 1, "threshold": 0.5, "warmup": "none"}
 

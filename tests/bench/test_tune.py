@@ -1,4 +1,4 @@
-"""Test the stages, the resuming and the stored settings of tuning, with invented and once with real measurements."""
+"""Test the stages, the resumption and the stored settings of tuning, with fake and once with real measurements."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_every_benchmark_can_be_tuned(store: Store, name: str) -> None:
     assert resolve(options, dict(winner.settings), {}, {}), "a run can be told so"
 
 
-# --- stopping and going on --------------------------------------------------------------------------------------
+# --- stopping and resuming --------------------------------------------------------------------------------------
 
 
 def test_a_stopped_search_continues_to_the_same_winner(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_stopped_search_continues_to_the_same_winner(tmp_path: Path) -> None:
         second = Invented(by_block)
         tuned(store, second)
         assert [one.settings for one in store.book()[0].winners.values()] == [{"nb": "128"}]
-        for phase, twice in (("search", 0), ("check", 1)):  # a pair that was cut in two runs anew
+        for phase, twice in (("search", 0), ("check", 1)):  # an interrupted pair runs again
             wanted, counted = (
                 sum(one.get("phase") == phase for one in done_by)
                 for done_by in (group.done, [*first.done, *second.done])

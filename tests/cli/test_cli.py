@@ -1,4 +1,4 @@
-"""Test that commands run as typed, that errors name mistakes, and the exit codes."""
+"""Test that commands run with the given arguments, that errors name mistakes, and the exit codes."""
 
 from __future__ import annotations
 
@@ -453,7 +453,7 @@ def inside_set_name(number: int) -> None:
             os.kill(os.getpid(), number)
             time.sleep(5)
 
-    type("Owner", (), {"hit": Hit()})  # where Python 3.11 raises a RuntimeError from what comes out of it
+    type("Owner", (), {"hit": Hit()})  # from which Python 3.11 raises a RuntimeError
 
 
 def inside_an_import(number: int) -> None:
@@ -461,7 +461,7 @@ def inside_an_import(number: int) -> None:
         os.kill(os.getpid(), number)
         time.sleep(5)
     except BaseException:
-        raise ImportError("numpy._core.multiarray failed to import") from None  # as modules in C do
+        raise ImportError("numpy._core.multiarray failed to import") from None  # like C modules
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from mxpeak.report.compare import alone, compared, differences, not_comparable, 
 from mxpeak.report.importers import results_of_log
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-#: The seconds of a run that was timed twice: noise of 0.5 %.
+#: The seconds of two timings with a noise of 0.5 %.
 TWICE = (1.0, 1.01)
 REPEATED = {"swap": {"value": "mix", "origin": "default"}, "repeat": {"value": 3, "origin": "flag"}}
 SWAP_LONG = {"nb": {"value": [64], "origin": "flag"}, "swap": {"value": "long", "origin": "flag"}}
@@ -26,7 +26,7 @@ SWAP_LONG = {"nb": {"value": [64], "origin": "flag"}, "swap": {"value": "long", 
 def run(
     rate: float, *, samples: tuple[float, ...] = (), limit: float = 200e9, status: str = "valid", **more: Any
 ) -> Any:
-    """One result of HPL at so many GFLOP/s."""
+    """Return one result of HPL with this rate in GFLOP/s."""
     body = {
         "benchmark": "hpl",
         "status": status,
@@ -135,7 +135,7 @@ def test_limits_of_different_kernels_are_not_compared() -> None:
 
 
 def by_phase(phases: dict[str, tuple[float, float, int]], time_s: float, *, hosts: str = "aabb", **more: Any) -> Any:
-    """One result of HPL with the mean and largest time and the rank of each phase; 100 GFLOP in time_s seconds."""
+    """Return a result of HPL with mean time, largest time and rank of each phase; 100 GFLOP in time_s seconds."""
     body = run(100 / time_s, samples=(time_s, 1.01 * time_s))
     body["result"]["time_s"] = time_s
     body["phases"] = {
@@ -309,7 +309,7 @@ def test_differences_are_grouped_by_their_place() -> None:
     }
 
 
-# --- the verbs --------------------------------------------------------------------------------------------------
+# --- the commands -----------------------------------------------------------------------------------------------
 
 
 def test_compare_shows_a_table_and_ends_with_four_at_a_regression(capsys: pytest.CaptureFixture[str]) -> None:
@@ -528,7 +528,7 @@ def test_reports_of_hpcg_and_hpg_mxp_are_read(name: str, benchmark: str, rate: f
 
 
 def report_of_hpg_mxp(counting: str, *, rating: float, nx: int = 16) -> str:
-    """A report of HPG-MxP on two ranks, of 10 cycles of 30 steps, with the flops of a count."""
+    """Return a report of HPG-MxP on two ranks with 10 cycles of 30 steps and the flops by a count."""
     flops = hpg_mxp_flops(stencil_levels(Box(nx, nx, nx, 1, 1, 2)), [30] * 10, counting)
     multigrid = sum(flops[name] for name in ("gs", "restriction", "prolongation"))
     amounts = {"Raw SpMV": flops["spmv"], "Raw MG": multigrid, "Total": flops["total"]}
@@ -548,7 +548,7 @@ def test_a_rate_by_the_count_of_ornl_is_converted_to_that_of_the_reference_code(
     levels = stencil_levels(Box(16, 16, 16, 1, 1, 2))
     factor = hpg_mxp_flops(levels, [30] * 10)["total"] / hpg_mxp_flops(levels, [30] * 10, "ornl")["total"]
     assert factor > 1.2
-    assert result["result"]["rate_flops"] == pytest.approx(2e9 * factor, rel=1e-5)  # a report has six digits
+    assert result["result"]["rate_flops"] == pytest.approx(2e9 * factor, rel=1e-5)  # reports have six digits
     assert result["result"]["rate_flops_ornl"] == 2e9
     (tmp_path / "ornl.txt").write_text(report_of_hpg_mxp("ornl", rating=2.0))
     (tmp_path / "reference.txt").write_text(report_of_hpg_mxp("reference", rating=2.0 * factor))

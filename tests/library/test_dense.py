@@ -48,7 +48,7 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
     return dense_kernels(request.param)
 
 
-# --- what comes in -------------------------------------------------------------------------------------------------
+# --- inputs --------------------------------------------------------------------------------------------------------
 
 
 def test_the_result_has_the_inputs_type_and_its_accuracy(kernels: DenseKernels) -> None:
@@ -84,7 +84,7 @@ def test_small_systems_agree_with_numpy(n: int, k: int, seed: int, turned: bool,
     for name in KERNELS:
         x, info = solve_on(dense_kernels(name), A, b, "fp32" if narrow else "auto")
         assert info.solved
-        # Each is off by cond·(its backward error, some n·u).
+        # Each error is at most cond times the backward error, a few n·u.
         assert np.abs(x - np.linalg.solve(A, b)).max() <= 50 * n * U * np.linalg.cond(A) * np.abs(x).max()
 
 
@@ -240,7 +240,7 @@ def test_read_only_arrays_raise_no_warning(kernels: DenseKernels) -> None:
         assert solve_on(kernels, A, A[0])[1].solved
 
 
-# --- what comes out ------------------------------------------------------------------------------------------------
+# --- results -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
@@ -327,7 +327,7 @@ def test_many_right_hand_sides_are_each_solved(kernels: DenseKernels, precision:
     n, k = 150, 40
     A, B = random((n, n)) + 12 * np.eye(n), random((n, k)) * np.logspace(-30, 30, k)
     X, info = solve_on(kernels, A, B, precision)
-    # So many sides cost more to refine than coarser factors save.
+    # Refining this many right-hand sides costs more than coarser factors save.
     assert info.precision == ("fp64" if precision == "auto" else precision)
     assert max(eta(A, X[:, j], B[:, j]) for j in range(k)) <= enough(n)
     assert info.backward_error <= 2 * max(4 / n, 2**-7)

@@ -44,7 +44,7 @@ CASES += [((3, 2), 5, 1), ((2, 2), 37, 64)]
 
 
 def definite(n: int, *, is_complex: bool = False, condition: float = 100.0) -> Array:
-    """A Hermitian positive definite matrix with this condition number."""
+    """Return a Hermitian positive definite matrix with this condition number."""
     rng = np.random.default_rng(n)
     X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0.0)
     Q, _ = np.linalg.qr(X)
@@ -53,7 +53,7 @@ def definite(n: int, *, is_complex: bool = False, condition: float = 100.0) -> A
 
 
 def half(A: Array, *, lower: bool, other: float = np.nan) -> Array:
-    """One triangle of A, with `other` in the other one, and imaginary parts on the diagonal."""
+    """Return one triangle of A, with `other` in the other one, and imaginary parts on the diagonal."""
     half = np.where(np.tri(len(A), dtype=bool) if lower else np.tri(len(A), dtype=bool).T, A, other)
     return half + np.diag(np.full(len(A), 7j)) if A.dtype.kind == "c" else half
 
@@ -64,7 +64,7 @@ def sides(n: int, *, is_complex: bool, k: int = 3) -> Array:
 
 
 def on_ranks(A: Array, shape: tuple[int, int], nb: int | None, use: Callable[[Any], Any]) -> list[Any]:
-    """`use(M)` on every rank for a matrix that is computed from an array."""
+    """Return `use(M)` of every rank for a matrix that is computed from an array."""
 
     def body(comm: Any) -> Any:
         return use(mx.DistributedMatrix.from_function(entries(A), len(A), nb=nb, comm=comm, grid=shape))
@@ -82,7 +82,7 @@ def part(A: Any, values: Array) -> None:
 
 
 def factor_on(shape: tuple[int, int], A: Array, nb: int, precision: str) -> tuple[Array, set[int]]:
-    """L of A, from one triangle and zeros above it, and what `factorize` returns on the ranks."""
+    """Factor A from one triangle; return L with zeros above it, and the results of `factorize` on the ranks."""
     n = len(A)
 
     def body(comm: Any) -> tuple[Array, int]:
@@ -107,7 +107,7 @@ def factor_on(shape: tuple[int, int], A: Array, nb: int, precision: str) -> tupl
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("shape", GRIDS)
 def test_the_factor_has_the_backward_error_of_its_bound(shape: tuple[int, int], precision: str) -> None:
-    """|A - L L^T| <= (N + 3)·u·|L||L^T|, with one rounding for S and one for the row of D, and 2·u_low for operands."""
+    """|A - L L^T| <= (N + 3)·u·|L||L^T| includes one rounding for S, one for the row of D; 2·u_low is for operands."""
     u, u_low = format_of(stored_as(precision)).u, format_of(precision).u
     for n, nb in ((1, 4), (53, 8), (64, 16), (200, 13), (31, 1)):
         A = definite(n).astype(np.float32).astype(np.float64)

@@ -1,4 +1,4 @@
-"""`solve` with `assume_a="sym"` and `"her"` for matrices over virtual ranks, by the residual in plain arrays.
+"""Test `solve` with `assume_a="sym"` and `"her"` over virtual ranks by residuals in plain arrays.
 
 The triangle that is not read contains NaN.
 """
@@ -40,7 +40,7 @@ KINDS = [("sym", False), ("her", True), ("sym", True)]
 
 
 def indefinite(n: int, name: str = "sym", *, is_complex: bool = False) -> Array:
-    """A symmetric or Hermitian matrix with Gaussian entries."""
+    """Return a symmetric or Hermitian matrix with Gaussian entries."""
     rng = np.random.default_rng(n)
     X = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if is_complex else 0.0)
     return X + (np.conj(X.T) if name == "her" else X.T)
@@ -52,7 +52,7 @@ def sides(n: int, k: int = 2, *, is_complex: bool = False) -> Array:
 
 
 def half(A: Array, name: str = "sym", *, lower: bool, other: float = np.nan) -> Array:
-    """One triangle of A, `other` in the other one, and imaginary parts on the diagonal of a Hermitian matrix."""
+    """Return a triangle of A with `other` in the other one; a Hermitian diagonal gets imaginary parts."""
     inside = np.tri(len(A), dtype=bool) if lower else np.tri(len(A), dtype=bool).T
     half = np.where(inside, A, other)
     return half + np.diag(np.full(len(A), 7j)) if name == "her" and A.dtype.kind == "c" else half
@@ -63,7 +63,7 @@ def of_form(A: Array, form: str) -> Array:
 
 
 def solved_on(A: Array, b: Array, shape: tuple[int, int], nb: int | None, **how: Any) -> list[Any]:
-    """The results of `solve` on every rank for a matrix that is computed from an array."""
+    """Return the results of `solve` on every rank for a matrix that is computed from an array."""
 
     def body(comm: Any) -> Any:
         return mx.solve(mx.DistributedMatrix.from_function(entries(A), len(A), nb=nb, comm=comm, grid=shape), b, **how)
@@ -75,7 +75,7 @@ def solved_on(A: Array, b: Array, shape: tuple[int, int], nb: int | None, **how:
 
 
 def on_grid(shape: tuple[int, int], A: Array, nb: int, precision: str, use: Any) -> list[Any]:
-    """`use(M, kernels)` on every rank, and its rows and columns, for the lower triangle of A on a grid."""
+    """Return `use(M, kernels)`, rows and columns of every rank for the lower triangle of A on a grid."""
     n = len(A)
 
     def body(comm: Any) -> Any:
@@ -95,8 +95,8 @@ def on_grid(shape: tuple[int, int], A: Array, nb: int, precision: str, use: Any)
 def test_the_factors_have_the_backward_error_of_their_bound(
     shape: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """|A + V Δ V^T - L S L^T| <= 2·N·u·max |L||L^T|, and growth is what its definition says."""
-    monkeypatch.setattr(block_ldl, "EIGEN_ORDER", 8)  # blocks of order 13 are cut
+    """Check |A + V Δ V^T - L S L^T| <= 2·N·u·max |L||L^T|, and growth by its definition."""
+    monkeypatch.setattr(block_ldl, "EIGEN_ORDER", 8)  # blocks of order 13 are split
     u = format_of(precision).u
     for n, nb in ((1, 4), (53, 8), (64, 16), (120, 13), (31, 1)):
         A = indefinite(n).astype(np.float32).astype(np.float64)

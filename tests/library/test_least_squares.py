@@ -80,7 +80,7 @@ def true_eta(A: Array, x: Array, r: Array, b: Array) -> float:
 
 
 def problems() -> Iterator[tuple[str, Array, Array]]:
-    """Names, matrices and right-hand sides: 504 of them, half of which are nearly consistent."""
+    """Return the names, matrices and right-hand sides of 504 problems; half of them are nearly consistent."""
     rng = np.random.default_rng(40)
     for k in range(84):
         n = int(rng.integers(1, 13))
@@ -122,7 +122,7 @@ def as_real(A: Array, x: Array, r: Array, b: Array) -> tuple[Array, Array, Array
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
 def test_500_problems_are_reported_truly(precision: str, is_complex: bool) -> None:
-    """Backward errors, forward bounds, and warnings where x may have no correct digit."""
+    """Check backward errors, forward bounds, and warnings if x may have no correct digit."""
     counted, rng = {"qr": 0, "svd": 0, "warned": 0}, np.random.default_rng(41)
     for number, (name, A, b) in enumerate(problems()):
         if is_complex:  # the same singular values
@@ -416,7 +416,7 @@ def test_small_problems_in_strided_arrays_have_all_diagnostics(dtype: Any) -> No
 
 
 def test_small_residuals_have_correct_digits() -> None:
-    """A residual that is computed as b - A x has only roundings of b; the refined one has digits of its own."""
+    """A residual computed as b - A x contains only roundings of b; the refined one has correct digits."""
     A, y = random((60, 10)), random(10, seed=3)
     noise = random(60, seed=4)
     noise -= A @ np.linalg.lstsq(A, noise, rcond=None)[0]
@@ -430,7 +430,7 @@ def test_small_residuals_have_correct_digits() -> None:
 
 
 def exact_residual(A: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The least-squares residual b - A x of the exact x, from the normal equations in rational numbers."""
+    """Return the residual b - A x of the exact x, from the normal equations in rational numbers."""
     if A.dtype.kind == "c":
         A = np.block([[A.real, -A.imag], [A.imag, A.real]])
         b = np.concatenate([b.real, b.imag])
@@ -482,11 +482,11 @@ def check_digits_of_residual(dtype: str, digits: int, precision: str, m: int, n:
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_extended_residuals_are_rounded_once(kernels: str, dtype: Any) -> None:
-    """C has columns of very different sizes, and more rows than are cut at a time."""
+    """C has columns of very different sizes, and more rows than one slice."""
     xp, (m, n) = dense_kernels(kernels).xp, (300, 701)
     D = np.ldexp(1.0, np.random.default_rng(3).integers(-60, 60, n))
     A, Y = (random((m, n), dtype, 1) / D).astype(dtype), random((n, 2), dtype, 2)
-    B = ((A * D) @ Y).astype(dtype)  # cancels all digits but a few
+    B = ((A * D) @ Y).astype(dtype)  # cancels nearly all digits
     R = np.asarray(extended_residual(xp, *map(xp.asarray, (B, A, D, Y))))
     assert R.dtype == dtype
     for i, j in ((0, 0), (92, 1), (93, 0), (299, 1)):

@@ -1,6 +1,6 @@
 """Test preconditioners, precisions, checks, ranks and SciPy's cases of `cg`, `minres` and `bicgstab`.
 
-The cases of SciPy's `test_iterative.py` and `test_minres.py` are given to the functions of the same names. Dense
+The cases of SciPy's `test_iterative.py` and `test_minres.py` are passed to the functions with the same names. Dense
 matrices are passed as LinearOperators. Of SciPy's 84 cases of these three functions, 81 apply. Not applicable: `shift`
 and `show` of minres, x0="Mb", and a matrix with a row of zeros, which is not symmetric.
 """
@@ -42,7 +42,7 @@ HERMITIAN = ("cg", "minres")
 
 
 def checked(name: str, A: Any, b: Any, **options: Any) -> Any:
-    """Solve, and check that the residual is small and reported truly, within a factor of 2."""
+    """Solve, and check that the residual is small, and reported correctly within a factor of 2."""
     x, info = SOLVERS[name](A, b, **options)
     assert info.converged, str(info)
     assert reached(A, x, b, info.tol)

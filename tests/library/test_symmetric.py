@@ -44,7 +44,7 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
 
 
 def indefinite(n: int, dtype: Any, *, hermitian: bool) -> Any:
-    """A symmetric or Hermitian matrix with a zero diagonal."""
+    """Return a symmetric or Hermitian matrix with a zero diagonal."""
     X = random((n, n), dtype)
     A = X + (np.conj(X.T) if hermitian else X.T)
     A[np.arange(n), np.arange(n)] = 0.0
@@ -54,7 +54,7 @@ def indefinite(n: int, dtype: Any, *, hermitian: bool) -> Any:
 def solved(
     kernels: DenseKernels, A: Any, b: Any, name: str, *, lower: bool = False, precision: str = "auto", form: str = "N"
 ) -> Any:
-    """Solve by these kernels."""
+    """Solve with these kernels."""
     structure = structure_of(name, lower=lower)
     assert isinstance(structure, SymmetricKind)
     return solve_structured(kernels, matrix(A), right_hand_side(b, len(A)), precision, structure, form)
@@ -156,7 +156,7 @@ def test_complex_right_hand_sides_of_real_matrices(kernels: DenseKernels) -> Non
 
 
 def test_results_are_those_of_scipy() -> None:
-    """Random systems of random sizes; errors against SciPy's within condition·n·u, with a factor 4 for both."""
+    """Compare random systems of random sizes with SciPy's, within condition·n·u and a factor of 4 for both."""
     rng = np.random.default_rng(5)
     for seed in range(60):
         n, k = int(rng.integers(1, 80)), int(rng.integers(1, 4))
@@ -459,7 +459,7 @@ def test_auto_precision_follows_the_crossover(rhs: int) -> None:
 
 
 def test_backward_errors_are_true_within_a_factor_of_two() -> None:
-    """Structured and random systems: the reported error, compared with one in extended precision."""
+    """Compare the reported error with one in extended precision for structured and random systems."""
     for seed in range(40):
         n = 20 + seed
         condition = 10.0 ** (seed % 12)

@@ -1,6 +1,6 @@
-"""Test `mxpeak.gmres` on a device and with tensors in comparison with the host.
+"""Compare `mxpeak.gmres` on a device and with tensors with the host.
 
-The device is torch's CPU, whose kernels are a device's in all but speed.
+The device is torch's CPU, which runs the same kernels as other devices.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ DEVICE = Device(CPU, triton=False, poison=True)
 
 
 def solve(A: Any, b: Any, precision: str = "mixed", *, x0: Any = None, on: Any = DEVICE, **options: Any) -> Any:
-    """`mx.gmres` on the device."""
+    """Run `mx.gmres` on the device."""
     return solve_on(on, A, b, x0, GmresOptions(precision, **options))
 
 
@@ -65,10 +65,10 @@ NAMES = ("auto", "gs", "sgs", "jacobi", "none", pytest.param("amg", marks=needs_
 
 
 def agree(A: Any, b: Any, precision: str = "mixed", on: Any = DEVICE, rtol: float = 1e-9, **options: Any) -> Any:
-    """The same outcome on the device as on the host, and the same choices; returns x and info.
+    """Check that device and host have the same outcome and choices; return x and info.
 
-    With sums in another order a cycle may reach its aim a step earlier or later, on either.  What `auto` stores follows
-    from how much memory each storage takes, which without Triton's kernels is more.
+    Sums have another order, so that a cycle may reach its tolerance one step earlier or later. `auto` selects the
+    storage by its memory, which is larger without Triton's kernels.
     """
     _, host = mx.gmres(A, b, precision=precision, rtol=rtol, **options)
     x, info = solve(A, b, precision, on=on, rtol=rtol, **options)
@@ -79,18 +79,18 @@ def agree(A: Any, b: Any, precision: str = "mixed", on: Any = DEVICE, rtol: floa
     assert isinstance(x, np.ndarray)
     assert x.dtype == np.float64
     assert reached(A, x, b, rtol)
-    assert info.residual == pytest.approx(residual(A, x, b), rel=1e-3)  # rounding of b - A x where that is 1e-9 of b
+    assert info.residual == pytest.approx(residual(A, x, b), rel=1e-3)  # rounding of b - A x if this is 1e-9 of b
     return x, info
 
 
-# --- as on the host ------------------------------------------------------------------------------------------------
+# --- agreement with the host ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("preconditioner", NAMES)
 def test_a_device_solves_as_the_host_does(preconditioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Factors are the host's alone: without them `auto` chooses alike.
+    # Only the host has factors; without them `auto` makes the same choices.
     monkeypatch.setattr("mxpeak.library.sparse.auto_preconditioner.why_little_fill", lambda *args, **options: "")
-    for turn, system in enumerate(SYSTEMS.values()):  # in both precisions, by turns
+    for turn, system in enumerate(SYSTEMS.values()):  # alternately in both precisions
         A = system()
         agree(A, vector(A.shape[0]), ("mixed", "fp64")[turn % 2], preconditioner=preconditioner)
 
@@ -113,7 +113,7 @@ def test_tritons_kernels_solve_the_same(preconditioner: str) -> None:
 
 
 def test_it_is_the_devices_kernels_that_solve(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve(poisson(5, 5), np.ones(25), preconditioner="gs")  # what is used at first only is not what is counted
+    solve(poisson(5, 5), np.ones(25), preconditioner="gs")  # does not count the first use
     swept, sweep = [], TorchSparse.sweep_from_zero
 
     def counted(self: TorchSparse, *args: Any, **named: Any) -> None:
@@ -131,7 +131,7 @@ def test_bad_scales_are_taken_out_on_a_device(precision: str) -> None:
     host, _ = mx.gmres(A, b, precision=precision, rtol=1e-12, preconditioner="gs")
     x, info = agree(A, b, precision, rtol=1e-12, preconditioner="gs")
     assert info.scaled
-    # Both are off by condition·residual, below 100·1e-12, in the scales of the columns.
+    # The error of both is condition·residual, below 100·1e-12, in the scales of the columns.
     assert np.abs(x / host - 1).max() <= 1e-8
 
 
@@ -165,7 +165,7 @@ def test_a_device_that_runs_out_of_memory_is_an_error_of_ours() -> None:
         solve(poisson(5, 5), np.ones(25), preconditioner=fail)
 
 
-# --- functions of one's own ----------------------------------------------------------------------------------------
+# --- user functions ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scaled", [False, True])
@@ -177,7 +177,7 @@ def test_a_function_is_given_tensors_there_and_returns_them(precision: str, scal
     def apply(r: torch.Tensor) -> torch.Tensor:
         assert r.device == CPU
         types.add(r.dtype)
-        r *= 1.0  # the vector is the function's own
+        r *= 1.0  # the function may change the vector
         return torch.from_numpy(lu.solve(r.double().numpy())).requires_grad_()
 
     x, info = solve(A, b, precision, preconditioner=apply)
@@ -209,7 +209,7 @@ def test_what_a_preconditioner_returns_is_checked() -> None:
 
 
 def tensor(A: Any, layout: str = "csr", dtype: Any = torch.float64, index: Any = torch.int64) -> torch.Tensor:
-    """A matrix of SciPy as a sparse tensor."""
+    """Return a matrix of SciPy as a sparse tensor."""
     B = A.asformat(layout)
     values = torch.tensor(B.data).to(dtype)
     with warnings.catch_warnings():
@@ -292,7 +292,7 @@ def test_x_has_memory_of_its_own() -> None:
 
 
 def pieces(A: torch.Tensor) -> list[torch.Tensor]:
-    """A sparse tensor's own tensors."""
+    """Return the tensors of a sparse tensor."""
     if A.layout == torch.sparse_coo:
         return [A._indices(), A._values()]
     if A.layout == torch.sparse_csr:
@@ -307,7 +307,7 @@ def test_a_tensor_by_rows_in_fp64_is_not_copied() -> None:
         assert np.shares_memory(mine, theirs.numpy())
 
 
-# --- what is refused -----------------------------------------------------------------------------------------------
+# --- refused arguments ---------------------------------------------------------------------------------------------
 
 
 def blocks() -> torch.Tensor:
@@ -407,11 +407,11 @@ def test_a_device_falls_back_to_factors_like_the_host() -> None:
     np.testing.assert_allclose(x, 1.0, atol=1e-6)
 
 
-# --- where ---------------------------------------------------------------------------------------------------------
+# --- devices -------------------------------------------------------------------------------------------------------
 
 
 def elsewhere(where: str) -> Any:
-    """A tensor that says it is on some device."""
+    """Return a tensor that reports another device."""
     kind: Any = type("Elsewhere", (torch.Tensor,), {"device": where})
     return torch.ones(2).as_subclass(kind)
 
