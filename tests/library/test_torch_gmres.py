@@ -113,7 +113,7 @@ def test_tritons_kernels_solve_the_same(preconditioner: str) -> None:
 
 
 def test_it_is_the_devices_kernels_that_solve(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve(poisson(5, 5), np.ones(25), preconditioner="gs")  # does not count the first use
+    solve(poisson(5, 5), np.ones(25), preconditioner="gs")  # a first use, which is not counted
     swept, sweep = [], TorchSparse.sweep_from_zero
 
     def counted(self: TorchSparse, *args: Any, **named: Any) -> None:

@@ -17,7 +17,7 @@ def put(root: Path, files: Mapping[str, str]) -> Path:
 
 
 def machine(root: Path, sockets: int = 2, cores: int = 4, threads: int = 2) -> Path:
-    """Create two sockets, each with four cores in two L3 groups; of two threads per core, Linux numbers one last."""
+    """Create two sockets of four cores in two L3 groups each; the second thread of each core is numbered last."""
     total = sockets * cores
     cpu = "sys/devices/system/cpu/cpu{}/"
     files = {
