@@ -46,7 +46,7 @@ def keep(folder: Path, number: int, P: int = 2, Q: int = 3, only: Any = None, **
 
 
 def newest_of(folder: Path, ranks: int = 4) -> list[tuple[Checkpoint, list[str]]]:
-    """What each of several ranks finds."""
+    """Return the newest usable checkpoint and its messages as several ranks find them."""
     return run_ranks(ranks, lambda comm: newest(folder, RECORD, comm))
 
 
@@ -57,11 +57,11 @@ def flip(path: Path, at: int) -> None:
 
 
 def another(**settings: str) -> dict[str, Any]:
-    """The run of another problem, under the same name."""
+    """Return the record of a run of another problem with the same name."""
     return dataclasses.replace(RECORD, settings={**RECORD.settings, **settings}).about()
 
 
-#: What is done to checkpoint 4, in slot a, whose parts are those of 2x3 processes; and what the message says of it.
+#: Damage to checkpoint 4 in slot a, which has the parts of 2x3 processes, and the message about it.
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a bit of a head": (lambda slot: flip(slot / "1-2", 300), "1-2: its header is damaged"),
     "a bit of the numbers": (lambda slot: flip(slot / "1-1", checkpoint.PAGE + 77), "1-1: its numbers are damaged"),
@@ -159,7 +159,7 @@ def test_parts_of_a_larger_grid_that_was_used_before_do_no_harm(tmp_path: Path) 
 
 
 def test_the_folder_is_locked_by_rank_0_for_all_ranks(tmp_path: Path) -> None:
-    """A second run of the folder is refused on each of its ranks, and not after the first one has ended."""
+    """A second run in the folder is refused on each rank until the first run has ended."""
     config = HplConfig(n=(M,), nb=(NB,), grid=((2, 2),), checkpoint=str(tmp_path / "kept"))
     resumed = dataclasses.replace(config, resumed=True)
 
@@ -195,7 +195,7 @@ def test_two_damaged_slots_are_an_error_that_names_both(tmp_path: Path) -> None:
 
 
 def test_every_option_that_names_a_path_is_marked() -> None:
-    """A recorded run may set the matrix, which is its problem, and no other file."""
+    """A recorded run may set only one path: the matrix, because it defines the problem."""
     for config in (HplConfig, HplMxpConfig, OutputConfig):
         named = {o.name for o in options(config) if o.metavar.split(".")[0] in ("FILE", "DIR")}
         assert named
@@ -235,7 +235,7 @@ def test_a_limit_from_a_baseline_is_recorded_as_a_target() -> None:
 
 
 def test_any_single_flipped_bit_of_run_json_is_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without parts, which could describe the run: every bit of the file, which is read from memory."""
+    """Flip every bit of the file, which is read from memory. No parts exist that could describe the run instead."""
     config = HplConfig(n=(96,), nb=(32,), grid=((1, 1),), seed=7)
     (case,) = config.cases(1)
     record = record_of(config, case, "hpl")

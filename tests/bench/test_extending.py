@@ -37,7 +37,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "project" / "extending.md").read_t
 
 
 def blocks(section: str) -> dict[str, str]:
-    """The Python blocks of a section, by the file that is named before each, or by number."""
+    """Return the Python blocks of a section by the file that is named before each, or by number."""
     text = re.split(r"^## ", GUIDE, flags=re.MULTILINE)
     (body,) = (part for part in text if part.startswith(f"{section}\n"))
     code_of: dict[str, str] = {}
@@ -48,7 +48,7 @@ def blocks(section: str) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """What a test registers is known to it alone."""
+    """Restore the tables of benchmarks and other extensions after each test."""
     tables: list[Any] = [BENCHMARKS, VERBS, BROADCASTS, MAKERS, BCASTS, GENERATORS]
     before = [table.copy() for table in tables]
     yield
@@ -61,7 +61,7 @@ def registered() -> Iterator[None]:
 
 @pytest.fixture
 def triad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guide's package on the path, in an empty folder."""
+    """Write the package of the guide to an empty folder and add it to the path."""
     for name, code in blocks("A benchmark").items():
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -285,7 +285,7 @@ def test_the_kernel_is_the_same_on_every_backend(backend: str) -> None:
 
 
 def with_additions(source: str, file: str, additions: list[tuple[str, ...]]) -> str:
-    """The source of a file with the lines that the guide adds before or after others."""
+    """Return the source of a file with the lines that the guide inserts before or after others."""
     lines = source.splitlines()
     for named, where, anchor, code in additions:
         if named == file:

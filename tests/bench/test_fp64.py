@@ -33,7 +33,7 @@ CUBLAS_REQUEST = EmulationRequest("CUBLAS_EMULATE_DOUBLE_PRECISION", CUBLAS_SCHE
 
 
 def run_with(product: Product, monkeypatch: pytest.MonkeyPatch, P: int = 1, Q: int = 1, **settings: Any) -> Result:
-    """HPL with the reference kernels and this product."""
+    """Run HPL with the reference kernels and this product; return the result."""
     monkeypatch.setattr(ReferenceKernels, "subtract_product", lambda self, C, A, B: product(C, A, B))
     config = HplConfig(
         **{"n": (N,), "nb": (NB,), "P": (P,), "Q": (Q,), "kernels": "reference", "device": "cpu", **settings}
@@ -99,7 +99,7 @@ def test_few_bits_are_a_warning_and_the_check_fails(monkeypatch: pytest.MonkeyPa
 
 
 def test_native_products_in_an_emulated_run_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library emulates the test products of 128 rows, and none of the updates, which have at most 86."""
+    """The library emulates the test products of 128 rows, but none of the updates, which have at most 86 rows."""
     result = run_with(below(100, by_residues(55)), monkeypatch)
     emulation = result.result["fp64_emulation"]
     assert emulation["products"] == emulation["native_products"] > 0

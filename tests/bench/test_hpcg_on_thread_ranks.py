@@ -316,7 +316,7 @@ def test_the_phases_share_the_time_and_multigrid_is_its_parts(plain: Result) -> 
     assert phases["spmv"]["share_of_limit"] > 0.0
 
 
-def test_the_figure_beside_is_that_of_the_other_storage(plain: Result) -> None:
+def test_the_additional_figure_is_that_of_the_other_storage(plain: Result) -> None:
     assert (plain.problem["storage"], plain.problem["smoother"]) == ("rows", "natural")
     (beside,) = plain.result["beside"]
     assert (beside["label"], beside["storage"], beside["passed"]) == ("explore", "packed", True)
@@ -412,7 +412,7 @@ def test_sets_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not run().validation["norms"]["passed"]
 
 
-def test_a_failure_of_the_figure_beside_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_the_additional_figure_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     tests = iter([Symmetry(0.0, 0.0), Symmetry(0.0, 2.0)])
     monkeypatch.setattr(hpcg.Hpcg, "_use", lambda self, made: None)
     monkeypatch.setattr(hpcg, "symmetry_test", lambda *args: next(tests))

@@ -444,7 +444,7 @@ def test_nodes_with_more_ranks_hold_smaller_boxes():
 
 @pytest.mark.parametrize("smoother", ["coloured", "natural"])
 def test_the_reference_iterations_copy_points_whatever_order_the_sweeps_are_asked_for(smoother: str):
-    """They take rows as they stand."""
+    """The reference iterations keep the natural order of rows."""
     requests = list[Any]()
 
     def box(kinds: Any) -> Box:

@@ -206,7 +206,7 @@ def test_whole_runs_are_valid_and_report_their_work(ranks: int, values: dict[str
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ranks: int) -> None:
+def test_the_speedups_of_precision_and_compression_are_separate(ranks: int) -> None:
     result = measured(ranks, rt=0.01, iterations=4, threshold=1e-3, warmup="none", mode="official", nx=16)
     check_result(result)
     figures, between = result.result, result.result["between"]
@@ -222,7 +222,7 @@ def test_what_is_precision_and_what_is_compression_stands_beside_the_speed_up(ra
     assert sum("times double with the same stored values" in line for line in lines) == 1
 
 
-def test_what_stands_beside_the_speed_up_is_not_always_measured() -> None:
+def test_separate_speedups_are_not_always_measured() -> None:
     others = ({"krylov_precision": name} for name in ("fp64", "bf16"))
     for values in ({"rt": 0.0}, {"quick": True}, {"precision": "fp64"}, *others):
         settings = {

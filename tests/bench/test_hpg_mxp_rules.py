@@ -17,7 +17,7 @@ from mxpeak.distributed.stencil import Form
 from mxpeak.errors import Outcome, UsageError
 from mxpeak.solvers.krylov import Solve
 
-#: What breaks no rule but that of memory, which depends on the machine.
+#: Settings that break no rule except the one about memory, which depends on the machine.
 GOOD: dict[str, Any] = {"nx": 104, "rt": 1800.0, "storage": "sell"}
 
 
@@ -26,7 +26,7 @@ def broken(**values: Any) -> list[str]:
     return [one.rule for one in foreseen(config, config.rt or 0.0, storages(config)[0])]
 
 
-# --- what is refused --------------------------------------------------------------------------------------------
+# --- refused options --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_too_many_formats_are_a_mistake_in_any_mode() -> None:
             check(HpgMxpConfig(nx=16, mode=mode, mg_precision=("fp32",) * 3), 0, 1)
 
 
-# --- what is run ------------------------------------------------------------------------------------------------
+# --- formats of a run -------------------------------------------------------------------------------------------
 
 
 def test_the_figure_is_of_32_bit_columns_by_the_rules_and_of_short_ones_beyond_them() -> None:
@@ -201,7 +201,7 @@ def test_each_level_has_the_format_asked_for_or_the_narrowest_of_its_mode(
     assert forms(HpgMxpConfig(**values), "sell")[1].values == wanted
 
 
-# --- what is labelled -------------------------------------------------------------------------------------------
+# --- labels -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_by_the_rules_breaks_none() -> None:
@@ -250,7 +250,7 @@ def test_where_gpus_compute_a_quarter_of_theirs_is_asked_for() -> None:
     assert "24.9 % of 1024 GiB" in one.text
 
 
-def test_where_the_machine_does_not_tell_its_memory_nothing_is_said_of_it() -> None:
+def test_without_the_memory_of_the_machine_its_rule_is_not_checked() -> None:
     assert memory_violations(2**30, {"memory_total_bytes": None, "nodes": 1}) == []
     assert memory_violations(2**30, {"nodes": 1}) == []
 

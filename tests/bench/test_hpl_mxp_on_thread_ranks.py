@@ -41,7 +41,7 @@ Edit = Callable[[Any, Any], None]
 
 @dataclass
 class Solved:
-    """What every rank found, the matrices put together."""
+    """Results of a solve, with A and LU assembled from the parts of all ranks."""
 
     A: Any
     LU: Any
@@ -76,9 +76,9 @@ def solve(
     spoil_after: Edit | None = None,
     difficulty: bool = False,
 ) -> Solved:
-    """Solve a generated system on thread ranks; `spoil_before` and `spoil_after` change A and LU on their way.
+    """Solve a generated system on thread ranks; `spoil_before` and `spoil_after` change A and LU between the phases.
 
-    With `difficulty` its condition is estimated, and how fast GMRES would be without factors.
+    With `difficulty`, also estimate the condition number and the steps of GMRES without factors.
     """
 
     def body(comm: Any) -> Any:
@@ -121,7 +121,7 @@ def solve(
 
 @cache
 def dense(name: str, n: int, **more: Any) -> tuple[Any, Any]:
-    """A and b entry by entry from their definition, in fp64."""
+    """Return A and b, computed entry by entry from their definition in fp64."""
     system = generator(name, n, **more)
     A = np.array([[system.entries.value(i, j) for j in range(n)] for i in range(n)]).reshape(n, n)
     if system.row_sum is not None:
@@ -133,13 +133,13 @@ def dense(name: str, n: int, **more: Any) -> tuple[Any, Any]:
 
 
 def factors(LU: Any) -> tuple[Any, Any]:
-    """L and U in fp64."""
+    """Return L and U in fp64."""
     return np.tril(LU.astype(float), -1) + np.eye(len(LU)), np.triu(LU.astype(float))
 
 
 @pytest.mark.parametrize(("n", "nb"), SIZES)
 def test_every_grid_factors_and_solves_the_same_system(n: int, nb: int) -> None:
-    """One rank, and two of the other grids by turns."""
+    """Run on one rank, and alternately on two of the other grids."""
     A, b = dense("sqrt-n", n)
     at = SIZES.index((n, nb))
     for shape in (GRIDS[0], GRIDS[1 + at % 4], GRIDS[1 + (at + 1) % 4]):
@@ -148,7 +148,7 @@ def test_every_grid_factors_and_solves_the_same_system(n: int, nb: int) -> None:
 
 
 def check_solved(solved: Solved, A: Any, b: Any) -> None:
-    """A as generated, A = L U to fp32's rounding, and A x = b to fp64's."""
+    """Check that A is as generated, A = L U to the rounding of fp32, and A x = b to that of fp64."""
     n = len(b)
     assert np.array_equal(solved.A, A.astype(np.float32))
     L, U = factors(solved.LU)
@@ -182,7 +182,7 @@ def test_every_generator_makes_the_same_system_on_every_grid(name: str) -> None:
     n, nb = 97, 8
     A, b = dense(name, n)
     at = GENERATORS.index(name)
-    for shape in (GRIDS[0], GRIDS[1 + at % 4]):  # one rank, and one of the others by turns
+    for shape in (GRIDS[0], GRIDS[1 + at % 4]):  # one rank, and one of the other grids in rotation
         solved = solve(n, nb, shape, name=name)
         # Gaussian numbers come from logarithms and cosines that libraries round differently, in the last place.
         assert np.abs(solved.A - A.astype(np.float32)).max() <= 2.0**-23 * np.abs(A).max()
@@ -202,7 +202,7 @@ def test_steps_without_the_factors_are_those_of_gmres_until_the_check_passes(nam
 
 
 def steps_without_factors(name: str, n: int, shape: tuple[int, int], limit: int) -> int | None:
-    """What every rank finds."""
+    """Return the steps of GMRES without factors, on which all ranks agree."""
 
     def body(comm: Any) -> int | None:
         kernels = host()
@@ -221,7 +221,7 @@ def steps_without_factors(name: str, n: int, shape: tuple[int, int], limit: int)
 
 @cache
 def plainly(n: int, nb: int) -> Solved:
-    """A system solved with the options that are usual."""
+    """Solve a system with the default options on a 2x3 grid."""
     return solve(n, nb, (2, 3))
 
 
@@ -292,7 +292,7 @@ def test_a_zero_pivot_is_named_and_ends_in_a_failed_check() -> None:
 
 
 def global_entry(A: Any, i: int, j: int) -> tuple[int, int] | None:
-    """Where this rank holds entry (i, j)."""
+    """Return the local indices of entry (i, j), or None if another rank owns it."""
     if A.grid.p != A.rows.owner(i) or A.grid.q != A.cols.owner(j):
         return None
     return A.rows.to_local(i), A.cols.to_local(j)
@@ -326,7 +326,7 @@ SPOILS = (zero_factors, wrong_block, flipped_exponent, nan_in_the_factors)
 
 @pytest.mark.parametrize("low", LOW)
 def test_the_proof_finds_spoilt_factors(low: str) -> None:
-    """Each precision and each way to spoil them on one rank and on four, by turns."""
+    """Run each precision with each way to spoil the factors, alternately on one rank and on four."""
     for turn, spoil in enumerate(SPOILS, start=LOW.index(low)):
         with np.errstate(all="ignore"):
             found = solve(127, 16, ((1, 1), (2, 2))[turn % 2], low, spoil_after=spoil)
@@ -334,14 +334,14 @@ def test_the_proof_finds_spoilt_factors(low: str) -> None:
 
 
 def test_the_proof_allows_what_rounding_explains_and_no_more() -> None:
-    """The bound against its formula, with the roundings and spacings of the formats as figures."""
+    """Compare the bound with its formula, which contains the roundings and spacings of the formats as numbers."""
     n, nb, u_32, u_64 = 61, 8, 2.0**-24, 2.0**-53
     formats = {"fp16": (2.0**-11, 2.0**-24), "bf16": (2.0**-8, 2.0**-133), "fp32": (0.0, 0.0)}
     for (low, (u, q)), name in product(formats.items(), ("sqrt-n", "fasi-higham")):
         solved = solve(n, nb, (2, 2), low, name)
         L, U = np.tril(solved.LU, -1), np.triu(solved.LU)
         t = (U**2).sum(axis=1)
-        if name == "fasi-higham":  # equal entries err alike
+        if name == "fasi-higham":  # equal entries have equal errors
             s, roundings = (abs(L) @ np.sqrt(t)) ** 2, (nb**2 + (n / nb) ** 2) / 3
         else:
             s, roundings = L**2 @ t, nb / 6 + n / (3 * nb)
@@ -362,7 +362,7 @@ def test_the_proof_finds_a_skipped_lu(low: str, monkeypatch: pytest.MonkeyPatch)
 
 
 class SkipsOneUpdate(HostKernels):
-    """Kernels that leave out the update of one step: the largest product of step 2."""
+    """Kernels that omit the update of one step: the largest product of step 2."""
 
     def __init__(self) -> None:
         super().__init__(1, poison=True)
@@ -370,7 +370,7 @@ class SkipsOneUpdate(HostKernels):
 
     def subtract_product(self, C: Any, A: Any, B: Any) -> None:
         self.calls += 1
-        if self.calls != 9:  # three products a step: block column, block row, the rest
+        if self.calls != 9:  # three products per step: block column, block row, the rest
             super().subtract_product(C, A, B)
 
 
@@ -387,7 +387,7 @@ def test_the_proof_accepts_ill_conditioned_factors_that_are_all_alike(low: str, 
 @pytest.mark.parametrize("nb", [64, 320, 512])
 @pytest.mark.parametrize("condition", [2.0, 12.0, 1000.0, 1e6])
 def test_the_proof_accepts_sums_that_err_in_one_direction(nb: int, condition: float) -> None:
-    """In a large block the diagonal, near 1, loses the same small number hundreds of times."""
+    """In a large block, hundreds of updates subtract the same small number from the diagonal, which is near 1."""
     for n in (600, 850):
         assert solve_lu_only(n, nb, "fp32", "fasi-higham", 1, condition).passed
 
@@ -416,20 +416,20 @@ def test_the_proof_is_not_fooled_by_factors_that_fit_other_vectors() -> None:
 
 @pytest.mark.parametrize("low", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_the_proof_raises_no_false_alarm(low: str) -> None:
-    """9 clean runs for each of 5 generators and 6 precisions: 270."""
+    """Check 9 clean runs for each of 5 generators and 6 precisions: 270 runs."""
     for name, seed in product(("sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n"), range(0, 34, 4)):
         n, nb = 40 + 7 * seed, (4, 16, 64)[seed % 3]
         assert solve_lu_only(n, nb, low, name, seed).passed, (name, seed)
 
 
 def solve_lu_only(n: int, nb: int, low: str, name: str, seed: int, condition: float | None = None) -> Proof:
-    """The proof for a factorization on one rank, without anything else."""
+    """Return the proof for a factorization on one rank, without a solve."""
 
     def body(comm: Any) -> Proof:
         kernels = HostKernels(1)
         grid = make_grid(ProcessGrid(1, 1, "row", None), comm)
         assert grid is not None
-        # Condition 1000 leaves nothing of a small LU in fp8: there the proof rightly says that it proves nothing.
+        # With condition 1000, a small LU in fp8 has no correct digits, and the proof reports that it proves nothing.
         usual = 1000.0 if n >= 100 and low != "fp8" else 20.0
         made = generator(name, n, seed=seed, condition=condition or usual)
         system = GeneratedSystem(grid, n, nb, made, kernels)

@@ -44,7 +44,7 @@ def dgemm(before: float, after: float | None, **reached: float) -> Limit:
 
 
 def test_a_burst_at_the_beginning_is_not_the_limit():
-    times = iter([0.1] * 4 + [0.2] * 100)  # 0.4 seconds at twice the speed that is sustained
+    times = iter([0.1] * 4 + [0.2] * 100)  # 0.4 seconds at twice the sustained speed
     found = reading(lambda: next(times), 10.0, lambda rate: 2.0, limits.MIN_S)
     assert (found.rate, found.burst) == (10.0 / 0.2, 10.0 / 0.1)
     assert found.took_s == pytest.approx(1.0)
@@ -61,7 +61,7 @@ def test_the_first_samples_count_only_if_there_are_no_others():
 
 
 def test_a_reading_lasts_a_few_percent_of_its_run_within_bounds():
-    assert length(0.001, 1.0) == pytest.approx(0.01)  # of a run that is over before a burst would be
+    assert length(0.001, 1.0) == pytest.approx(0.01)  # from a run that ends before a burst would
     assert length(1.0, 1.0) == 1.0
     assert length(1.0, limits.READ_MIN_S) == limits.READ_MIN_S
     assert length(100.0, 1.0) == pytest.approx(3.0)
@@ -102,7 +102,7 @@ def test_a_reading_serves_the_next_cases_of_a_series_while_it_is_fresh(clock: Si
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Replace the readings of GEMM by ones that last a second, and list what is asked for."""
+    """Replace the readings of GEMM by readings of one second, and return the list of requests."""
     requests: list[Any] = []
 
     def measured(self: Any, grid: Any, probed: Any, run_s: Any) -> Reading:
@@ -218,7 +218,7 @@ def test_without_a_warm_up_there_is_no_limit():
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 255, 1000, 1003])
 def test_every_word_is_read(count: int):
-    """Each of the four streams, and what is left at their ends."""
+    """Check each of the four streams, and the remainders at their ends."""
     kernels = HostKernels(1)
     for k in range(count):
         words = np.zeros((1, count), np.uint64)

@@ -80,7 +80,7 @@ def test_what_scipy_writes_is_read_back_exactly(
 
 
 def defined(text: str, symmetry: str) -> np.ndarray | None:
-    """What the lines after the banner define, word by word; nothing where one of them is wrong."""
+    """Return the matrix that the lines after the banner define, or None if one of them is wrong."""
     lines = [line.split() for line in text.split("\n")]
     first = next((k for k, words in enumerate(lines) if words and not words[0].startswith("%")), len(lines))
     sizes, entries = lines[first : first + 1], [words for words in lines[first + 1 :] if words]
@@ -121,10 +121,10 @@ EDIT = st.tuples(
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_whatever_becomes_of_a_file_it_is_read_as_its_lines_say_or_refused(
+def test_a_corrupted_file_is_read_as_its_lines_define_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Blanks, empty lines, comments and line ends of every kind; then cut, torn and written over."""
+    """Draw blanks, empty lines, comments and line ends of every kind; then delete or replace a part of the text."""
     symmetry = data.draw(st.sampled_from(["general", "symmetric"]))
     n = data.draw(st.integers(1, 4))
     index = st.integers(1, n)
@@ -141,7 +141,7 @@ def test_whatever_becomes_of_a_file_it_is_read_as_its_lines_say_or_refused(
     for where, cut, new in data.draw(st.lists(EDIT, max_size=2)):
         at = int(where * len(text))
         text = text[:at] + new + text[at + cut :]
-    text = re.sub("\r\n?", "\n", text)  # a carriage return ends a line by itself, too
+    text = re.sub("\r\n?", "\n", text)  # a carriage return alone also ends a line
     wanted = defined(text, symmetry)
     end = data.draw(st.sampled_from(["\n", "\r\n"]))
     path = tmp_path_factory.mktemp("mtx") / data.draw(st.sampled_from(["A.mtx", "A.mtx.gz"]))
@@ -228,7 +228,7 @@ def test_a_mistake_is_named_with_its_file_and_line_or_row(tmp_path: Path, name: 
     assert str(caught.value).startswith(str(path))
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"missing\.mtx does not exist"):
         read_matrix(tmp_path / "missing.mtx")
 

@@ -29,7 +29,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def refused(ranks: int, config: HpgMxpConfig, error: type[Exception], says: str, action: Callable[..., Any]) -> None:
-    """Every rank raises the same."""
+    """Check that every rank raises the same error."""
 
     def body(comm: Communicator) -> str:
         with pytest.raises(error, match=says) as caught:
@@ -98,7 +98,7 @@ BIDIAGONAL, SCATTERED = tridiagonal(20_000, 2.5, -1.0, 0.0), random_matrix(300, 
 
 @pytest.mark.parametrize("A", [BIDIAGONAL, SCATTERED], ids=["bidiagonal", "scattered"])
 def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -> None:
-    """The block that a rank has of the matrix included: columns of 8 bytes and values of 8, and its row pointers."""
+    """The peak includes the block of the matrix on a rank: columns of 8 bytes, values of 8 bytes, and row pointers."""
     A = sp.csr_array(A)
     A.eliminate_zeros()
     kernels = HostKernels(1).sparse
@@ -112,7 +112,7 @@ def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -
     tracemalloc.start()
     try:
         fill()
-        peak = tracemalloc.get_traced_memory()[1] + A.data.nbytes  # other ranks receive what the first has already
+        peak = tracemalloc.get_traced_memory()[1] + A.data.nbytes  # other ranks also receive it
     finally:
         tracemalloc.stop()
     assert filled == filled_entries(A) > nnz
@@ -125,7 +125,7 @@ def test_filling_up_a_pattern_takes_no_more_memory_than_is_planned_for(A: Any) -
 
 def test_a_symmetric_pattern_of_zeros_and_others_is_not_filled_up() -> None:
     A = sp.csr_array(tridiagonal(9, 2.5, -1.0, -0.5))
-    A.data[A.data == -0.5] = 0.0  # stored all the same
+    A.data[A.data == -0.5] = 0.0  # zeros are stored like other values
     assert filled_entries(A) == A.nnz
     assert MatrixFile("A.mtx", 9, A.nnz, A.nnz, nonsymmetric=True).memory_need([Held((8,), 8)])["filling"] == 0
 
@@ -146,7 +146,7 @@ def test_reading_that_takes_too_much_memory_is_a_matter_of_resources(monkeypatch
 
 
 def test_rows_without_entries_are_found_before_there_is_memory_for_them(tmp_path: Path) -> None:
-    """Row pointers alone would take 8 PB."""
+    """The row pointers alone would need 8 PB."""
     path = tmp_path / "A.mtx"
     path.write_text(BANNER + f"{10**15} {10**15} 1\n1 1 1\n")
     refused(2, HpgMxpConfig(matrix=str(path), threads=1), UsageError, "row 2 has no entries", bench.run)

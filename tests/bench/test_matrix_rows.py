@@ -33,13 +33,13 @@ def test_every_rank_has_rows_and_nearly_its_share_of_the_entries(lengths: list[i
     starts = cuts(indptr, ranks)
     assert (starts[0], starts[-1], len(starts)) == (0, len(lengths), ranks + 1)
     assert all(begin < end for begin, end in pairwise(starts))
-    if ranks * max(lengths) <= len(lengths):  # rows are short enough that nobody is pushed on to the next one
+    if ranks * max(lengths) <= len(lengths):  # rows are so short that no cut moves to the next row
         shares = np.diff(indptr[starts])
         assert np.all(abs(shares - sum(lengths) / ranks) <= max(lengths))
 
 
 def product(comm: Communicator, kernels: Any, A: Any, x: Array) -> tuple[int, Array]:
-    """This rank's first row, and its part of A x, by the kernels, the halo and an order."""
+    """Return the first row of this rank and its part of A x, computed by the kernels with a halo and a row order."""
     block = distribute(comm, A if comm.rank == 0 else None)
     rows, partners = localized(kernels, comm, block)
     order = kernels.order(rows, "greedy")
@@ -68,7 +68,7 @@ KERNELS = {"host": lambda: HostKernels(1).sparse, "reference": ReferenceSparse}
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("density", [0.02, 0.1, 0.6])
 def test_products_over_ranks_are_scipys_whatever_the_pattern(name: str, ranks: int, density: float) -> None:
-    """Of whole numbers to the last bit, which no missing or doubled entry would leave; of others to rounding."""
+    """Products of integers are exact, so a missing or doubled entry would show; other products agree up to rounding."""
     n = 37
     for seed in range(2):
         for whole_numbers in (True, False):
@@ -110,7 +110,7 @@ def test_a_rank_without_neighbours_has_no_halo_and_others_are_asked_once_for_eac
 def test_sweeps_go_row_by_row_also_while_the_halo_travels_and_the_pattern_is_not_symmetric(
     ranks: int, storage: str
 ) -> None:
-    """Rows of other ranks as they were before, one's own in their natural order."""
+    """A sweep uses the old x of other ranks, and the natural order of the rank's own rows."""
     A, n = random_matrix(60, 0.05, 3), 60
     x, b = np.arange(n) % 7.0, A.sum(axis=1)
 

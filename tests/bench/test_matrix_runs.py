@@ -37,12 +37,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time for the limit, which is not looked at here."""
+    """Skip the measurement of the limit, which these tests do not check."""
     monkeypatch.setattr(limits, "MAX_S", 0.0)
 
 
 def measured(path: str, ranks: int = 1, **values: Any) -> Result:
-    """The result of a run on a file, the same on all ranks."""
+    """Return the result of a run on a file, and check that all ranks have the same problem."""
     short = {"rt": 0.0, "iterations": 7, "storage": "sell", "threads": 1, "warmup": "none"}
     config = HpgMxpConfig(matrix=path, **{**short, **values})
     found = [bench.run(config, Solo())] if ranks == 1 else run_ranks(ranks, lambda comm: bench.run(config, comm))
@@ -52,7 +52,7 @@ def measured(path: str, ranks: int = 1, **values: Any) -> Result:
 
 
 def check_result(r: Result, A: Any, name: str = "A.mtx") -> None:
-    """What stands in a result follows from the matrix, and every report can be made of it."""
+    """Check the values of a result against the matrix, and that it follows the schema."""
     VALIDATOR.validate(json.loads(json.dumps(document([r]), allow_nan=False)))
     p, figures, check = r.problem, r.result, r.validation
     (level,) = p["levels"]
@@ -91,9 +91,9 @@ def test_whole_runs_find_ones_in_the_steps_that_the_matrix_says(tmp_path: Path, 
 
 
 def swept(A: Any, ranks: int) -> SimpleNamespace:
-    """The oracle's problem: M^-1 is a forward substitution with the lower triangle of each rank's diagonal block.
+    """Return the oracle's problem: M^-1 is a forward substitution with the lower triangle of each diagonal block.
 
-    Its rows stand as they stood, but those with entries of other ranks come last.
+    Each rank has one block. Its rows keep their order, but rows with entries of other ranks come last.
     """
     A = sp.csr_array(A)
     starts = cuts(A.indptr, ranks)
@@ -130,7 +130,7 @@ def test_every_choice_works_with_a_file(tmp_path: Path, ranks: int, values: dict
 
 
 def test_more_ranks_cost_some_steps_and_not_many(tmp_path: Path) -> None:
-    """Between ranks a sweep is one of Jacobi's, which is less than Gauss-Seidel's."""
+    """Between ranks a sweep is a Jacobi sweep, which is weaker than Gauss–Seidel."""
     path = write(tmp_path, convection(12))
     one, *more = (measured(path, ranks).validation for ranks in (1, 2, 3))
     for other in more:
@@ -147,7 +147,7 @@ def test_a_matrix_of_one_row_and_as_many_ranks_as_rows_work(tmp_path: Path) -> N
     assert result.validation["max_error"] <= 1e-8
 
 
-def test_a_path_is_told_by_its_name_and_read_compressed(tmp_path: Path) -> None:
+def test_the_result_names_only_the_file_and_compressed_files_are_read(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     A = sp.csr_array(tridiagonal(20))
     plain = Path(write(tmp_path / "deep", A, "line.mtx"))
@@ -184,7 +184,7 @@ def test_the_standard_validation_is_on_the_first_ranks(tmp_path: Path) -> None:
 def test_values_are_in_the_narrowest_format_that_is_right_to_fp32(
     tmp_path: Path, scale: float, values: dict[str, Any], format_: str, vectors: str
 ) -> None:
-    """Of bits after the first, 2.5 has two; times 1 + 2^-9, 2 has nine, of which bf16 holds seven, and fp16 ten."""
+    """2.5 needs two bits after the first one; 2·(1 + 2^-9) needs nine. bf16 has seven of them and fp16 ten."""
     A = scale * tridiagonal(24, 2.0 if scale == 1.0 + 2.0**-9 else 2.5, -0.5, -0.5)
     result = measured(write(tmp_path, A), **values)
     assert result.passed
@@ -204,7 +204,7 @@ def test_a_format_that_is_too_narrow_is_raised_and_said_so(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_gmres_cannot_solve_is_an_invalid_result_with_its_history_and_advice(tmp_path: Path, ranks: int) -> None:
-    """Random numbers: two steps gain next to nothing, and the second restart no more than the first."""
+    """With a random matrix, two steps reduce the residual only little, and a restart does not help."""
     A = sp.csr_array(np.random.default_rng(5).standard_normal((40, 40)))
     result = measured(write(tmp_path, A), ranks, restart=2)
     assert result.status == "invalid"
@@ -216,7 +216,7 @@ def test_what_gmres_cannot_solve_is_an_invalid_result_with_its_history_and_advic
 
 
 def test_a_mixed_solver_alone_that_fails_is_advised_a_wider_format(tmp_path: Path) -> None:
-    """Beside the diagonal fp8 has 1.125 for 1.07, which makes a nearly singular matrix an indefinite one."""
+    """fp8 rounds 1.07 off the diagonal to 1.125, which makes a nearly singular matrix indefinite."""
     A = sp.csr_array(1.07 * tridiagonal(200, 2.01))
     result = measured(write(tmp_path, A), mode="explore", precision="fp8", value_tolerance=0.125)
     assert result.status == "invalid"
@@ -226,7 +226,7 @@ def test_a_mixed_solver_alone_that_fails_is_advised_a_wider_format(tmp_path: Pat
 
 
 def test_at_full_scale_a_file_has_to_be_solved_all_the_same(tmp_path: Path) -> None:
-    """What double cannot solve is no aim for the mixed solver, as it is with the benchmark's own matrix."""
+    """The threshold stays 1e-9 although double does not reach it; only for the benchmark's own matrix it is relaxed."""
     A = sp.csr_array(np.random.default_rng(5).standard_normal((40, 40)))
     result = measured(write(tmp_path, A), 2, restart=2, validation="fullscale")
     assert (result.status, result.validation["threshold"]) == ("invalid", 1e-9)

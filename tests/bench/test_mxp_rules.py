@@ -51,7 +51,7 @@ def matrix(name: str, n: int, scale: float) -> np.ndarray[Any, Any]:
 
 
 def measured_steps(A: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> int:
-    """Steps of GMRES without preconditioner, twice orthogonalised, until the scaled backward error is below 16."""
+    """Return the steps of unpreconditioned GMRES with reorthogonalization until the scaled residual is below 16."""
     n = len(b)
     A_inf, beta = np.abs(A).sum(axis=1).max(), np.linalg.norm(b)
     V, H = (b / beta)[None], np.zeros((n + 1, n))
@@ -84,7 +84,7 @@ def measured_steps(A: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> int:
     ],
 )
 def test_the_predicted_steps_are_those_that_gmres_takes(name: str, scale: float | None):
-    """To two steps, or a tenth: the law is that of large n, and matrices of order 400 scatter by one step."""
+    """The error is at most two steps or 10 %: the law holds for large n, and matrices of order 400 vary by one step."""
     wanted = case(n=400, generator=name, diagonal_scale=scale)
     b = np.random.default_rng(8).uniform(-1, 1, 400)
     steps = measured_steps(matrix(name, 400, scale or 1.0), b)
@@ -265,7 +265,7 @@ def test_fasi_higham_needs_no_lu_and_its_run_says_after_how_many_steps():
     (found,) = violations(wanted, **good, unpreconditioned_steps=13)
     assert found.rule == "lu-needed"
     assert "passes the check after 13 steps, but mxpeak requires a system that needs more than 50" in found.text
-    assert violations(wanted, **good, unpreconditioned_steps=None) == []  # a run that measured more than fifty
+    assert violations(wanted, **good, unpreconditioned_steps=None) == []  # a run with more than fifty measured steps
 
 
 def test_a_matrix_of_fifty_rows_needs_no_lu_whatever_it_is():

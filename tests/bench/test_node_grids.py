@@ -24,7 +24,7 @@ from mxpeak.runtime import nodes
 
 
 def call_nodes(names: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Nodes by rank; each rank calls what is returned, to be on its own."""
+    """Set the nodes by rank: each rank calls the returned function to be on its own node."""
     mine = local()
     monkeypatch.setattr(harness, "node_name", lambda: mine.name)
     return lambda comm: setattr(mine, "name", names[comm.rank])
@@ -72,7 +72,7 @@ def test_a_node_with_several_node_grids_is_a_warning(
 
 
 def on_nodes(names: str, monkeypatch: pytest.MonkeyPatch, body: Callable[[Any], Any]) -> list[Any]:
-    """The results of thread ranks on nodes that the letters name."""
+    """Return the results of thread ranks on nodes with these letters as names."""
     own = local()
     for module in (harness, nodes):
         monkeypatch.setattr(module, "node_name", lambda: own.name)

@@ -45,12 +45,12 @@ GRIDS = [(1, 1), (2, 2), (3, 1), (1, 4)]
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One timed run a case, and nothing from outside."""
+    """Use one timed run per case, and no settings from outside."""
     bare(monkeypatch, tmp_path)
 
 
 def test_an_error_between_two_cases_is_none_of_the_one_that_has_ended(monkeypatch: pytest.MonkeyPatch):
-    """The second matrix cannot be made."""
+    """The generation of the second matrix fails."""
     generate, cases = bench.generate, []
 
     def failing(A: Any, case: Any, *rest: Any) -> None:
@@ -65,11 +65,11 @@ def test_an_error_between_two_cases_is_none_of_the_one_that_has_ended(monkeypatc
     assert set(cases) == {(N, "valid")}
 
 
-# --- what is measured is right ----------------------------------------------------------------------------------
+# --- measured norms are correct ---------------------------------------------------------------------------------
 
 
 def test_every_structure_type_and_layout_passes_and_its_file_is_as_promised():
-    """Of each type every structure, of a triangle and a diagonal by turns."""
+    """For each type, run every structure; triangles and diagonals alternate."""
     results = []
     for turn, dtype in enumerate(DTYPES):
         results += measured(
@@ -154,7 +154,7 @@ def test_a_norm_is_the_same_on_every_grid_and_in_every_layout_up_to_rounding(dty
             structure=structures,
             kind=("all",),
             dtype=(dtype,),
-            layout=LAYOUTS if P * Q == 1 else (LAYOUTS[(k + len(dtype)) % 3],),  # on several ranks by turns
+            layout=LAYOUTS if P * Q == 1 else (LAYOUTS[(k + len(dtype)) % 3],),  # on several ranks alternately
             diag=("unit",),
             kl=(2,),
         )
@@ -237,7 +237,7 @@ def test_without_a_warmup_no_limit_is_measured():
 def test_the_fastest_norm_of_the_same_memory_is_part_of_the_limit(
     monkeypatch: pytest.MonkeyPatch, cache: int, name: str, limit: int
 ):
-    """In memory all norms read at one rate; in a cache only those of the same matrix do."""
+    """In memory all norms have the same rate limit; in a cache only norms of the same matrix do."""
     slow = limits.Reading(rate=1.0, burst=2.0, took_s=1.0, ended_s=0.0)
     monkeypatch.setattr(bench.NormBench, "_bandwidth", lambda *asked: slow)
     monkeypatch.setattr("mxpeak.runtime.facts.host_facts", lambda **asked: {"l3_bytes": cache})
@@ -270,7 +270,7 @@ def test_the_limit_reads_as_many_bytes_as_the_structure_has(monkeypatch: pytest.
         assert amounts == pytest.approx([result.problem["bytes"]] * 2, rel=0.05), layout
 
 
-def test_ranks_without_a_block_are_said():
+def test_ranks_without_a_block_cause_a_warning():
     (found,) = measured(2, nb=(64,), kind=("one",))
     assert found.passed
     (warning,) = (w for w in found.warnings if w.code == "idle")
@@ -294,7 +294,7 @@ def test_one_matrix_lives_at_a_time(monkeypatch: pytest.MonkeyPatch):
     import weakref
 
     gc.collect()
-    gc.freeze()  # what is there by now need not be looked through again
+    gc.freeze()  # exclude existing objects from the collections below
     alive: list[Any] = []
     original = HostNorms.empty
 
@@ -312,12 +312,12 @@ def test_one_matrix_lives_at_a_time(monkeypatch: pytest.MonkeyPatch):
     assert len(alive) == 4
 
 
-# --- what is wrong is caught ------------------------------------------------------------------------------------
+# --- wrong norms are detected -----------------------------------------------------------------------------------
 
 
 def spoiled(parts: NormParts, what: str) -> NormParts:
-    """The parts of a pass, one of them wrong by little."""
-    factor = 1.0 + 1e-12  # the check allows 10·sqrt(N)·eps = 1e-14 for sums; more than one part in 10^15 of the max
+    """Return the parts of a pass with a small error in one of them."""
+    factor = 1.0 + 1e-12  # the check allows 10·sqrt(N)·eps = 1e-14 for sums, and one part in 10^15 for the maximum
     return NormParts(
         parts.top * factor if what == "max" else parts.top,
         parts.squares * factor if what == "fro" else parts.squares,
@@ -337,7 +337,7 @@ def test_a_kernel_that_computes_wrongly_fails_the_check_and_exits_with_three(
 
 
 def check_that_it_fails(selection: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run of which a kind of norm is wrong."""
+    """Check that a run in which a kind of norm is wrong fails."""
     assert (
         cli.main(["run", "norms", "-N", "100", "--kind", selection, "--json", f"{selection}.json", "--threads", "1"])
         == 3

@@ -46,7 +46,7 @@ BLOCKS = [(3, 2), (10, 7)]
 
 @dataclass(frozen=True)
 class Call:
-    """One matrix of a structure, and how it is distributed."""
+    """A matrix with its structure, its options and its distribution."""
 
     A: Any
     structure: str
@@ -60,7 +60,7 @@ def matrix(rng: Any, dtype: str, name: str, **options: Any) -> Any:
 
 
 def check_calls(ranks: int, calls: Sequence[Call], body: Callable[[Any], list[Found]]) -> None:
-    """All calls over virtual ranks: `body` gives what each of them finds on its rank."""
+    """Check all calls over virtual ranks; `body` returns the results of all calls on its rank."""
     for call, found in zip(calls, zip(*run_ranks(ranks, body)), strict=True):
         with note_case(structure=call.structure, options=call.options, dtype=call.A.dtype, how=call.how):
             check(found, call.A, call.structure, **call.options)
@@ -75,9 +75,9 @@ def test_block_cyclic_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[i
     calls, at = [], GRIDS.index(shape)  # each structure meets other types on each grid
     for name in STRUCTURES:
         for turn, (options, how) in enumerate(product(cases(name), BLOCKS)):
-            if (turn + turn // 2 + at) % 2 == 0:  # each with one way to cut blocks, on the next grid with the other
+            if (turn + turn // 2 + at) % 2 == 0:  # the ways to cut blocks alternate, shifted on the next grid
                 calls.append(Call(matrix(rng, types[(turn + at) % 6], name, **options), name, options, how))
-    if math.prod(shape) > 6:  # many ranks, of which most have no block: every other one
+    if math.prod(shape) > 6:  # most of so many ranks have no block: every second call is enough
         calls = calls[::2]
 
     def body(comm: Any) -> list[Found]:
@@ -142,7 +142,7 @@ def test_the_benchmarks_matrices_and_transposed_ones_are_accepted(rng: Any) -> N
 
 @pytest.mark.parametrize(("shape", "order"), [((2, 2), "row"), ((2, 3), "column"), ((3, 1), "row")])
 def test_scalapacks_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[int, int], order: str) -> None:
-    """For each structure and its options one of three sources and sizes of blocks, on each grid another."""
+    """Each case has one of three source processes and block sizes, which differ between grids."""
     P, Q = shape
     ways = list(zip([(P - 1, 0), (0, Q - 1), (P - 1, Q // 2)], ((3, 2), (2, 5), (10, 7))))
     calls = []
@@ -169,7 +169,7 @@ def test_scalapacks_parts_have_the_norms_of_the_whole(rng: Any, shape: tuple[int
 def test_tiles_may_lie_on_any_rank(rng: Any, size: int) -> None:
     calls = []
     for name in STRUCTURES:
-        for turn, options in enumerate(cases(name)):  # anywhere, on one rank alone, and dealt out
+        for turn, options in enumerate(cases(name)):  # random owners, one owner, and a cyclic distribution
             anywhere, alone = rng.integers(size, size=(4, 3)), np.full((4, 3), size - 1)
             owners = (anywhere, alone, np.indices((4, 3)).sum(0) % size)[(len(calls) + turn // 3) % 3]
             A = matrix(rng, list(TYPES)[(len(calls) + size) % 6], name, **options)
@@ -204,7 +204,7 @@ def test_empty_matrices_have_norm_0_on_all_ranks() -> None:
     run_ranks(4, body)
 
 
-# --- numbers that are large, small, or none ---------------------------------------------------------------------
+# --- large and small numbers, infinity and NaN ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["float64", "complex128"])
@@ -303,7 +303,7 @@ def test_a_rank_whose_call_differs_stops_all() -> None:
     run_ranks(3, body)
 
 
-def test_ranks_that_see_different_matrices_are_told() -> None:
+def test_ranks_that_use_different_matrices_raise_an_error() -> None:
     def body(comm: Any) -> None:
         with pytest.raises(UsageError, match=r"this rank uses .*, but rank 0 uses "):
             mx.from_tiles({}, [2, 2 + comm.rank % 2], [3], comm=comm)
@@ -352,7 +352,7 @@ def test_all_ranks_hear_which_rank_calls_for_something_else() -> None:
     run_ranks(3, body)
 
 
-def test_ranks_that_see_different_source_processes_are_told() -> None:
+def test_ranks_that_use_different_source_processes_raise_an_error() -> None:
     def body(comm: Any) -> None:
         for rsrc, csrc, grid in ((comm.rank, 0, (2, 1)), (0, comm.rank, (1, 2))):
             with pytest.raises(UsageError, match=r"this rank uses .*, but rank 0 uses "):

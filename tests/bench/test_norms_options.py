@@ -44,18 +44,18 @@ GRIDS = [(1, 1), (2, 2), (3, 1), (1, 4)]
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One timed run a case, and nothing from outside."""
+    """Use one timed run per case, and no settings from outside."""
     bare(monkeypatch, tmp_path)
 
 
 def entries(m: int, n: int) -> Any:
-    """The matrix of the benchmark, from the definition of its entries."""
+    """Return the matrix of the benchmark, computed from the definition of its entries."""
     e = Entries("lcg", m, seed=100, scale=-1.0, shift=0.5)
     return np.array([[e.value(i, j) for j in range(n)] for i in range(m)])
 
 
 def largest_vector_norm(sizes: Any, kind: str, scope: str) -> float:
-    """The largest norm of a column or row, rounded once."""
+    """Return the largest norm of a column or row, rounded once."""
     vectors = list(zip(*sizes)) if scope == "columns" else sizes
     return rounded(max(vector_norm(kind, vector) for vector in vectors))
 
@@ -95,7 +95,7 @@ def test_norms_of_columns_rows_and_transposes_are_those_of_the_matrix(name: str)
                 assert r.result["vectors"] == N
                 assert r.result["value"] == pytest.approx(expected, rel=N * U)
                 assert r.problem["deterministic"]
-        assert len(results) == 3 * (5 + 3 + 3)  # a vector has no inf and no "all"
+        assert len(results) == 3 * (5 + 3 + 3)  # a vector has no "inf" and no "all"
 
 
 def test_a_rectangular_matrix_and_its_transpose_have_their_own_columns():

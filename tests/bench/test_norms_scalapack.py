@@ -26,12 +26,12 @@ from tests.support.result_file import VALIDATOR
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One timed run a case, and nothing from outside."""
+    """Use one timed run per case, and no settings from outside."""
     bare(monkeypatch, tmp_path)
 
 
 class Invented:
-    """A library whose norms are those of the local array, computed by NumPy, times a factor."""
+    """A fake library whose norms are those of the local array, computed by NumPy, times a factor."""
 
     path = Path("/opt/libscalapack.so")
 

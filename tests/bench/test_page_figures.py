@@ -80,7 +80,7 @@ def test_a_run_of_one_step_is_not_drawn() -> None:
     assert steps_figure("hpl", {"index": [1, 1], "elapsed_s": [1.0, 1.5], "phases": {}}, 60) == ""
 
 
-def test_the_rate_stands_before_its_forecast() -> None:
+def test_the_figure_has_the_measured_rate_and_the_forecast() -> None:
     progress = [(1.0, 60e9), (2.0, 100e9)]
     forecast = {"source": "simulated", "elapsed_s": [0.0, 0.5, 1.0], "done_flops": [0.0, 60e9, 100e9]}
     figure = rate_figure({"progress": progress, "forecast": forecast}, 200e9)

@@ -28,7 +28,7 @@ from tests.support.torch_devices import ON_GPU, torch_device
 pytestmark = pytest.mark.skipif(ON_GPU, reason="Triton's interpreter launches here")
 
 ON_TORCH: dict[str, Any] = {"kernels": "torch", "device": "cpu", "threads": 1}
-#: Benchmarks whose first use has launches, each with what makes it short.
+#: Benchmarks whose first use launches kernels, with the settings for a short run.
 RUNS = {
     "hpg-mxp": (hpg_mxp.run, sparse, HpgMxpConfig(nx=16, restart=12, precision="bf16", quick=True, **ON_TORCH)),
     "hpcg": (hpcg.run, sparse, HpcgConfig(nx=16, quick=True, **ON_TORCH)),
@@ -37,12 +37,12 @@ RUNS = {
 }
 
 
-class Ready(Exception):  # noqa: N818  (nothing is wrong: what comes after it is not tested here)
-    """Everything is compiled."""
+class Ready(Exception):  # noqa: N818  (not an error: it stops the run before the part that is not tested)
+    """Raised after all kernels are compiled."""
 
 
 def form(kernel: Any, args: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
-    """All that Triton compiles a kernel anew for."""
+    """Return everything that makes Triton compile a new form of a kernel."""
 
     def kind(value: Any) -> tuple[Any, ...]:
         if isinstance(value, torch.Tensor):
@@ -72,7 +72,7 @@ def test_a_rehearsal_asks_for_what_the_use_launches(monkeypatch: pytest.MonkeyPa
         use()
         raise Ready
 
-    # HPCG's own tests solve each system once, and stop after a few steps, which a rehearsal does not: it takes all
+    # The tests of HPCG itself solve each system once and stop after a few steps. A rehearsal does not: it uses all
     for setting, value in {"CALLS": 1, "MAX_STEPS": 5, "TOLERANCE": 0.1}.items():
         monkeypatch.setattr(check, setting, value)
     for module in (sparse, hpcg):  # levels of 64 rows, 8 and 1

@@ -50,7 +50,7 @@ def result(ranks: int, rate: float, status: str = "valid", **more: Any) -> Resul
     )
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------
+# --- requested series -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
         (["all", "--study", "weak"], "--scaling-study runs only one benchmark"),
     ],
 )
-def test_mistakes_are_said_before_anything_starts(
+def test_invalid_arguments_are_refused_before_any_rank_starts(
     arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_fakes(monkeypatch, tmp_path, Comm(), Bench())
@@ -175,14 +175,14 @@ def test_the_advice_on_memory_of_a_strong_series_names_the_box_that_is_divided(b
         fitted(Box(32, 32, 32), config, hierarchies, budget)
 
 
-# --- what comes out ---------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------
 
 
 def study_of(runs: list[tuple[int, Result | None]], kind: str = "weak") -> dict[str, Any]:
     return scaling.scaling_study(HplConfig(study=kind), 1, runs, lambda valid: expected.curve(valid, 1))
 
 
-def test_efficiency_is_the_rate_a_rank_beside_that_of_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_efficiency_is_relative_to_the_rate_per_rank_of_the_fewest_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "measured_layouts", dict)
     crowded = [Caution("oversubscribed", "4 ranks share fewer cores", "")]
     runs = [(2, result(2, 4e9)), (4, result(4, 6e9)), (8, result(8, 9e9, "invalid")), (16, None)]
@@ -254,7 +254,7 @@ def test_a_sparse_run_is_simulated_as_it_ran() -> None:
 
 
 def test_groups_run_one_after_the_other_and_the_others_wait() -> None:
-    """HPL on one, then two, of three ranks, at sizes that follow from the first."""
+    """Run HPL on one and then on two of three ranks; the sizes follow from the first run."""
     flags = {
         "n": "64",
         "nb": "8",

@@ -25,7 +25,7 @@ TOLERANCE = 0.05
 
 
 def ranks_of(rates: Sequence[Sequence[float]], kind: str = "k") -> list[RankRates]:
-    """A rank for each row of rates, all with the same bits."""
+    """Return one rank per row of rates, all with the same results."""
     return [RankRates(rank, kind, {"lu": row}, {"lu": ["a"] * len(row)}) for rank, row in enumerate(rates)]
 
 
@@ -34,7 +34,7 @@ def slow(rates: Sequence[Sequence[float]], tolerance: float = TOLERANCE) -> list
 
 
 def of_bits(*bits: str) -> Verdict:
-    """The verdict on ranks whose bits are the letters of a word each, a letter a round."""
+    """Return the verdict on ranks whose results are given by one word per rank and one letter per round."""
     return decide([RankRates(r, "k", {"lu": [1.0] * len(b)}, {"lu": list(b)}) for r, b in enumerate(bits)], TOLERANCE)
 
 
@@ -164,7 +164,7 @@ def test_of_few_ranks_the_spread_is_that_of_the_rounds_and_shrinks_with_their_nu
     assert slow([row * 16 for row in rates]) == [1]
 
 
-def test_a_rank_that_is_alone_is_compared_with_nobody() -> None:
+def test_a_single_rank_has_no_deviation() -> None:
     found = spread([[1.0, 9.0]], TOLERANCE)
     assert (found.against, found.sigma, found.least) == (None, None, None)
 
@@ -188,7 +188,7 @@ def test_each_measure_has_its_own_verdict() -> None:
 
 
 @pytest.mark.parametrize("ranks", range(1, 6))
-def test_the_majority_of_bits_is_right_and_without_one_nobody_is_wrong(ranks: int) -> None:
+def test_ranks_that_differ_from_a_majority_are_wrong_and_without_one_none_is(ranks: int) -> None:
     for bits in product("abc", repeat=ranks):
         verdict = of_bits(*(letter * 2 for letter in bits))
         right = [letter for letter, count in Counter(bits).items() if count > ranks / 2]
@@ -221,7 +221,7 @@ def test_bits_that_change_between_rounds_are_wrong_and_have_no_vote(
 
 
 @pytest.mark.parametrize("bits", [("ab", "ba"), ("ab", "ba", "aa"), ("ab", "ac", "ad", "aa")])
-def test_bits_that_change_on_most_ranks_are_nobodys_fault(bits: tuple[str, ...]) -> None:
+def test_results_that_change_on_most_ranks_are_undecided(bits: tuple[str, ...]) -> None:
     verdict = of_bits(*bits)
     assert verdict.wrong == []
     ((found),) = verdict.undecided

@@ -23,7 +23,7 @@ SIDE = 96
 
 
 class Staged:
-    """Copies between arrays, one of which stands for the memory of a device; `spoils` names a direction."""
+    """Copies between arrays, one of which simulates device memory; `spoils` names the direction with an error."""
 
     def __init__(self, spoils: str = ""):
         self._spoils = spoils
@@ -47,7 +47,7 @@ class Staged:
 
 
 def measured(spoils: str) -> scan_run.Record:
-    """The record of one rank."""
+    """Return the record of one rank."""
     kernels, comm = HostKernels(1), Solo()
     record = scan_run.Record({}, "invented")
     copies = HostCopies(kernels, comm, Staged(spoils), SIDE)

@@ -165,7 +165,7 @@ def test_a_slow_link_within_a_node_names_the_node() -> None:
     assert verdict.hosts == ["b"]
 
 
-def test_two_nodes_cannot_be_told_apart() -> None:
+def test_of_two_nodes_none_is_excluded_for_a_slow_link() -> None:
     hosts = ["a", "b"]
     verdict = decide_links(invented(hosts, {(0, 1): 0.5}), positions(hosts), 0.3)
     assert [(link.source, link.dest) for link in verdict.slow] == [(0, 1), (0, 1)]

@@ -25,13 +25,13 @@ from tests.support.scans import open_bits
 
 SIZE = Size(61, 8, "fp32")
 ROUNDS = 3
-#: Decides by bits alone: no rate is below nothing.
+#: With a tolerance of 1, no rate is slow: only results decide.
 CONFIG = ScanConfig(rounds=ROUNDS, warmup="full", tolerance=1.0)
 Make = Callable[[int], HostKernels]
 
 
 class OffByAUnit(HostKernels):
-    """Kernels one of whose operations leaves one number a unit in its last place too large, whenever `when` says so."""
+    """Kernels of which one operation, if `when` is true, returns one number that is an ulp too large."""
 
     def __init__(self, operation: str, when: Callable[[], bool]):
         super().__init__(1, poison=True)
@@ -48,11 +48,11 @@ class OffByAUnit(HostKernels):
 
     def _spoil(self, operation: str, A: Any) -> None:
         if operation == self.operation and A.size and self.when():
-            A.view("i4")[-1, -1] += 1  # always away from zero: what comes later does not undo it
+            A.view("i4")[-1, -1] += 1  # always away from zero, so that no later error cancels it
 
 
 def scan(ranks: int, make: Make, size: Size = SIZE, kinds: str = "") -> dict[str, Any]:
-    """The result of a scan whose rank r has the kernels make(r), and is of the kind of the letter kinds[r]."""
+    """Return the result of a scan in which rank r has the kernels make(r) and the kind kinds[r]."""
 
     def body(comm: Communicator) -> Any:
         where = {"rank": comm.rank, "host": f"node{comm.rank:03}", "cores": "0", "device": "cpu", "uuid": None}
@@ -128,7 +128,7 @@ def test_kinds_may_compute_other_bits() -> None:
     assert [group["ranks"] for group in body["groups"]] == [(0, 1), (2, 3)]
 
 
-def test_ranks_that_are_named_are_told_with_their_hosts() -> None:
+def test_wrong_ranks_are_listed_with_their_hosts() -> None:
     body = scan(5, lambda rank: OffByAUnit("subtract_product", lambda: True) if rank in (1, 3) else sound(rank))
     assert short_list([found["rank"] for found in body["wrong"]]) == "1,3"
     assert {found["host"] for found in body["wrong"]} == {"node001", "node003"}

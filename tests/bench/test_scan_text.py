@@ -35,7 +35,7 @@ def test_no_line_is_wider_than_80_columns(name: str) -> None:
     assert max(map(len, scan_text(BODIES[name]).splitlines())) <= 80
 
 
-def test_who_is_alike_is_said_to_be() -> None:
+def test_agreement_of_all_ranks_is_reported() -> None:
     text = scan_text(BODIES["alike"])
     assert "all 4 ranks agree: none is slow, and all of one kind compute identical results\n" in text
     assert "exclude" not in text
@@ -53,7 +53,7 @@ def test_the_advice_for_undecided_rates_names_a_larger_order_if_rounds_are_short
     assert "use a larger -N, more ranks or --rounds" in " ".join(verdict(body).split())
 
 
-def test_each_that_stands_out_is_named_with_its_reasons() -> None:
+def test_slow_and_wrong_ranks_are_named_with_reasons() -> None:
     text = " ".join(scan_text(BODIES["slow and wrong"]).split())
     assert "SLOW rank 2 (node002, cores 0-3): LU at 61 % of the median in 3 of 3 rounds; GEMM at 61 %" in text
     assert "WRONG rank 5 (node005, cores 0-3): its results of LU differ from those of the majority" in text
@@ -130,7 +130,7 @@ def test_of_many_that_stand_out_the_first_have_lines_and_all_their_hosts_are_lis
     assert "exclude  node[000-039]\n" in text
 
 
-def test_bits_that_nobody_can_judge_exclude_nobody() -> None:
+def test_undecided_results_exclude_no_host() -> None:
     text = scan_text(BODIES["undecided"])
     assert "UNDECIDED  ranks 0-3" in text
     assert verdict(BODIES["undecided"]).startswith("undecided: which results are correct (LU); ")
@@ -163,7 +163,7 @@ def test_what_is_decided_and_what_is_not_are_both_said() -> None:
     assert lines[-1] == "exclude  node001"
 
 
-def test_what_a_device_said_of_itself_stands_with_its_slowness() -> None:
+def test_a_slow_device_is_listed_with_its_sensors() -> None:
     text = " ".join(scan_text(BODIES["GPUs"]).split())
     assert "rank 3 (a-host-of-a-very-long-name.3, cuda:3, GPU-8a3e-5f1b-11): LU at 70 %" in text
     assert "clock down to 1200 of 1980 MHz; up to 91 °C; up to 480 W; limited by hardware thermal slowdown" in text

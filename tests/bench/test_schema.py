@@ -197,7 +197,7 @@ def test_values_out_of_their_range_are_refused(section: str, values: Any):
         VALIDATOR.validate(body)
 
 
-# --- the same result for people ---------------------------------------------------------------------------------
+# --- the same result as text ------------------------------------------------------------------------------------
 
 
 def test_the_verdict_says_validity_and_rate_in_one_breath():
@@ -226,7 +226,7 @@ def test_the_verdict_of_a_mixed_run_says_rules_proof_and_how_hard_the_system_was
     ]
 
 
-def test_each_broken_rule_stands_under_a_verdict_that_says_not_admissible():
+def test_each_broken_rule_is_listed_below_the_verdict_not_admissible():
     lines = verdict(mxp_result(rules=BROKEN)).splitlines()
     assert lines[0].endswith("  NOT ADMISSIBLE")
     assert lines[-1] == f"  broken rule lu-needed: {VIOLATION['text']}"
@@ -393,7 +393,7 @@ def test_phases_stand_under_those_that_they_are_part_of():
     ]
 
 
-def test_repeats_are_told_by_best_median_and_spread():
+def test_repeats_are_summarized_by_best_median_and_spread():
     repeated = hpl_result(samples_s=[1.0, 1.2, 1.1], config={"repeat": {"value": 3, "origin": "flag"}})
     assert "  3 runs: best 1.00 s, median 1.10 s, spread 18.2 %" in verdict(repeated)
     assert "runs: best" not in verdict(hpl_result())

@@ -21,7 +21,7 @@ RECORDED = json.loads((Path(__file__).parents[1] / "golden" / "recorded.json").r
 
 
 def is_integer(checker: Any, value: Any) -> bool:
-    """An integer as this project's files have them: without a fraction, also without .0."""
+    """Return whether a number is an integer in the files of this project: without a fraction, also without .0."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -71,7 +71,7 @@ def test_a_run_with_a_flipped_bit_fails_and_is_named_with_its_rank(
     assert not result.validation["passed"]
 
 
-#: How often a run fills the matrix until it is what is factored.
+#: The number of times that a run fills the matrix, the last of which is for the factorization.
 FILLED_BEFORE = {"hpl": 1, "hpl-mxp": 2}
 
 

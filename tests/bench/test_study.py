@@ -43,7 +43,7 @@ U = 2.0**-53
 STEP = ("storage", "smoother", "precision", "overlap", "zero_guess", "fused_restriction")
 
 
-# --- what is measured -------------------------------------------------------------------------------------------
+# --- measurements -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n", "columns", "first"), [(1, 1, 1), (1, 5, 1), (7, 3, 50), (16, 16, 1), (33, 33, 1090)])
@@ -75,7 +75,7 @@ def test_lu_without_pivoting_gives_factors_of_the_matrix_itself(n):
     np.fill_diagonal(A, n)
     LU = lu_without_pivoting(A)
     L, R = np.tril(LU, -1) + np.eye(n), np.triu(LU)
-    # the bound of the elimination, n·u·|L||U|, and once more for the product here
+    # the bound of the elimination, n·u·|L||U|, and the same again for the product here
     assert (np.abs(L @ R - A) <= 2 * n * U * (np.abs(L) @ np.abs(R))).all()
 
 
@@ -137,7 +137,7 @@ def test_a_mildly_scaled_diagonal_makes_a_preconditioner_necessary(name):
     assert steps < 20 if easy else steps > 100
 
 
-# --- the whole ----------------------------------------------------------------------------------------------------
+# --- whole studies ------------------------------------------------------------------------------------------------
 
 
 def test_a_run_holds_every_case_and_no_nan():

@@ -29,7 +29,7 @@ U = 2.0**-53
 
 @pytest.fixture(autouse=True)
 def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thread ranks use one thread each, without binding cores; blocks are small."""
+    """Use one thread per rank without binding cores, and small blocks."""
 
     @contextmanager
     def opened(comm: Any, device: str) -> Iterator[StudyGrid]:
@@ -43,7 +43,7 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on(ranks: int, plan: StudyPlan) -> dict[str, Any]:
-    """The study of all ranks, which must agree."""
+    """Return the study, on which all ranks must agree."""
     bodies: list[dict[str, Any]] = run_ranks(ranks, lambda comm: study.run_study(plan, comm))
     for body in bodies[1:]:
         assert all(body[name]["cases"] == bodies[0][name]["cases"] for name in plan.studies)

@@ -36,7 +36,7 @@ STEPS = 7
 
 
 def on_ranks(ranks: int, bench: Any, config: Any) -> Result:
-    """The only result, as rank 0 has it."""
+    """Return the only result of rank 0."""
     if ranks == 1:
         return bench.run(config, Solo())[0]  # type: ignore[no-any-return]
     return run_ranks(ranks, lambda comm: bench.run(config, comm))[0][0]  # type: ignore[no-any-return]
@@ -50,7 +50,7 @@ def hpl_config(**values: Any) -> HplConfig:
 
 
 class Ticks:
-    """A clock on which a second passes at every look."""
+    """A clock that advances by one second per read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -90,7 +90,7 @@ def test_each_computation_begins_its_rows_anew() -> None:
 
 
 class Background:
-    """A clock of work that runs behind: its marks are the numbers of the looks at it."""
+    """A clock of delayed work: its marks count the reads."""
 
     lag = 2
 
@@ -110,7 +110,7 @@ def test_work_in_the_background_is_booked_with_the_step_that_it_belongs_to() -> 
     spans.start("behind", 4.0)
     for k in range(1, 5):
         for _ in range(k):
-            with spans("work"):  # two marks, one after the other: a second
+            with spans("work"):  # two consecutive marks: one second
                 pass
         spans.step(k, 4, float(k))
     spans.finish()
@@ -118,7 +118,7 @@ def test_work_in_the_background_is_booked_with_the_step_that_it_belongs_to() -> 
 
 
 class Marks:
-    """A clock of a device whose marks are given times."""
+    """A clock of a device with given times of its marks."""
 
     lag = 2
 
@@ -162,7 +162,7 @@ def test_a_host_has_no_time_of_a_device() -> None:
 
 @pytest.mark.parametrize("library", [True, False])
 def test_a_device_has_times_of_copies_and_of_computation(monkeypatch: pytest.MonkeyPatch, library: bool) -> None:
-    """Torch on the CPU; without the library, the host factors panels, and each copy back takes a tenth of a second."""
+    """Use torch on the CPU; without the library, the host factors panels, and each copy back takes 0.1 s."""
     steps, back_s = 7, 0.1
     if not library:
         from mxpeak.kernels.torch.lu import panel

@@ -7,14 +7,14 @@ import pytest
 from tests.support.ranks import Ended, commands_of_torch
 from tests.support.torch_benchmarks import CASES, check_alike, check_two, command, on_host, run
 
-#: Of HPCG and HPG-MxP, both of which have a box a rank and its halo, one is enough.  HPCG has thousands of small
-#: messages, each of which takes longest over Gloo.
+#: HPCG and HPG-MxP both have one box per rank and its halo, so HPG-MxP is enough. HPCG sends thousands of small
+#: messages, each of which is slowest over Gloo.
 ON_TWO = [name for name in CASES if name != "hpcg"]
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the benchmarks on two ranks."""
     return commands_of_torch(2, {name: command(name, "torch") for name in ON_TWO}, tmp_path_factory.mktemp("two"))
 
 

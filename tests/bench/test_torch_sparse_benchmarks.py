@@ -33,7 +33,7 @@ GRIDS = [(1, 1, 1), (1, 1, 2), (2, 1, 1)]
 
 
 def on_tensors(comm: Communicator) -> tuple[Any, Communicator]:
-    """Kernels of tensors, Triton's on a GPU, and the ranks as these talk."""
+    """Return kernels for tensors, with Triton on a GPU, and a communicator that sends tensors."""
     device = torch_device(triton=ON_GPU)
     return TorchSparse(device, 1, lambda: HostSparse(Team(1))), comm.with_transport(
         StagedTensors(device) if ON_GPU else HostTensors()
@@ -62,7 +62,7 @@ def test_gmres_ir_takes_the_hosts_steps(grid: Triple, storage: str) -> None:
     agree(solves[0][0].solve.estimates, wanted[0][0].solve.estimates)
     u = PRECISIONS["fp32"].u
     for one, other in zip(solves[0][1:], wanted[0][1:]):
-        same = zip(one.solve.estimates[:5], other.solve.estimates[:5])  # later ones have come near what fp32 leaves
+        same = zip(one.solve.estimates[:5], other.solve.estimates[:5])  # later ones are near the accuracy of fp32
         assert all(abs(a - b) <= 100 * u * other.solve.estimates[0] for a, b in same)
         assert one.solve.residual <= TOLERANCE
 

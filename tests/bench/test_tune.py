@@ -53,7 +53,7 @@ ONE, TWO = RankLayout(1, 2), RankLayout(2, 1)
 
 
 class Invented:
-    """Ranks whose trials have the rate that `rate_of` says; they end after so many tasks, or stop as if interrupted."""
+    """Ranks whose trials have the rate `rate_of(task)`; they end after `limit` tasks, or stop as if interrupted."""
 
     def __init__(self, rate_of: Callable[[dict[str, Any]], float], limit: int = 10_000, stops: bool = False):
         self.rate_of, self.remaining, self.stops = rate_of, limit, stops
@@ -114,7 +114,7 @@ def test_the_fastest_settings_win_are_checked_and_stored(store: Store) -> None:
     )
 
 
-def test_a_check_takes_turns_in_runs_that_the_search_has_not_seen(store: Store) -> None:
+def test_a_check_alternates_new_runs_of_both_settings(store: Store) -> None:
     group = Invented(by_block)
     tuned(store, group)
     checked = [one["settings"].get("nb", "") for one in group.done if one.get("phase") == "check"]
@@ -561,7 +561,7 @@ def test_the_largest_size_that_takes_no_longer_is_taken() -> None:
 
 
 class Here:
-    """One rank, this process."""
+    """A single rank: this process."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -570,8 +570,8 @@ class Here:
         perform(job, Solo(), self.notes.append)
 
 
-def test_ranks_of_unequal_nodes_repeat_what_they_do_together_equally_often() -> None:
-    """Where the ranks of one node share cores, and those of another do not."""
+def test_ranks_of_unequal_nodes_repeat_joint_kernels_equally_often() -> None:
+    """The ranks of one node share cores, and those of another do not."""
 
     def calls(crowded: tuple[bool, bool]) -> list[int]:
         def body(comm: Any) -> int:
@@ -625,8 +625,8 @@ def test_a_record_of_a_kernel_names_its_probe() -> None:
 
 
 @pytest.mark.parametrize(("P", "Q"), [(1, 2), (2, 2), (3, 1)])
-def test_what_ranks_solve_together_in_a_probe_is_the_matrix_of_one_of_them(P: int, Q: int) -> None:
-    """Ones on the diagonal, wherever it lies, and what is beside them adds up to less than half of one in a row."""
+def test_ranks_of_a_probe_solve_the_matrix_of_one_rank(P: int, Q: int) -> None:
+    """Compare the matrix of all ranks, which has a unit diagonal and is strictly dominant, with that of one rank."""
     n, nb = 53, 8
 
     def part(comm: Any) -> tuple[Any, list[int], list[int]]:
@@ -749,7 +749,7 @@ def test_a_trial_that_cannot_be_run_has_no_rate(store: Store) -> None:
     assert "3*5 = 15 ranks" in record["failed"]
 
 
-def test_a_trial_is_told_in_flags_that_its_benchmark_has() -> None:
+def test_a_trial_uses_only_flags_of_its_benchmark() -> None:
     for name, size in (("hpl", {"n": 64}), ("hpl-mxp", {"n": 64}), ("hpg-mxp", {"nx": 16}), ("hpcg", {"nx": 16})):
         job = TuneJob(ranks=1, threads=1, device="cpu", kernels="auto", tasks=[], journal="", until_unix=0.0)
         task = {"mode": "official", "size": size, "settings": {}}

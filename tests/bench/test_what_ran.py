@@ -65,7 +65,7 @@ def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
     assert set(rows.problem["not_used"]) == {*of_file, "bcast"}
 
 
-def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update() -> None:
+def test_hpl_mxp_on_one_host_process_has_no_look_ahead() -> None:
     deep = on_ranks(1, hpl_mxp, HplMxpConfig(depth=(3,), **SMALL))
     assert (deep.problem["depth"], deep.problem["lookahead"]) == (3, 0)
     assert "look-ahead of depth 0 (3 was requested)" in verdict(deep)
@@ -74,7 +74,7 @@ def test_one_process_of_the_host_has_nothing_that_goes_on_beside_hpl_mxps_update
     assert "look-ahead" not in verdict(usual)
 
 
-def test_a_split_that_splits_nothing_is_told_of_unless_it_is_a_devices_default() -> None:
+def test_a_split_without_effect_causes_a_warning_unless_it_is_a_default() -> None:
     config = HplConfig(split=0.5, **SMALL)
     for origin, told in (("flag", ["--split 0.5"]), ("tuned", ["--split 0.5"]), ("auto", [])):
         found = on_ranks(1, hpl, config, split=origin)
@@ -110,7 +110,7 @@ def test_a_chosen_nb_that_exceeds_n_is_a_caution(
 
 
 def test_a_matrix_is_balanced_where_that_is_asked() -> None:
-    """Its largest entry is about 1 then, and x solves the system as it was."""
+    """A balanced matrix has a largest entry of about 1, and x solves the original system."""
     for scaling, balanced in (("none", False), ("auto", True)):
         result = on_ranks(2, hpl_mxp, HplMxpConfig(scaling=scaling, diagonal_scale=(64.0,), mode="explore", **SMALL))
         assert ("balance" in result.phases) == balanced
@@ -119,7 +119,7 @@ def test_a_matrix_is_balanced_where_that_is_asked() -> None:
 
 
 def test_hpl_mxp_records_how_its_panels_were_solved_and_says_it_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a device whose kernels solve by products, with blocks so small that a test has several of them."""
+    """Use a device whose kernels solve by products, with blocks that are small enough for several per panel."""
     if not os.environ.get("CI"):  # there, a missing torch is a failure
         pytest.importorskip("torch", reason="PyTorch is not installed")
     from mxpeak.kernels.torch.lu.lu import TorchLu
