@@ -16,7 +16,7 @@ def comm() -> Comm:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
-    """A command line in an empty folder whose HPL and launcher are fakes."""
+    """Provide a command line in an empty folder whose HPL and launcher are fakes."""
     fake = Bench()
     use_fakes(monkeypatch, tmp_path, comm, fake)
     return fake
@@ -24,6 +24,6 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
 
 @pytest.fixture
 def other_rank(bench: Bench, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is rank 2 of 4, and hears from rank 0 what it would have found itself."""
+    """Make this process rank 2 of 4, which receives from rank 0 the same values that it would compute."""
     comm.rank, comm.size = 2, 4
     monkeypatch.setattr("mxpeak.cli.session.Session.on_root", lambda self, action: action())

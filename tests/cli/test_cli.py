@@ -23,7 +23,7 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.installation import install_command
 from tests.support.cli import DAT, Bench, Comm, hpl_result, only_folder
 
-# --- what is run ------------------------------------------------------------------------------------------------
+# --- runs -------------------------------------------------------------------------------------------------------
 
 
 def test_mxpeak_alone_runs_everything_quickly(bench: Bench, monkeypatch: pytest.MonkeyPatch):

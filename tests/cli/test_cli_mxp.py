@@ -68,13 +68,13 @@ def hpl() -> Bench:
 
 @pytest.fixture
 def mxp(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hpl: Bench) -> Bench:
-    """A command line in an empty folder whose benchmarks and launcher are fakes."""
+    """Provide a command line in an empty folder whose benchmarks and launcher are fakes."""
     fake = Bench(mxp_result)
     use_fakes(monkeypatch, tmp_path, Comm(), SimpleNamespace(run=lambda *wish, **others: []), hpl=hpl, hpl_mxp=fake)
     return fake
 
 
-# --- what is run ------------------------------------------------------------------------------------------------
+# --- runs -------------------------------------------------------------------------------------------------------
 
 
 def test_run_all_runs_both_and_ends_in_one_scoreboard(mxp: Bench, hpl: Bench, capsys: pytest.CaptureFixture[str]):
@@ -124,7 +124,7 @@ def test_the_input_file_may_be_named_by_a_variable(mxp: Bench, monkeypatch: pyte
     assert mxp.calls[0].config.order == "column"
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_has_rate_validity_and_rules_in_its_first_line(mxp: Bench, capsys: pytest.CaptureFixture[str]):
@@ -132,7 +132,7 @@ def test_the_verdict_has_rate_validity_and_rules_in_its_first_line(mxp: Bench, c
     assert capsys.readouterr().out.startswith("PASSED  hpl-mxp  2.00 GFLOP/s  NOT ADMISSIBLE\n")
 
 
-def test_format_mxp_prints_the_report_that_stands_in_its_file(mxp: Bench, capsys: pytest.CaptureFixture[str]):
+def test_format_mxp_prints_the_report_of_its_file(mxp: Bench, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["run", "hpl-mxp", "-N", "1000,2000", "--format", "mxp"]) == 0
     out = capsys.readouterr().out
     assert out == (only_folder() / "HPL-MxP.out").read_text()
@@ -186,7 +186,7 @@ def test_help_shows_every_flag_in_plain_ascii_and_is_fast():
     assert done.stdout.isascii()
     for flag in ("--generator", "--diagonal-scale", "--precision", "--refine", "--scaling", "--mode", "--submit"):
         assert flag in done.stdout
-    assert elapsed < 3.0  # 0.3 s on a quiet machine; ten times that means that something heavy is imported
+    assert elapsed < 3.0  # 0.3 s on an idle machine; ten times as much means that a large module is imported
 
 
 # --- submission -------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_a_failed_run_is_submitted_as_what_it_is_and_exits_with_three(mxp: Bench
     assert Path("here/submission.txt").read_text().startswith("FAILED, NOT ADMISSIBLE")
 
 
-# --- as a function ----------------------------------------------------------------------------------------------
+# --- mx.run -----------------------------------------------------------------------------------------------------
 
 
 def test_a_value_out_of_range_is_reported_with_the_name_of_the_argument():

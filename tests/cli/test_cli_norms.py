@@ -32,7 +32,7 @@ from tests.support.result_file import VALIDATOR
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One timed run a case, and nothing from outside."""
+    """Use one timed run per case, and no settings from outside."""
     bare(monkeypatch, tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]
     assert "--bcast" not in out
 
 
-#: Mistakes on the command line, and what the error says.
+#: Invalid command lines and their errors.
 MISTAKES = [
     (["-N", "100", "--min-gflops", "3"], "but mxpeak measures norms in GB/s; remove --min-gflops"),
     (["-N", "100", "-m", "50", "--structure", "general,symmetric"], "a symmetric matrix must be square, but this "
@@ -270,7 +270,7 @@ def test_a_result_for_people_is_three_lines():
     ]
 
 
-def test_entries_that_were_not_read_are_said():
+def test_entries_that_were_not_read_are_reported():
     check = {**norms_result().validation, "entries": 8}
     assert "8 entries were read instead of 9" in verdict(norms_result(status="invalid", validation=check))
 
@@ -299,7 +299,7 @@ def test_the_scoreboard_and_the_page_have_rates_in_bytes():
     assert "FLOP/s" not in page
 
 
-#: Keys of results that files promise.
+#: Keys that result files must have.
 PROMISED = [
     "problem.kind", "problem.structure", "problem.dtype", "problem.layout", "problem.m", "problem.n",
     "result.rate_bytes", "result.time_s", "result.fraction_of_limit", "result.limit", "result.limit.name",

@@ -23,7 +23,7 @@ SMALL = ["scan", "--ranks", "1", "--threads", "1", "-N", "40", "--nb", "16", "--
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """Scans of one rank."""
+    """Run scans of one rank."""
     commands = {
         "text": SMALL,
         "json": [*SMALL, "--json", "-", "--warmup", "none"],
@@ -70,7 +70,7 @@ def test_flags_that_contradict_each_other(flags: list[str], said: str, capsys: p
     assert said in capsys.readouterr().err
 
 
-def test_files_are_written_beside_one_line(ended: dict[str, Ended]) -> None:
+def test_quiet_scans_write_files_and_print_one_line(ended: dict[str, Ended]) -> None:
     ended["files"].check(0)
     assert len(ended["files"].stdout.splitlines()) == 1
     assert ended["files"].stderr == ""
@@ -78,7 +78,7 @@ def test_files_are_written_beside_one_line(ended: dict[str, Ended]) -> None:
     assert (ended["files"].folder / "exclude.txt").read_text() == ""
 
 
-def test_what_does_not_fit_into_memory_is_said_with_what_would(ended: dict[str, Ended]) -> None:
+def test_an_order_beyond_the_memory_is_refused_with_the_largest_one(ended: dict[str, Ended]) -> None:
     ended["large"].check(5)
     assert "the largest N that fits" in ended["large"].stderr
 
@@ -143,7 +143,7 @@ def test_settings_come_from_flags_variables_and_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of local ranks that a scan starts; none is."""
+    """Return the list of local rank counts that a scan would start; no rank is started."""
     counts: list[int] = []
     monkeypatch.setattr(launch, "respawn", lambda ranks, argv, comm: counts.append(ranks) or 0)
     monkeypatch.setattr(placement, "core_groups", lambda: [[0, 1, 2, 3], [4, 5, 6, 7]])

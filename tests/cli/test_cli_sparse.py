@@ -24,7 +24,7 @@ TINY = ["--nx", "8", "--mode", "explore", "--rt", "0", "--iterations", "5", "--s
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An empty folder, no settings from outside, and no time for the limit."""
+    """Use an empty folder, no settings from outside, and no measurement of the limit."""
     nothing_from_outside(monkeypatch, tmp_path)
     monkeypatch.setattr(limits, "MAX_S", 0.0)
 
@@ -34,14 +34,14 @@ def run(*argv: str) -> int:
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> dict[str, Any]:
-    """The result of a tiny run; flags given here win over those of TINY."""
+    """Return the result of a tiny run; flags of the caller override those of TINY."""
     assert run(*TINY, *argv, "--quiet", "--json", "-") == code
     body = json.loads(capsys.readouterr().out)
     VALIDATOR.validate(body)
     return body  # type: ignore[no-any-return]
 
 
-# --- what is typed is run ---------------------------------------------------------------------------------------
+# --- settings ---------------------------------------------------------------------------------------------------
 
 
 def test_the_official_run_is_the_default(capsys: pytest.CaptureFixture[str]):
@@ -60,7 +60,7 @@ def test_the_official_run_is_the_default(capsys: pytest.CaptureFixture[str]):
     assert not body["rules"]["admissible"]
 
 
-def test_explore_has_the_official_figure_beside_it(capsys: pytest.CaptureFixture[str]):
+def test_explore_also_measures_the_official_storage(capsys: pytest.CaptureFixture[str]):
     body = run_json(capsys, "--storage", "auto")
     assert body["problem"]["storage"] == "packed"
     assert body["problem"]["precision"]["mg"] == ["fp8"] * 4
@@ -155,7 +155,7 @@ def test_settings_are_shown_with_their_origin(capsys: pytest.CaptureFixture[str]
     assert body["problem"]["restart"] == 6
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_ends_with_its_figure_and_the_files(capsys: pytest.CaptureFixture[str]):
@@ -223,11 +223,11 @@ def test_help_shows_an_example_in_plain_ascii(capsys: pytest.CaptureFixture[str]
         assert flag in out
 
 
-# --- how it went ------------------------------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------------------------
 
 
 def test_a_validation_that_stalls_exits_with_three_and_tells_its_history(capsys: pytest.CaptureFixture[str]):
-    """x = 1 leaves a residual of some u·||A|| / λ, 53/0.15 u on 40 points a side: none of 9 u can be had."""
+    """x = 1 has a residual of about u·||A|| / λ, which is 53/0.15 u for 40 points per side: 9 u cannot be reached."""
     argv = ("--nx", "40", "--threshold", "1e-15", "--precision", "fp32", "--iterations", "1", "--storage", "sell")
     assert run(*argv, "--rt", "0", "--threads", "1", "--json", "result.json", "--warmup", "none") == 3
     assert capsys.readouterr().out.startswith("FAILED  hpg-mxp")
@@ -336,8 +336,8 @@ def test_errors_about_the_box_flag_name_it(benchmark: str, capsys: pytest.Captur
     assert re.search(r"^  nz +16 +flag$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_what_stands_beside_the_figure_has_to_fit_too(capsys: pytest.CaptureFixture[str]):
-    """With --mode explore that is rows, whose column numbers take more than packed's."""
+def test_the_storage_of_the_second_figure_must_also_fit_into_memory(capsys: pytest.CaptureFixture[str]):
+    """In mode explore the second figure uses `rows`, whose column indices need more memory than those of `packed`."""
     flags = ("--nx", "32", "--mode", "explore", "--rt", "0", "--iterations", "1", "--threads", "1")
     assert run(*flags, "--dry-run") == 0
     lines = re.findall(r"^(\w+): local .* total ([\d.]+) MiB", capsys.readouterr().out, re.MULTILINE)

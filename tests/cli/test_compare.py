@@ -59,7 +59,7 @@ def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-# --- what changed -----------------------------------------------------------------------------------------------
+# --- changes ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

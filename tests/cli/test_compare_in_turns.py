@@ -12,7 +12,7 @@ from mxpeak.cli.main import main
 from mxpeak.verbs.compare.interleaved_table import compared_in_turns
 from mxpeak.verbs.compare.paired_comparison import PairedRates, around_median
 
-#: A command that leaves a result as `mxpeak run` does: its rate grows with every run, be it of A or of B.
+#: A command that writes a result like `mxpeak run`: its rate grows with every run of either command.
 FAKE = """\
 while [ "$1" != --out ]; do [ "$1" = run ] && share=$2; shift; done
 echo $share >> order
@@ -61,7 +61,7 @@ def test_cases_are_compared_by_their_medians_and_one_that_failed_once_has_failed
         compared_in_turns(before, [[result(1.0)], [], [result(1.0)]], 0.01)
 
 
-def test_both_commands_run_in_turns_and_the_first_runs_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_commands_alternate_and_the_first_runs_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--rounds", "2", "sh fake run 4", "sh fake run 2", "--json", "file.json"]) == 4
     assert Path("order").read_text().split() == ["4", "2", "2", "4", "4", "2"]
     output = capsys.readouterr()

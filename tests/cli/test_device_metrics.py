@@ -43,7 +43,7 @@ def missing(text: str) -> str:
 
 @contextmanager
 def watched(path: Path, devices: NodeDevices, metrics: Metrics | None) -> Iterator[DeviceMetrics]:
-    """The metrics of these devices, at least twice in the file."""
+    """Write the metrics of these devices to the file at least twice."""
     live = DeviceMetrics(path, ABOUT, metrics)
     live.watch(devices)
     yield live
@@ -51,7 +51,7 @@ def watched(path: Path, devices: NodeDevices, metrics: Metrics | None) -> Iterat
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a thread does."""
+    """Wait until another thread has met the condition."""
     end = time.monotonic() + 60.0
     while not condition():
         assert time.monotonic() < end
@@ -65,7 +65,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at(root: Path) -> Callable[..., Sequence[Sensors]]:
-    """The sensors of a system tree, wherever the run asks for them."""
+    """Return a function that returns the sensors of this system tree for every query of a run."""
     return lambda *what, **how: node_sensors(*what, root=root, **how)
 
 
@@ -143,7 +143,7 @@ def test_the_energy_of_a_device_continues_in_the_next_benchmark(
 def test_other_nodes_have_their_own_file_without_a_state_of_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An alert on a run that says nothing must not be about them."""
+    """An alert on a run without updates must not refer to these files."""
     monkeypatch.setattr(observers, "node_sensors", at(cray_node(tmp_path / "root")))
     monkeypatch.setitem(sys.modules, "amdsmi", amdsmi(MI300X))
     own = tmp_path / "mxpeak.node8.prom"

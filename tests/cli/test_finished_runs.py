@@ -17,7 +17,7 @@ from mxpeak.cli.run_history import results_in
 from mxpeak.records import Result, document, to_json
 from tests.support.cli import Bench, hpl_result, only_folder
 
-#: A name in Latin-1, as Python has it after the command line.
+#: A Latin-1 name as Python decodes it from the command line.
 ODD = os.fsdecode(b"r\xe9sultat")
 
 

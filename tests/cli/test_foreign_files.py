@@ -48,7 +48,7 @@ def circle(path: Path) -> None:
 
 
 def missing(path: Path) -> None:
-    """Leave nothing there."""
+    """Create no file."""
 
 
 def holding(data: bytes) -> Callable[[Path], object]:
@@ -56,7 +56,7 @@ def holding(data: bytes) -> Callable[[Path], object]:
 
 
 def readers(path: str) -> list[Callable[[], Any]]:
-    """Every way in which a file comes in."""
+    """Return every function that reads a file."""
 
     def verb(*words: str) -> Callable[[], Any]:
         return lambda: main(list(words))
@@ -92,7 +92,7 @@ def test_what_is_no_text_file_is_refused_at_once(
 
 
 def refusal(read: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said of a file that is refused, by an error or on stderr."""
+    """Return the message about a refused file, from the error or from stderr."""
     try:
         code = read()
     except UsageError as error:
@@ -159,10 +159,10 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(
 def test_a_file_that_grows_beyond_its_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "MAX_BYTES", 10)
     with pytest.raises(OSError, match="more than 10 bytes"):
-        foreign.read_bytes("/proc/self/status")  # which says that it has none
+        foreign.read_bytes("/proc/self/status")  # whose reported size is 0
 
 
-def test_a_name_that_is_too_long_is_refused_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_too_long_is_refused_in_every_argument(capsys: pytest.CaptureFixture[str]) -> None:
     for read in readers("odd" * 2000):
         assert "odd" in refusal(read, capsys)
     start = ["run", "hpl", "-N", "100", "--threads", "1"]

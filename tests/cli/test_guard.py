@@ -31,7 +31,7 @@ from mxpeak.watch.progress import Progress
 from tests.support.cli import Bench, Comm, hpl_result, use_fakes
 from tests.support.result_file import VALIDATOR
 
-#: 100 flops, the first half of them twice as fast.
+#: A recorded run of 100 flops whose first half is twice as fast as the second.
 RECORDED = ProgressForecast([10.0, 30.0], [50.0, 100.0])
 
 
@@ -52,7 +52,7 @@ def test_a_forecast_is_when_a_recorded_run_had_done_as_much(done: float, seconds
     ("elapsed_s", "says"),
     [(10.0, "as forecast"), (11.2, "12 % slower than forecast"), (9.0, "10 % faster than forecast")],
 )
-def test_the_progress_line_says_how_the_run_stands_beside_it(elapsed_s: float, says: str) -> None:
+def test_the_progress_line_compares_the_run_with_the_recorded_one(elapsed_s: float, says: str) -> None:
     stream = io.StringIO()
     progress = Progress(stream, {}, "always")
     progress.forecast = RECORDED
@@ -96,7 +96,7 @@ def test_the_model_says_when_flops_should_be_done() -> None:
 
 
 def guarded(target: float, pace: float, forecast: ProgressForecast | None = None) -> tuple[int, str] | None:
-    """The step at which a run of 100 flops at an even pace is ended, and why; None: it is not."""
+    """Return the step at which a run of 100 flops at a constant rate is stopped, and the reason, or None."""
     guard = Guard(target)
     guard.forecast = forecast
     guard.start("HPL", 100.0)
@@ -129,7 +129,7 @@ def test_a_slow_beginning_ends_no_run_that_can_make_up_for_it() -> None:
     guard.start("HPL", 100.0)
     elapsed_s = 0.0
     for k in range(1, 101):
-        elapsed_s += 1 / 4 if k <= 4 else 1 / 10  # the whole: 100 flops in 10.6 s
+        elapsed_s += 1 / 4 if k <= 4 else 1 / 10  # the forecast of the whole: 100 flops in 10.6 s
         guard.step(step(k, elapsed_s))
         assert guard.reason() is None, k
 
@@ -164,11 +164,11 @@ def test_the_guard_is_not_called_after_the_last_step() -> None:
     stop_together(Solo(), lambda: "too late")(Step("HPL", 100, 100, 100.0, 100.0, 1.0))
 
 
-# --- benchmarks that are ended ----------------------------------------------------------------------------------
+# --- stopped benchmarks -----------------------------------------------------------------------------------------
 
 
 def ended(bench: Any, config: Any, ranks: int, after: int) -> list[list[Result]]:
-    """What every rank's run gives if rank 0 wants to end it from its `after`-th look on."""
+    """Return the results of every rank if rank 0 requests the end at its query number `after`."""
     looks: list[int] = []
 
     def stop() -> str | None:
@@ -223,8 +223,8 @@ def test_solves_that_were_finished_are_samples_of_a_run_that_was_not() -> None:
 
 
 @pytest.mark.parametrize("error", [ResourceError("no room for the copy of A"), ValueError("a bug")])
-def test_an_error_is_the_reason_of_what_is_known(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the first of two solves, which was finished."""
+def test_an_error_is_the_reason_of_the_partial_result(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partial result contains the first of two solves, which was finished."""
     partial_results: list[Result] = []
     residuals = iter([hpl.residual_norms])
 
@@ -242,8 +242,8 @@ def test_an_error_is_the_reason_of_what_is_known(error: Exception, monkeypatch: 
     assert len(result.samples_s) == 1
 
 
-def test_an_error_before_anything_has_ended_leaves_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal does: it was somebody's wish to end the run there."""
+def test_an_error_before_the_first_finished_solve_leaves_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal does leave a result, because a user or a scheduler stopped the run on purpose."""
     partial_results: list[Result] = []
 
     def ended_by(error: BaseException) -> list[str]:
@@ -275,7 +275,7 @@ def test_people_read_why_and_when_a_run_was_ended() -> None:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
-    """A command line in an empty folder whose HPL and launcher are fakes."""
+    """Provide a command line in an empty folder whose HPL and launcher are fakes."""
     fake = Bench()
     use_fakes(monkeypatch, tmp_path, Comm(), fake)
     return fake
@@ -331,7 +331,7 @@ def test_a_failed_check_counts_more_than_an_early_end(bench: Bench) -> None:
 
 
 def recorded(**values: Any) -> dict[str, Any]:
-    """The result file of a valid run of N = 1000 on one rank."""
+    """Write the result file of a valid run of N = 1000 on one rank."""
     steps = {"index": [1, 2, 2], "elapsed_s": [1.0, 2.0, 2.1], "done_flops": [6e8, 6.6e8, 6.6e8], "phases": {}}
     return {
         "schema": "mxpeak.result/1",

@@ -18,7 +18,7 @@ from mxpeak.cli.run_history import result_files, run_file
 from mxpeak.errors import ResourceError, UsageError
 from tests.support.cli import DAT, Bench, hpl_result, only_folder
 
-# --- what is shown ----------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_is_on_stdout_and_notes_are_on_stderr(bench: Bench, capsys: pytest.CaptureFixture[str]):

@@ -225,7 +225,7 @@ def test_a_plan_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def ran(folder: str, benchmark: str, rate: float, **problem: Any) -> None:
-    """A valid run on 1x2 ranks in mxpeak-out/."""
+    """Write a valid run on 1x2 ranks to mxpeak-out/."""
     result = {"benchmark": benchmark, "status": "valid", "problem": {"P": 1, "Q": 2, **problem}}
     result["result"] = {"rate_flops": rate}
     path = Path("mxpeak-out", folder, "result.json")
@@ -284,7 +284,7 @@ def test_the_command_of_a_plan_is_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert "N 2000" in capsys.readouterr().out
 
 
-# --- what they import -------------------------------------------------------------------------------------------
+# --- imports ----------------------------------------------------------------------------------------------------
 
 
 def imported_by(*arguments: str) -> set[str]:

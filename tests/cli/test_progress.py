@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 def follow(progress: Progress, seconds: float, steps: int = 1000) -> None:
-    """A computation of 1e12 flops at an even pace."""
+    """Report the progress of a computation of 1e12 flops at a constant rate."""
     progress.start("hpl", 1e12)
     for k in range(1, steps + 1):
         progress.step(Step("hpl", k, steps, 1e12 * k / steps, 1e12, seconds * k / steps))
@@ -30,7 +30,7 @@ def follow(progress: Progress, seconds: float, steps: int = 1000) -> None:
 
 
 def shown(seconds: float, mode: str = "auto", steps: int = 1000) -> list[str]:
-    """The plain lines on a terminal that cannot redraw a line."""
+    """Return the plain lines on a terminal that cannot redraw a line."""
     stream = Terminal()
     follow(Progress(stream, {"TERM": "dumb"}, mode), seconds, steps)
     assert "\r" not in stream.getvalue()
@@ -110,7 +110,7 @@ def test_no_color_and_dumb_terminals_get_plain_lines(environ: dict[str, str]):
     assert len(stream.getvalue().splitlines()) > 10
 
 
-def test_what_is_done_beside_is_named_in_a_plain_line_unless_it_ends_at_once(monkeypatch: pytest.MonkeyPatch):
+def test_other_phases_are_named_in_a_plain_line_unless_they_end_at_once(monkeypatch: pytest.MonkeyPatch):
     flushed = Event()
     stream = Terminal()
     monkeypatch.setattr(stream, "flush", flushed.set, raising=False)

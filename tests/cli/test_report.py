@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def run(rate: float, n: int = 1000, **more: Any) -> Any:
-    """One result of HPL at so many GFLOP/s."""
+    """Return one result of HPL with this rate in GFLOP/s."""
     body = {
         "benchmark": "hpl",
         "status": "valid",
@@ -139,7 +139,7 @@ def test_a_file_without_results_is_refused(arguments: list[str], capsys: pytest.
 
 
 def repeated(benchmark: str = "hpl", **flags: str) -> Any:
-    """The request that the first run's result file makes."""
+    """Return the request that repeats the run of a result file."""
     return requests(argparse.Namespace(benchmark=benchmark, config="first/result.json", **flags), {})
 
 

@@ -33,7 +33,7 @@ def empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def every_checkpoint_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fast run waits for the disk: how many checkpoints there are is certain."""
+    """Make the run wait for the disk, so that the number of checkpoints is known."""
     usual = Writer.write
 
     def written(writer: Writer, *part: Any) -> None:
@@ -48,13 +48,13 @@ KEPT += ["--checkpoint", "kept", "--every", "0.000001s"]
 
 
 def newest_part() -> Path:
-    """The part of process 0,0 in the newest checkpoint."""
+    """Return the part of process (0, 0) in the newest checkpoint."""
     parts = {read_part(Path("kept", slot), 0, 0, whole=True)[0].number: Path("kept", slot, "0-0") for slot in SLOTS}
     return parts[max(parts)]
 
 
 def other_slot(part: Path) -> Path:
-    """The slot that a part is not in."""
+    """Return the slot that does not contain this part."""
     return Path("kept") / ("b" if part.parent.name == "a" else "a")
 
 
@@ -67,7 +67,7 @@ def flip(part: Path, at: int) -> Path:
 
 
 def small_run() -> None:
-    """Leave the folder `kept` of a run with two checkpoints."""
+    """Run HPL with two checkpoints in the folder `kept`."""
     assert cli.main(["run", "hpl", *KEPT[2:], "-N", "96", "--watchdog", "off", "--seed", "7", "--out", "first"]) == 0
 
 
@@ -97,7 +97,7 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
         assert "resumed" in [entry["rule"] for entry in again["rules"]["violations"]]
         assert again["validation"]["lu_proof"]["passed"]
 
-    # The newest is damaged: the one before it is used, and the result says so.
+    # The newest checkpoint is damaged: the previous one is used, and the result records this.
     damaged = flip(newest_part(), PAGE + 4242)
     steps = read_part(other_slot(damaged), 0, 0, whole=True)[0].steps
     assert cli.main(["resume", "kept", "--out", "third"]) == 0
@@ -106,12 +106,12 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert text == f"a damaged checkpoint was not used: {damaged}: its numbers are damaged: the digest differs"
     assert third["result"]["resumed"]["steps"] == steps
     said = " ".join(capsys.readouterr().err.split())
-    assert said.startswith(f"note: {text}")  # at once
+    assert said.startswith(f"note: {text}")  # at the first use
     assert f"warning: {text}" in said  # and at the end
 
 
 def run_that_is_ended(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
-    """Run HPL with checkpoints, and end it by SIGTERM at step 4."""
+    """Run HPL with checkpoints, and end it with SIGTERM at step 4."""
     usual = FolderCheckpointer.due
 
     def due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
@@ -154,7 +154,7 @@ def test_the_resume_of_a_run_that_finished_without_a_checkpoint_names_the_reason
 def test_a_device_matrix_is_kept_in_pieces_and_comes_back_bitwise(
     benchmark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch on the CPU: the matrix is no array of NumPy, so it is written without a copy and read row by row."""
+    """Use torch on the CPU: the matrix is no NumPy array, so it is written without a copy and read row by row."""
     monkeypatch.setattr(checkpoint, "AT_ONCE", 4 * PAGE)  # pieces end within rows
     kept, loaded = dict[int, str](), list[str]()
     keep, load = FolderCheckpointer.keep, FolderCheckpointer.load
@@ -202,7 +202,7 @@ def test_a_killed_run_on_a_device_is_resumed(tmp_path: Path) -> None:
     assert again["software"]["kernels"] == "torch"
 
 
-def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
+def test_a_run_that_is_ended_by_a_signal_writes_one_more_checkpoint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_that_is_ended(monkeypatch, "first")
@@ -215,7 +215,7 @@ def test_a_run_that_is_told_to_end_keeps_one_more_checkpoint(
 def test_the_folder_of_another_person_sets_no_path_and_no_variable_sets_the_problem(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither in run.json, also with a digest that fits, nor in the heads of parts that replace it."""
+    """Add paths to run.json, also with a valid digest, and to the headers of parts that replace it."""
     small_run()
     before = sorted(Path().iterdir())
     about = json.loads(Path("kept/run.json").read_text())
@@ -226,7 +226,7 @@ def test_the_folder_of_another_person_sets_no_path_and_no_variable_sets_the_prob
     monkeypatch.setenv("MXPEAK_SEED", "8")
     monkeypatch.setenv("MXPEAK_THRESHOLD", "1e-9")
     monkeypatch.setenv("MXPEAK_SOAK", "1s")
-    monkeypatch.setenv("MXPEAK_MEM", "70%")  # of the machine, not of the problem
+    monkeypatch.setenv("MXPEAK_MEM", "70%")  # a setting of the machine, not of the problem
     capsys.readouterr()
     assert cli.main(["resume", "kept", "--json", "mine.json"]) == 0
     said = " ".join(capsys.readouterr().err.split())
@@ -258,7 +258,7 @@ def test_a_checkpoint_of_hpl_has_no_form(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def changed(folder: str, **values: Any) -> str:
-    """A copy of the folder of a small run whose run.json has other values, with a digest that fits."""
+    """Return a copy of the folder of a small run whose run.json has other values and a valid digest."""
     shutil.copytree("kept", folder)
     about = json.loads(Path("kept/run.json").read_text())
     digest = about.pop("digest")
@@ -333,7 +333,7 @@ def test_a_folder_in_use_is_refused_by_run_and_by_resume(capsys: pytest.CaptureF
         assert "kept is in use by another run (process" in capsys.readouterr().err
     lock.release()
     assert cli.main(["resume", "kept", "--out", "second"]) == 0
-    assert cli.main(["resume", "kept", "--out", "third"]) == 0  # the run before has released it
+    assert cli.main(["resume", "kept", "--out", "third"]) == 0  # the previous run has released it
     assert cli.main(["run", "hpl", "-N", "96", "--checkpoint", "kept"]) == 2
     assert "kept is not empty; run mxpeak resume kept to continue its run" in capsys.readouterr().err
 
@@ -341,7 +341,7 @@ def test_a_folder_in_use_is_refused_by_run_and_by_resume(capsys: pytest.CaptureF
 def test_a_run_that_begins_at_the_same_time_in_the_same_folder_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both have found the folder empty; the lock decides."""
+    """Both runs found the folder empty; the lock decides."""
     usual, locks = checkpointing.FolderLock, []
 
     def late(folder: Path) -> FolderLock:

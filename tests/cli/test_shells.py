@@ -11,7 +11,7 @@ import pytest
 from mxpeak.cli.main import main
 
 LINES = [("mxpeak compl", "completion"), ("mxpeak run hpl-m", "hpl-mxp"), ("mxpeak run hpl --min-g", "--min-gflops")]
-#: As zsh's bashcompinit calls a function of bash: in sh's emulation, with arrays from 0.
+#: Emulate bashcompinit of zsh, which calls a bash function in sh emulation, with arrays that start at 0.
 ZSH = """autoload -U compinit && compinit -u -D; source {file}
 complete_as_bash() {{
   emulate -L sh; setopt kshglob noshglob braceexpand nounset
@@ -47,7 +47,7 @@ def test_zsh_completes(line: str, offered: str, tmp_path: Path, capsys: pytest.C
     zsh = needed("zsh", "apt install zsh")
     code = ZSH.format(file=completion("zsh", tmp_path, capsys), words=line)
     done = subprocess.run([zsh, "-fc", code], capture_output=True, text=True, check=True)
-    begun = line.split()[-1]  # zsh itself leaves out what does not begin so
+    begun = line.split()[-1]  # zsh itself omits candidates without this prefix
     assert [word for word in done.stdout.split() if word.startswith(begun)] == [offered], done.stderr
     assert done.stderr == ""
 

@@ -36,7 +36,7 @@ def test_each_launcher_starts_all_ranks(launcher: str, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("launcher", ["srun", "mpiexec", "torchrun"])
 def test_no_launcher_binds_ranks_that_mxpeak_binds(launcher: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ranks that a launcher has bound keep its cores: they share none, and have them wherever their GPU is."""
+    """Ranks that a launcher binds keep its cores: they cannot share cores, and the cores may be far from their GPU."""
     text = script(capsys, *GPUS[:8], "--launcher", launcher)
     commands = [line for line in text.splitlines() if not line.startswith("#")]
     bindings = [word for line in commands for word in line.split() if "bind" in word]

@@ -36,7 +36,7 @@ SMALL = ["tune", "hpl", "--ranks", "1", "--threads", "1", "-N", "256", "--budget
 
 @pytest.fixture(autouse=True)
 def tuned_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, and runs that take what is stored."""
+    """Use an empty folder, and allow runs to use stored settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MXPEAK_TUNED")
 
@@ -49,7 +49,7 @@ def _scipy_afterwards() -> Iterator[None]:
 
 @pytest.fixture
 def small_kernels_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs are done in this process, and their kernels are small."""
+    """Run jobs in this process, with small kernels."""
     monkeypatch.setattr(probe_module, "SECONDS", 0.0)  # three repetitions of each kernel
     monkeypatch.setattr(StartedRanks, "do", lambda self, job: perform(job, Solo(), lambda text: None))
     monkeypatch.setattr(
@@ -122,7 +122,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--job" not in said
 
 
-# --- the whole, small -------------------------------------------------------------------------------------------
+# --- whole runs with small sizes --------------------------------------------------------------------------------
 
 
 def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
@@ -160,7 +160,7 @@ def test_a_small_machine_is_tuned_and_its_run_and_its_model_know_it(
     assert "this machine, 1 rank of 1 thread" in capsys.readouterr().out
     assert "mxpeak tune --ranks 7" in error_of(capsys, 2, "simulate", "hpl", "--machine", "tuned", "--ranks", "7")
 
-    assert main(SMALL) == 0  # there is nothing left to do
+    assert main(SMALL) == 0  # no measurement is left
     shown = capsys.readouterr().out
     for word in ("GEMM fp64", "GETRF, panel", "leading dim", "check of hpl, N = 256", "median", "spread", "stored in"):
         assert word in shown
@@ -266,11 +266,11 @@ def test_a_stored_library_that_cannot_be_loaded_is_named_as_stored(
     assert main([*RUN, "--tuned", "no"]) == 0
 
 
-# --- what a run says of it --------------------------------------------------------------------------------------
+# --- output of runs ---------------------------------------------------------------------------------------------
 
 
 def put(**changed: Any) -> None:
-    """Store a winner for HPL on one rank of one thread."""
+    """Store the best settings of HPL on one rank with one thread."""
     store = this_store()
     winner = Winner(
         benchmark="hpl",
@@ -298,7 +298,7 @@ def config_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return found
 
 
-def test_a_run_names_what_was_tuned_unless_told_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_uses_and_names_tuned_settings_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     put(settings={"nb": "24"})
     assert config_of(capsys)["nb"] == {"value": [24], "origin": "tuned"}
     assert config_of(capsys, "--nb", "32")["nb"] == {"value": [32], "origin": "flag"}
@@ -357,7 +357,7 @@ def test_a_corrupted_store_is_a_note_and_no_end(capsys: pytest.CaptureFixture[st
 
 def test_standing_ranks_do_jobs_until_they_are_dismissed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Scripted(Solo):
-        """What rank 0 says, one word after the other."""
+        """A communicator that returns these objects of rank 0, one per broadcast."""
 
         def __init__(self, words: list[Any]):
             super().__init__()

@@ -183,7 +183,7 @@ def test_a_matrix_that_never_ends_is_refused(kind: str) -> None:
 
 
 def test_a_run_of_an_hpl_dat_is_repeated_from_its_result() -> None:
-    """What only the file can hold is repeated, except for the name of its report."""
+    """Settings that only the file can have are repeated, except the name of its report."""
     config = {
         "n": {"value": [500], "origin": "HPL.dat"},
         "idle_ranks": {"value": True, "origin": "HPL.dat"},

@@ -30,7 +30,7 @@ FACTOR, MIN_S = 10.0, 60.0
 
 
 class Scene:
-    """A rank and its watchdog, whose clock goes on when the scene says so."""
+    """A rank and its watchdog, with a clock that the test advances."""
 
     def __init__(self, waiting: str = "") -> None:
         self.now = 0.0
@@ -39,7 +39,7 @@ class Scene:
         self.dog.follow(self.spans)
 
     def passes(self, seconds: float) -> str | None:
-        """So much time, in which the watchdog looks as often as it does; the first that it says."""
+        """Advance the clock by so many seconds, check as often as the watchdog does, and return its first message."""
         for _ in range(round(seconds / self.dog.look_s)):
             self.now += self.dog.look_s
             if (said := self.dog.look()) is not None:
@@ -65,7 +65,7 @@ def test_a_stall_names_step_phase_and_whom_the_rank_waits_for() -> None:
     )
 
 
-def test_a_rank_that_waits_for_nobody_says_so() -> None:
+def test_a_rank_that_waits_for_no_message_reports_so() -> None:
     scene = Scene()
     scene.steps(1, 2.0)
     assert "between its phases, this rank waits for no message" in str(scene.passes(2 * MIN_S))
@@ -126,7 +126,7 @@ def test_a_wait_for_one_message_before_a_computation_is_a_stall() -> None:
     awaited = [message]
     scene.dog = Watchdog(FACTOR, MIN_S, print, lambda: "rank 3", clock=lambda: scene.now, message=lambda: awaited[0])
     assert scene.passes(0.9 * OUTSIDE_S) is None
-    awaited[0] = object()  # the one has come, and another is waited for
+    awaited[0] = object()  # one message has arrived, and the rank waits for another one
     assert scene.passes(OUTSIDE_S) is None
     assert "set-up: this rank has waited for 60" in str(scene.passes(3.0))
 
@@ -168,7 +168,7 @@ def test_a_rank_that_is_stopped_is_named_with_its_phase_in_every_phase() -> None
         assert scene.passes(2.0) is None, "it goes on"
         still[:] = ["rank 1 on here", "rank 2 on here"]
         if phase.startswith("HPL"):
-            with scene.spans("bcast"):  # something has begun
+            with scene.spans("bcast"):  # a span has begun
                 message = scene.passes(MIN_S + 2.0)
         else:
             message = scene.passes(MIN_S + 2.0)
@@ -209,11 +209,11 @@ def test_limits_that_would_end_every_run_are_refused(text: str) -> None:
         stall_limits(text)
 
 
-# --- what a rank waits for --------------------------------------------------------------------------------------
+# --- messages that a rank waits for -----------------------------------------------------------------------------
 
 
 class Asked:
-    """A request that is complete after some tests, and looks then what this process says that it waits for."""
+    """A request that completes after some tests; each test stores the operation that this process waits for."""
 
     def __init__(self, name: str, tests: int, heard: list[str]):
         self.name, self.tests, self.heard = name, tests, heard
@@ -255,7 +255,7 @@ def comm() -> Comm:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
-    """A command line in an empty folder whose HPL and launcher are fakes."""
+    """Provide a command line in an empty folder whose HPL and launcher are fakes."""
     fake = Bench()
     use_fakes(monkeypatch, tmp_path, comm, fake)
     monkeypatch.setattr(sessions, "LEAVE_S", 0.1)
@@ -263,7 +263,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
 
 
 class Hangs(Bench):
-    """A benchmark that waits for ever in a phase of its first step."""
+    """A benchmark that waits forever in a phase of its first step."""
 
     def run(self, config: Any, comm: Any, **hooks: Any) -> Any:
         spans = Spans()
@@ -331,14 +331,14 @@ def test_a_run_without_a_watchdog_follows_no_spans(bench: Bench, monkeypatch: py
     assert cli.main(["run", "hpl", "--watchdog", "off"]) == 0
 
 
-# --- a signal that the main thread does not hear ----------------------------------------------------------------
+# --- signals that the main thread does not handle ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_main_thread_that_hears_no_signal_is_ended_by_another(
+def test_a_main_thread_that_handles_no_signal_is_ended_by_another(
     monkeypatch: pytest.MonkeyPatch, number: int, code: int
 ) -> None:
-    """Here it hears of it, by an exception, but goes on all the same, as in a library that never returns."""
+    """Here the main thread gets the exception but continues, like a library that never returns."""
     ended: list[int] = []
     gone = threading.Event()
 
@@ -361,7 +361,7 @@ def hit_by(number: int) -> None:
 
 
 class Deleted:
-    """Hit while it is being deleted, where Python drops all exceptions."""
+    """An object that gets a signal in its `__del__`, where Python drops all exceptions."""
 
     def __del__(self) -> None:
         signal.raise_signal(signal.SIGTERM)
@@ -402,7 +402,7 @@ def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.Capture
 def test_a_signal_is_passed_on_to_a_starter_that_is_still_there(
     monkeypatch: pytest.MonkeyPatch, gone: bool, passed: list[int]
 ) -> None:
-    """The number of one that is gone may be another process's by then."""
+    """The process ID of a parent that has ended may belong to another process."""
     signals: list[int] = []
     monkeypatch.setattr(sessions, "pass_on", signals.append)
     monkeypatch.setattr(sessions, "sleep", lambda seconds: None)
@@ -435,7 +435,7 @@ def test_a_rank_that_fails_before_it_has_met_the_others_has_all_ended(
     codes: list[int],
     waits: list[float],
 ) -> None:
-    """Rank 0 speaks for all; another one speaks if rank 0 has not within a while."""
+    """Rank 0 ends all ranks; another rank does so after a delay, in case rank 0 has not."""
     ended: list[int] = []
     waited: list[float] = []
     monkeypatch.setattr(sessions, "abort_mpiexec", ended.append)
@@ -461,10 +461,10 @@ def test_an_outcome_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("by_torchrun", "waits"), [(True, []), (False, [sessions.LEAVE_S])])
-def test_only_where_the_end_of_one_rank_kills_all_does_one_wait_for_what_rank_0_writes(
+def test_a_rank_waits_for_rank_0_only_if_its_own_end_kills_all_ranks(
     monkeypatch: pytest.MonkeyPatch, by_torchrun: bool, waits: list[float]
 ) -> None:
-    """torchrun tells the others, and grants them half a minute."""
+    """torchrun sends SIGTERM to the other ranks, and gives them 30 seconds."""
     waited: list[float] = []
     monkeypatch.setattr(sessions, "torchrun_ends_all", lambda: by_torchrun)
     monkeypatch.setattr(sessions, "pass_on", lambda number: None)
@@ -480,7 +480,7 @@ def test_a_run_with_checkpoints_is_granted_one_more_and_then_ends(monkeypatch: p
     session = sessions.Session()
     session.grace_s = 60.0
     with sessions.interruptible(session):
-        os.kill(os.getpid(), signal.SIGTERM)  # is noted, and does not end it
+        os.kill(os.getpid(), signal.SIGTERM)  # is recorded, and does not end it
         assert session.ending
         with pytest.raises(sessions.Interrupted):
             hit_by(signal.SIGTERM)
@@ -496,7 +496,7 @@ def test_a_run_that_reaches_no_checkpoint_in_time_ends_all_the_same() -> None:
 
 
 def hit_twice(number: int) -> None:
-    """The second time by the thread that insists."""
+    """Send a signal; the second one comes from the watching thread."""
     os.kill(os.getpid(), number)
     time.sleep(60)
     time.sleep(60)

@@ -32,7 +32,7 @@ def comm() -> Comm:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, comm: Comm) -> Bench:
-    """A command line in an empty folder whose HPL and launcher are fakes."""
+    """Provide a command line in an empty folder whose HPL and launcher are fakes."""
     fake = Bench()
     use_fakes(monkeypatch, tmp_path, comm, fake)
     return fake
@@ -93,7 +93,7 @@ def test_a_signal_is_an_end_too(bench: Bench) -> None:
     assert {"event": "run ended", "status": "aborted", "exit_code": 143}.items() <= events()[-1].items()
 
 
-def test_what_has_happened_stands_in_the_file_at_once(bench: Bench) -> None:
+def test_events_are_written_at_once(bench: Bench) -> None:
     def look(case: Any) -> Any:
         assert [one["event"] for one in events()] == ["run started", "case started", "phase started", "phase finished"]
         return hpl_result(case)

@@ -150,7 +150,7 @@ def test_work_that_fails_on_one_rank_or_differs_between_ranks_is_an_error_on_all
 
 
 def test_a_rank_that_computes_for_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may compile kernels, which takes minutes on a busy machine."""
+    """The rank may compile kernels, which takes minutes on a busy machine."""
     monkeypatch.setattr(threads, "PATIENCE_S", 0.05)
 
     def body(comm: Any) -> int:

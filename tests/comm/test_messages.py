@@ -55,7 +55,7 @@ def test_only_fp64_numbers_are_summed_over_ranks() -> None:
 
 
 def willing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thread ranks that say that they read device memory."""
+    """Make the communicator of thread ranks report that it reads device memory."""
     monkeypatch.setattr(Threads, "direct", lambda self, transport: self.with_transport(transport))
 
 
@@ -96,8 +96,8 @@ def test_a_library_that_does_not_claim_device_memory_is_not_tried(capsys: pytest
     assert check_device_messages(Solo(), Device("raises")).transport.name == Staged.name
 
 
-def test_what_is_passed_on_crosses_to_the_device_once() -> None:
-    """Ranks in the middle send on what they have received from where it came to, and do not fetch it back."""
+def test_a_forwarded_message_is_copied_to_the_device_once() -> None:
+    """Ranks in the middle forward the device copy of a received message, and do not copy it back first."""
 
     def body(comm: Any) -> None:
         for name in BROADCASTS:
@@ -120,7 +120,7 @@ def test_what_is_passed_on_crosses_to_the_device_once() -> None:
 
 
 class Mark:
-    """An event that is past once somebody says so."""
+    """An event that is complete once `past` is set."""
 
     def __init__(self) -> None:
         self.past = False
@@ -164,7 +164,7 @@ def test_messages_begin_when_their_buffers_are_ready_and_those_of_a_channel_in_t
     assert part.fulfilled().tolist() == [3, 4]
 
 
-# --- staging, with streams that write down what they are told
+# --- staging, with streams that record their calls ----------
 
 
 class Event(str):
@@ -197,7 +197,7 @@ class Stream:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Host tensors staged as a GPU's would be; the log of what their streams were told."""
+    """Stage host tensors as tensors of a GPU; return the log of the calls of their streams."""
     log: list[str] = []
     monkeypatch.setattr(torch.cuda, "Stream", lambda where: Stream(log, "copies"))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda where: Stream(log, "work"))

@@ -21,7 +21,7 @@ SECRET = b"s" * 32
 
 
 def on_ranks(size: int, body: Any, *, stranger: bytes | None = None) -> list[Any]:
-    """What a function of a communicator gives on ranks that are threads; a stranger calls the last of them first."""
+    """Return the results of `body` on thread ranks; a stranger connects to the first rank before the others."""
     listeners = [listening("127.0.0.1") for _ in range(size)]
     addresses = [listener.getsockname() for listener in listeners]
     line = None
@@ -82,7 +82,7 @@ def test_a_stranger_without_the_secret_is_no_rank(words: bytes) -> None:
 
 
 def dripping(stop: threading.Event, pause_s: float) -> Callable[[socket.socket], None]:
-    """A caller that sends a byte after each pause, as if it had a whole handshake to say."""
+    """Return a caller that sends one byte after each pause and never completes the handshake."""
 
     def caller(line: socket.socket) -> None:
         with suppress(OSError):
@@ -92,7 +92,7 @@ def dripping(stop: threading.Event, pause_s: float) -> Callable[[socket.socket],
     return caller
 
 
-#: What strangers do once they are connected: many are silent, one drips, one knows a rank but not the secret.
+#: Actions of strangers after they connect: many are silent, one sends slowly, one knows a rank but not the secret.
 STRANGERS: dict[str, tuple[int, Callable[[socket.socket], object] | None]] = {
     "half-open": (3 * CALLERS, None),
     "wrong proofs": (50, lambda line: line.sendall(CALL.pack(1, b"x" * 32) + b"y" * 32)),
@@ -135,21 +135,21 @@ def test_strangers_do_not_delay_ranks(kind: str) -> None:
 
 
 def test_a_stranger_has_one_deadline_for_its_whole_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often it sends a byte."""
+    """Its bytes do not extend the deadline."""
     monkeypatch.setattr(sockets, "HELLO_S", 0.5)
     with listening("127.0.0.1") as listener, ThreadPoolExecutor(1) as pool:
         ranks = pool.submit(meet, listener, 0, [listener.getsockname(), ("127.0.0.1", 1)], SECRET, patience=3.0)
         begin = monotonic()
         with socket.create_connection(listener.getsockname()) as line:
-            dripping(threading.Event(), 0.05)(line)  # until it is hung up on
+            dripping(threading.Event(), 0.05)(line)  # until the connection is closed
         assert 0.4 < monotonic() - begin < 2.0
         with pytest.raises(LostRankError):
             ranks.result()
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3, 2**32 - 1])
-def test_who_knows_the_secret_is_refused_as_a_rank_that_is_not_awaited(rank: int) -> None:
-    """Rank 1 of 3 awaits rank 2 alone."""
+def test_a_rank_that_is_not_expected_is_refused_although_it_knows_the_secret(rank: int) -> None:
+    """Rank 1 of 3 expects only rank 2."""
     with listening("127.0.0.1") as listener, listening("127.0.0.1") as zero, ThreadPoolExecutor(2) as pool:
         addresses = [zero.getsockname(), listener.getsockname(), ("127.0.0.1", 1)]
         lines: dict[int, socket.socket] = {}
@@ -194,8 +194,8 @@ def test_a_seat_that_is_closed_ends_the_wait_for_ranks() -> None:
 
 
 @pytest.mark.parametrize("proof", [b"p" * 32, None])
-def test_nothing_is_read_from_one_at_the_door_who_does_not_know_the_secret(proof: bytes | None) -> None:
-    """He may answer anything, or return what he is sent."""
+def test_no_data_are_read_from_a_peer_without_the_secret(proof: bytes | None) -> None:
+    """It may send any answer, or return the bytes that it receives."""
     with listening("127.0.0.1") as listener, listening("127.0.0.1") as own, ThreadPoolExecutor(1) as pool:
 
         def stranger() -> bytes:
@@ -215,7 +215,7 @@ ASKS: dict[str, Any] = {"wait": lambda request: request.wait(), "test": lambda r
 
 
 @pytest.mark.parametrize("asks", ASKS)
-def test_who_waits_for_a_rank_that_has_gone_is_told_and_what_it_sent_before_arrives(asks: str) -> None:
+def test_waiting_for_a_lost_rank_raises_and_its_earlier_message_arrives(asks: str) -> None:
     def body(comm: Sockets) -> str:
         got = np.zeros(2)
         if comm.rank == 1:
@@ -250,7 +250,7 @@ def test_ranks_agree_within_a_limit_and_a_rank_that_does_not_come_is_no_longer_w
 
 
 def test_a_message_that_cannot_be_read_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where memory runs out: the rank that waits is told, instead of waiting for ever."""
+    """Memory may run out, for example: the waiting rank gets an error instead of waiting forever."""
 
     def no_memory(line: Any) -> Any:
         raise MemoryError
@@ -264,10 +264,10 @@ def test_a_message_that_cannot_be_read_ends_the_connection(monkeypatch: pytest.M
 
     on_ranks(2, body)
     for reader in [thread for thread in threading.enumerate() if "_fill" in thread.name]:
-        reader.join(10.0)  # or it would end in the next test, where its exception is not expected
+        reader.join(10.0)  # otherwise it would end in the next test, which does not expect its exception
 
 
-def test_ranks_that_do_not_come_are_told_of() -> None:
+def test_ranks_that_do_not_connect_are_reported() -> None:
     with (
         listening("127.0.0.1") as listener,
         pytest.raises(LostRankError, match=r"only \[0\] of 2 ranks have connected to rank 0"),

@@ -37,7 +37,7 @@ def test_virtual_ranks_run_where_they_cannot_be_bound(monkeypatch: pytest.Monkey
 
 
 class Bell:
-    """A request that is complete once it has been rung, or once it has been looked at so many times."""
+    """A request that is complete after `ring`, or after `looks` tests."""
 
     def __init__(self, name: str, looks: int = 10**9):
         self.name, self.looks = name, looks
@@ -89,7 +89,7 @@ def test_behind_begins_an_algorithm_once_a_request_is_complete_and_drives_that_u
 
 
 class InStream(Bell):
-    """A request that a device's stream waits for."""
+    """A request for which the stream of a device waits."""
 
     in_stream = True
     looked = 0
@@ -110,8 +110,8 @@ def test_what_a_stream_waits_for_is_left_to_it_and_not_looked_at_until_it_is_com
     assert all(bell.looked <= 5 for bell in bells)
 
 
-def test_a_task_is_waited_for_while_another_is_driven_to_its_end() -> None:
-    """What a stream waits for is left to it."""
+def test_one_task_is_waited_for_while_another_progresses() -> None:
+    """The task does not test requests for which a stream waits."""
     log: list[str] = []
     task, other = Task(waits_for([Bell("a", 3), Bell("b", 3)], log)), Task(waits_for([Bell("c", 2)], log))
     task.wait_polling(other.test)
@@ -172,7 +172,7 @@ def test_what_algorithms_do_between_requests_is_outside_of_waiting(combine: Call
 
 @pytest.mark.parametrize("name", list(BROADCASTS))
 def test_a_rank_passes_on_one_broadcast_while_it_waits_for_another(name: str) -> None:
-    """As L_row and U_col of a step: two groups, in which the same ranks stand in opposite orders."""
+    """This happens to L_row and U_col of a step: two groups contain the same ranks in opposite orders."""
 
     def body(comm: Any) -> None:
         groups = [comm.split(0, comm.rank), comm.split(0, -comm.rank)]
@@ -188,10 +188,10 @@ def test_a_rank_passes_on_one_broadcast_while_it_waits_for_another(name: str) ->
 
 
 @pytest.mark.parametrize(("yield_s", "sleeps"), [(1e-6, False), (1e-3, True)])
-def test_who_waits_sleeps_only_where_others_want_the_core_and_never_much_longer_than_the_wait(
+def test_a_waiting_rank_sleeps_only_if_others_need_its_core_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, yield_s: float, sleeps: bool
 ) -> None:
-    """A clock of our own, which yields and sleeps move on."""
+    """Use a simulated clock, which advances by yields and sleeps."""
     now_s, naps = 0.0, []
 
     def passes(seconds: float) -> None:

@@ -19,7 +19,7 @@ from tests.support.ranks import PYTHON, ROOT
 if not os.environ.get("CI"):  # there, a missing torch is a failure
     pytest.importorskip("torch", reason="PyTorch is not installed")
 
-#: Kernels that are loaded soonest.
+#: Kernels that load fastest.
 SOLVE = ["run", "hpl", "-N", "200", "--nb", "32", "--kernels", "reference", "--warmup", "none", "--json", "-"]
 IN_ORDER = [
     "run",
@@ -37,18 +37,18 @@ IN_ORDER = [
     "--json",
     "-",
 ]
-#: The first step of the links has ten times the least limit.
+#: The first step of the links has ten times the minimum limit.
 DELAYED = ["scan", "--links", "--kernels", "reference", "-N", "32", "--nb", "16", "--rounds", "1", "--warmup", "none"]
 DELAYED += ["--watchdog", "2,0.3", "--out", "scan"]
 SIZES = (1, 2, 3)
-#: Where rank 0 waits while the function of rank 1 raises: nowhere, in a group of the user, or in the solver's; and
-#: whether the script catches the error.
+#: The group in which rank 0 waits while the function of rank 1 raises: none, a group of the user, or the solver's;
+#: and whether the script catches the error.
 RAISES = ("alone", "other group", "same group", "caught")
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What all checks came to that need no launcher of their own."""
+    """Return the outcomes of all checks that need no launcher of their own."""
     module, folder = "tests.support.torch_ranks", tmp_path_factory.mktemp("ranks")
     checks = {f"communicate {size}": Check(size, module, "communicate") for size in SIZES}
     checks["in order"] = Check(4, module, "mxpeak", tuple(IN_ORDER), str(folder))
@@ -100,11 +100,11 @@ def test_ranks_started_by_mxpeak_have_the_numbers_of_one_and_end_with_their_own_
 
 
 def check_the_numbers_of_one_rank(body: dict[str, Any], alone: dict[str, Any]) -> None:
-    """The system of torchrun's two ranks, and its solution, are those of a process alone."""
+    """Check that the system and the solution on two ranks of torchrun are those of one process."""
     assert body["launch"]["launcher"] == "torchrun"
     assert body["launch"]["ranks"] == 2
     ours, theirs = body["validation"]["norms"], alone["validation"]["norms"]
-    # The matrix is the same to the last bit, so its maximum norms are, up to the order of 200 additions.
+    # The matrix is bitwise identical, so its maximum norms are equal up to the order of 200 additions.
     assert ours["A_inf"] == pytest.approx(theirs["A_inf"], rel=200 * 2.0**-53)
     assert ours["b_inf"] == theirs["b_inf"]
     assert ours["x_inf"] == pytest.approx(theirs["x_inf"], rel=1e-9)  # condition of this matrix: about 1e4
@@ -145,10 +145,8 @@ def test_ranks_that_wait_for_a_killed_one_end(outcomes: dict[str, Outcome]) -> N
     assert all("RuntimeError" in done.stderr[rank] for rank in (0, 2))
 
 
-def test_a_message_to_a_rank_that_has_gone_fails_only_after_a_signal_had_time_to_come(
-    outcomes: dict[str, Outcome],
-) -> None:
-    """As torchrun's does, which ends all ranks when one has ended: what is known of the run is written then."""
+def test_a_message_to_a_lost_rank_fails_only_after_a_delay_for_signals(outcomes: dict[str, Outcome]) -> None:
+    """torchrun sends such a signal when one rank has ended; the handler then writes the partial result."""
     done = outcomes["late"]
     assert done.stdout[0] == "heard\n", done.stderr[0]
     assert done.codes == [0, 0]

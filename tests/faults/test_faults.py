@@ -45,7 +45,7 @@ pytestmark = needs_mpi
 
 BENCHMARKS = ("hpl", "hpl-mxp", "hpg-mxp", "hpcg", "norms")
 MOMENTS = {"beginning": beginning, "set-up": set_up, "work": at_work}
-#: What is typed, and what of it is hit.
+#: The started command, and the process of it that gets the signal.
 STARTED: dict[str, tuple[Callable[..., list[str]], Callable[[Job], int]]] = {
     "rank 0": (by_itself, lambda job: job.rank(0)),
     "rank 1": (by_itself, lambda job: job.rank(1)),
@@ -58,7 +58,7 @@ STARTED: dict[str, tuple[Callable[..., list[str]], Callable[[Job], int]]] = {
 SIGNALS = ("SIGKILL", "SIGQUIT", "SIGSEGV", "SIGTERM", "SIGINT", "SIGHUP")
 CRASHES = ("SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: Benchmark, what is hit, by which signal, when.  A rank of HPCG is killed, and mpiexec asked to end HPG-MxP, below.
+#: Benchmark, process, signal and moment. Further tests kill a rank of HPCG and send a signal to mpiexec of HPG-MxP.
 SHORT = [
     ("hpl-mxp", "mxpeak --ranks", "SIGKILL", "work"),
     ("hpl", "a program that calls mx.run.hpl", "SIGKILL", "beginning"),
@@ -68,7 +68,7 @@ SHORT = [
 WITHOUT_PROGRAM = [name for name in STARTED if "program" not in name]
 WHOLE = [
     *product(BENCHMARKS[:-1], WITHOUT_PROGRAM, ["SIGKILL", "SIGTERM"], ["set-up", "work"]),
-    *product(["norms"], WITHOUT_PROGRAM, ["SIGKILL", "SIGTERM"], ["set-up"]),  # which has no steps
+    *product(["norms"], WITHOUT_PROGRAM, ["SIGKILL", "SIGTERM"], ["set-up"]),  # norms has no steps
     *product(["hpl", "hpcg"], ["rank 1", "mxpeak --ranks", "mpiexec"], SIGNALS, list(MOMENTS)),
     *product(["hpl"], ["a program that calls mx.run.hpl"], SIGNALS, ["beginning"]),
     *product(["hpl"], ["rank 0", "rank 1"], CRASHES, ["work"]),
@@ -77,21 +77,21 @@ exhaustive = pytest.mark.exhaustive
 
 
 def with_all(few: Iterable[Any], whole: Iterable[Any]) -> list[Any]:
-    """The few cases, and all others with the mark `exhaustive`."""
+    """Return the few cases, and all others with the mark `exhaustive`."""
     few = list(few)
     others = [case for case in dict.fromkeys(whole) if case not in few]
     return few + [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=exhaustive) for case in others]
 
 
-#: What rank 0 says where rank 1 no longer answers.
+#: The message of rank 0 if rank 1 no longer answers.
 WAITS = {"hpl": r"this rank waits for (a message (from|to be received by) rank 1|.* all 2 ranks of 0 to 1)$"}
-#: Long enough, and sooner at work: small problems, in narrow blocks or again and again.
+#: Small problems with narrow blocks or many repeats: they start fast, and run long enough.
 NARROW = ("-N", "5000", "--nb", "8")
 SOON = {"hpl": NARROW, "hpl-mxp": NARROW, "norms": ("-N", "3000", "--repeat", "10000")}
 
 
 def soon(request: pytest.FixtureRequest, benchmark: str) -> tuple[str, ...]:
-    """The flags of a run by default, and none for those of an exhaustive test, which take longer."""
+    """Return the flags of a short run by default, and none for exhaustive tests, which take longer."""
     return () if request.node.get_closest_marker("exhaustive") else SOON[benchmark]
 
 
@@ -113,7 +113,7 @@ def test_a_signal_ends_the_whole_run(
     print(f"{benchmark} {victim} {name} {moment}: code {code} after {after_s:.1f} s: {last}")
     codes = ended_by(number, victim, moment)
     assert code in codes, message
-    early = moment == "beginning" and "mxpeak/cli" not in message  # Python itself was being loaded
+    early = moment == "beginning" and "mxpeak/cli" not in message  # the signal came while Python started
     assert "Traceback" not in message or "torchrun" in victim or "program" in victim or early, message
     called = {f"a rank was ended by {signal.Signals(one - 128).name}" for one in codes if one > 128}
     assert victim not in ("rank 0", "rank 1") or number in ASKED or any(one in message for one in called)
@@ -124,20 +124,20 @@ def test_a_signal_ends_the_whole_run(
 
 
 def ended_by(number: int, victim: str, moment: str) -> tuple[int, ...]:
-    """How what was started may end, once something of it was hit by a signal."""
-    if victim in ("rank 0", "rank 1"):  # its own word, or the signal that ended it without one
-        # Before mxpeak has begun there is no word: MPICH's mpiexec ors it with 9, by which it ends the other rank.
+    """Return the possible exit codes of a command after one of its processes got this signal."""
+    if victim in ("rank 0", "rank 1"):  # the code of the rank, or that of the signal that ended it
+        # Before mxpeak starts, only the signal counts: MPICH's mpiexec ORs it with 9, because it kills the other rank.
         return (128 + number, 128 + (number | 9)) if moment == "beginning" else (128 + number,)
-    if "torchrun" in victim:  # which now and then aborts as it leaves, once its ranks have ended
+    if "torchrun" in victim:  # torchrun sometimes aborts at its end, after its ranks have ended
         return (-number, 1, 128 + number, *((-signal.SIGABRT,) if number in ASKED else ()))
-    if victim == "mpiexec":  # which passes it on, and returns the numbers of signals that end ranks without a word
+    if victim == "mpiexec":  # which forwards it, and returns the numbers of signals that end ranks silently
         silent = moment == "beginning" or number == signal.SIGQUIT
         return (-number, 128 + number, 1, *((number, number | 9) if silent else ()))
     return (-number, 128 + number)
 
 
 def nothing_torn(results: Path) -> None:
-    """A result is whole or not there, and nothing half written is left."""
+    """Check that results are complete or absent, and that no partial file is left."""
     for path in results.glob("*") if results.exists() else ():
         assert not path.name.endswith(".part"), path
         if path.suffix == ".json":
@@ -146,7 +146,7 @@ def nothing_torn(results: Path) -> None:
             assert all(one["status"] == "aborted" for one in result["results"])
 
 
-#: Each Python of a run reads it: what is known is written every second, not every ten.
+#: Every Python process of a run imports this: partial results are written every second instead of every ten.
 OFTEN = "from mxpeak.cli import partial_results\npartial_results.EVERY_S = 1.0\n"
 
 
@@ -158,7 +158,7 @@ OFTEN = "from mxpeak.cli import partial_results\npartial_results.EVERY_S = 1.0\n
     ),
 )
 def test_finished_solves_are_kept(tmp_path: Path, benchmark: str, victim: str, name: str) -> None:
-    """By the result where there is time to write one, and by what was written on the way where there is none."""
+    """They are in the result if there is time to write one, and otherwise in the partial results."""
     start, hit = STARTED[victim]
     number, results = getattr(signal, name), tmp_path / "results"
     (tmp_path / "sitecustomize.py").write_text(OFTEN)
@@ -198,7 +198,7 @@ def test_a_stopped_rank_is_named(tmp_path: Path, benchmark: str, request: pytest
     assert re.search(waits, result["telemetry"]["aborted"]["reason"])
 
 
-#: A rank that stops itself as it comes to a function.
+#: A script for a rank that stops itself when it calls a function.
 STOPS = """
 import os, signal
 if os.environ.get("PMI_RANK") == "{rank}":
@@ -219,10 +219,10 @@ if os.environ.get("PMI_RANK") == "{rank}":
         ("writing", 0, "mxpeak.cli.run:Execution._write"),
     ],
 )
-def test_a_rank_that_is_stopped_beside_the_computation_is_named(
+def test_a_rank_that_is_stopped_outside_of_the_computation_is_named(
     tmp_path: Path, phase: str, rank: int, function: str
 ) -> None:
-    """Within the least time of --watchdog, where the wait for its message was granted ten minutes."""
+    """The rank is reported within the minimum time of --watchdog, although its message may take ten minutes."""
     module, _, name = function.partition(":")
     (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
     places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
@@ -295,8 +295,8 @@ def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
 
 @exhaustive
 @pytest.mark.parametrize("benchmark", ["hpl", "hpg-mxp"])
-def test_a_link_that_stalls_is_told_by_who_waits_for_whom(tmp_path: Path, benchmark: str) -> None:
-    """Between two hosts of network namespaces; the launcher's own link goes on."""
+def test_a_stalled_link_is_reported_with_the_ranks_that_wait(tmp_path: Path, benchmark: str) -> None:
+    """The hosts are network namespaces; the connection of the launcher is not affected."""
     if not may_have_hosts(tmp_path):
         pytest.skip("hosts of one's own: unshare --net --uts, ip link add type veth")
     with job(tmp_path, by_two_hosts(benchmark, "--watchdog", "5,3"), **BY_DATA) as run:
@@ -364,7 +364,7 @@ def small_run() -> list[str]:
 
 
 def runs_without_folders(tmp_path: Path, folder: Path, command: list[str]) -> None:
-    """A run that can write to neither of the folders that are its user's is valid."""
+    """Check that a run is valid if it can write to neither folder of its user."""
     folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MXPEAK_CACHE_DIR"), str(folder))
     with job(tmp_path, command, **folders) as run:
         code, after_s = run.ended()
@@ -402,7 +402,7 @@ def test_a_disk_that_is_full_costs_no_result(tmp_path: Path, flags: list[str], e
     assert "Traceback" not in message
 
 
-#: Rank 1 has no such package.
+#: A script in which rank 1 cannot import this package.
 LACKS = """
 import os, runpy, sys
 class Lacks:
@@ -417,7 +417,7 @@ runpy.run_module("mxpeak", run_name="__main__")
 
 @pytest.mark.parametrize("package", with_all(["numpy"], ["mxpeak.comm.transports.mpi"]))
 def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None:
-    """Of its end MPICH's mpiexec takes no notice: the other rank would wait for it for ever."""
+    """MPICH's mpiexec does not detect its end: the other rank would wait for it forever."""
     with job(tmp_path, [str(MPIEXEC), "-n", "2", sys.executable, "-c", LACKS.format(package=package)]) as run:
         code, after_s = run.ended()
         message = run.stderr()
@@ -429,7 +429,7 @@ def test_a_rank_that_cannot_begin_ends_all(tmp_path: Path, package: str) -> None
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_cost_no_result(tmp_path: Path, closed: str) -> None:
-    """MPICH's mpiexec ends with 255 where a daemon, or a shell, has closed its stdout or stderr."""
+    """MPICH's mpiexec ends with 255 if a daemon, or a shell, has closed its stdout or stderr."""
     command = shlex.join([*small_run()])
     done = subprocess.run(["sh", "-c", f"exec {command} {closed}"], cwd=tmp_path, timeout=120, capture_output=True)
     assert done.returncode == 0
@@ -462,7 +462,7 @@ def test_a_program_without_streams_starts_ranks(tmp_path: Path) -> None:
 
 @needs_mounts
 def test_a_full_dev_shm_is_named(tmp_path: Path) -> None:
-    """MPI's messages on a node have no room there: it fails before a step, and without a word of its own."""
+    """MPI's messages on a node do not fit there: a rank fails before the first step, without a message of MPI."""
     with job(tmp_path, with_mounts({"/dev/shm": "size=64k"}, small_run())) as run:
         code, after_s = run.ended()
         message = run.stderr()

@@ -3,8 +3,8 @@
     pip install atheris
     python -m tests.fuzz.guided "HPL.dat" -runs=20000
 
-The first argument is one of the doors of tests/support/fuzzing.py, what follows goes to libFuzzer.  Whatever comes out
-that is no refusal ends it, and the text is kept where libFuzzer says.
+The first argument is a reader of tests/support/fuzzing.py; the others are passed to libFuzzer.  Any exception except a
+refusal ends the run, and libFuzzer stores the text and prints its path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-atheris = import_module("atheris")  # which no test needs
+atheris = import_module("atheris")  # not needed by tests
 with atheris.instrument_imports(include=["mxpeak"]):
     from tests.support.fuzzing import DOORS, at_door
 

@@ -1,6 +1,6 @@
 """Test that any file or command line is accepted or refused with a message, without a traceback or a hang.
 
-Some hundred texts a door always; TEST_FUZZ=10000 tries so many a door, and says how many were taken.
+Each reader gets a few hundred texts; TEST_FUZZ=10000 sets another number, and prints how many were accepted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CASES = int(os.environ.get("TEST_FUZZ", "60"))
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Relative names go nowhere."""
+    """Run in an empty folder, so that relative names refer to no file."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -74,7 +74,7 @@ KEYS = {
     ],
     "Written by mxpeak": ["Version", "Date", "Rules"],
 }  # fmt: skip
-#: Those of which nothing is measured here.
+#: Keys whose values are not measured here.
 UNMEASURED = {
     "Memory used for OptimizeProblem data (Gbytes)", "Memory used for linear system and CG (Gbytes)",
     "Optimization phase time vs reference SpMV+MG time",
@@ -213,7 +213,7 @@ FAILED = result_of(
 
 
 def keys(report: str) -> dict[str, list[str]]:
-    """The keys by section, in the order of the file; the name of a section may have a :: and a = in it."""
+    """Return the keys by section in the order of the file; the name of a section may contain :: and =."""
     keys_of: dict[str, list[str]] = {}
     for line in report.splitlines()[2:]:
         name, key = line.rsplit("=", 1)[0].rsplit("::", 1)
@@ -290,14 +290,14 @@ def test_without_counted_bytes_and_reductions_their_sections_are_left_out():
     assert not {"GB/s Summary", "DDOT Timing Variations"} & set(found)
 
 
-# --- what is not known or not a number --------------------------------------------------------------------------
+# --- unknown values and NaN -------------------------------------------------------------------------------------
 
 
 BARE = Result(benchmark="hpcg", status="aborted")
 
 
 def emptied(fill: float | None) -> Result:
-    """A result whose numbers are all `fill`."""
+    """Return a result whose numbers are all `fill`."""
 
     def empty(value: Any) -> Any:
         if isinstance(value, dict):
@@ -328,7 +328,7 @@ def test_what_is_not_known_has_no_line():
     assert keys(hpcg_report(BARE, NOW)) == {"Final Summary": ["HPCG result is"], "Written by mxpeak": ["Date"]}
 
 
-# --- for people -------------------------------------------------------------------------------------------------
+# --- text -------------------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_says_accuracy_tests_and_size_and_on_request_ratings():

@@ -28,7 +28,7 @@ from tests.support.hpgmp_reports import (
 )
 from tests.support.result_file import VALIDATOR
 
-# --- for people -------------------------------------------------------------------------------------------------
+# --- text -------------------------------------------------------------------------------------------------------
 
 
 def test_the_verdict_says_accuracy_size_both_countings_and_speed_up_and_on_request_the_plain_figure():

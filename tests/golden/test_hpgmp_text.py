@@ -71,7 +71,7 @@ KEYS = {
     ],
     "Written by mxpeak": ["Version", "Date", "Rules"],
 }  # fmt: skip
-#: Those of which nothing is measured here.
+#: Keys whose values are not measured here.
 UNMEASURED = {
     "Memory used for OptimizeProblem data (Gbytes)", "Memory used for linear system and CG (Gbytes)",
     "Num MGs", "Num MGs (reference)", "  DDOT", "WAXPBY", "SpMV (copy)", "SpMV (halo)",
@@ -80,7 +80,7 @@ UNMEASURED = {
 
 
 def keys(report: str) -> dict[str, list[str]]:
-    """The keys by section, in the order of the file."""
+    """Return the keys by section in the order of the file."""
     keys_of: dict[str, list[str]] = {}
     for line in report.splitlines()[2:]:
         name, key = line.split("=", 1)[0].rsplit("::", 1)
@@ -192,7 +192,7 @@ def test_no_two_lines_of_the_report_are_the_same_key_but_for_those_of_the_coarse
     assert len(repeated) == 5
 
 
-# --- what is not known or not a number --------------------------------------------------------------------------
+# --- unknown values and NaN -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("result", [BARE, emptied(None), emptied(math.nan)], ids=["bare", "none", "nan"])

@@ -15,7 +15,7 @@ from mxpeak.report.mxp_text import MxpText
 
 HERE = Path(__file__).parent
 
-#: Lines of a published log of NVIDIA's benchmark; the rule's EPS stands where that log has 2.000000E-16.
+#: Lines of a published log of NVIDIA's benchmark, with the EPS of the rules instead of the log's 2.000000E-16.
 PUBLISHED = """\
  ****** HPL MxP Result    ****** 
     EPS           . . . . . . . . . . . . . . . . .          =    1.110223E-16
@@ -100,7 +100,7 @@ def test_no_other_number_has_a_unit_that_scripts_would_take_for_the_rate(unit: s
 
 
 def verdicts(text: str) -> list[str]:
-    """How a script in use reads each case: any word of failure between a banner and the next test counts."""
+    """Return how an existing script reads each case: it searches for words of failure up to the next test."""
     blocks = re.split(r"test\s+\d+", text)[1:]
     outcomes = []
     for block in blocks:

@@ -23,7 +23,7 @@ from tests.support.torch_devices import array
 
 
 def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
-    """HPL's U and the right-hand side beside it."""
+    """Return HPL's U and the transformed right-hand side."""
     A = dist_matrix(_alone(), n, n + 1, nb, kernels)
     kernels.generate(A.local, A.rows, A.cols, generator("hpl", n).entries)
     options = pivoted_lu.PivotedLuOptions(lookahead=lookahead)
@@ -32,7 +32,7 @@ def hpl_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
 
 
 def mixed_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any:
-    """HPL-MxP's L and U."""
+    """Return HPL-MxP's L and U."""
     grid = _alone()
     A = dist_matrix(grid, n, n, nb, kernels, stored_as("fp16"))
     GeneratedSystem(grid, n, nb, generator("sqrt-n", n), kernels).store(A)
@@ -42,14 +42,14 @@ def mixed_factors(kernels: TorchKernels, n: int, nb: int, lookahead: int) -> Any
 
 
 def _alone() -> Grid:
-    """The grid of one rank."""
+    """Return the grid of one rank."""
     grid = make_grid(ProcessGrid(1, 1), Solo())
     assert grid is not None
     return grid
 
 
-#: How they are made, and by how much of their largest entry two orders of sums may differ: by n·u times a condition
-#: number, which of a random matrix rarely passes n²; sqrt-n's are well conditioned, but operands are rounded, too.
+#: The function for the factors, and the largest difference between two orders of sums, relative to the largest entry:
+#: n·u times a condition number, rarely above n² for random matrices; that of sqrt-n is small, but operands are rounded.
 FACTORS: dict[str, tuple[Callable[[TorchKernels, int, int, int], Any], Callable[[int], float]]] = {
     "HPL": (hpl_factors, lambda n: n**3 * U),
     "HPL-MxP": (mixed_factors, lambda n: 4.0 * (n * format_of("fp32").u + 2.0 * format_of("fp16").u)),

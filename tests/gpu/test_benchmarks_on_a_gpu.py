@@ -21,20 +21,20 @@ COMMANDS = {
     "hpcg": CUBE,
     "norms": "-N 2001 --kind all --dtype float32,complex64",
 }
-#: By what part of them the iterations may differ, where not by one.  HPG-MxP's mixed solver restarts where fp32 ends,
-#: and HPCG's 50 iterations end far below what the solution needs: there, rounding decides.
+#: The allowed relative difference of iterations, if it is not one iteration. HPG-MxP's mixed solver restarts at the
+#: accuracy of fp32, and the 50 iterations of HPCG exceed the accuracy of fp64: rounding decides there.
 SPREAD = {"hpl-mxp": 0.0, "double": 0.0, "mixed": 0.15, "hpcg": 0.1}
 
 
 def start(name: str, where: str, *flags: str) -> subprocess.Popen[str]:
-    """The command, begun."""
+    """Start the command."""
     command = [sys.executable, "-m", "mxpeak", "run", name, *COMMANDS[name].split(), "--device", where, *flags]
     command += ["--warmup", "none", "--json", "-", "--quiet"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def results(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """What it says in the end."""
+    """Return the results of the command."""
     try:
         output, complaints = process.communicate(timeout=120)
     finally:
@@ -45,7 +45,7 @@ def results(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 
 def iterations(name: str, validation: dict[str, Any]) -> dict[str, int]:
-    """How often each solver went round."""
+    """Return the iterations of each solver."""
     if name == "hpg-mxp":
         return {kind: validation[f"{kind}_iterations"] for kind in ("double", "mixed")}
     return {name: validation["iterations"]} if validation["iterations"] is not None else {}

@@ -42,9 +42,9 @@ from tests.support.torch_devices import FORMS, ON_GPU, WHERE, array, torch_devic
 
 pytestmark = pytest.mark.skipif(not ON_GPU, reason="for a GPU: TEST_DEVICE=cuda")
 
-#: Cycles of a GPU's clock: some hundredths of a second.
+#: Clock cycles of a GPU: some hundredths of a second.
 LONG = 100_000_000
-#: So many entries lie between rows that 2^31 of them are passed by the 33rd.
+#: The number of entries between rows: row 33 begins beyond 2^31 entries.
 APART = 2**26 + 32
 
 
@@ -67,7 +67,7 @@ def sleep() -> None:
 
 
 class Sweeps:
-    """Operations on a sparse matrix that are recorded, or with `launched` never are."""
+    """Operations on a sparse matrix that are recorded, or never recorded if `launched`."""
 
     def __init__(self, device: Device, weights: tuple[float, ...] = UNEQUAL, *, launched: bool = False):
         self.kernels = TorchSparse(device, 1, lambda: HostSparse(Team(1)))
@@ -78,12 +78,12 @@ class Sweeps:
         self.rows = self.kernels.xp.asarray([1, 5, 700], dtype=torch.int32)
 
     def vectors(self) -> list[torch.Tensor]:
-        """New ones, x first."""
+        """Return new vectors, x first."""
         n = self.A.n
         return [self.kernels.halo_vector(self.A), *(zeros(self.kernels, size, "fp64") for size in (n, n, n, 3))]
 
     def done(self, seed: int, vectors: list[torch.Tensor]) -> list[list[float]]:
-        """What the operations make of random numbers in these vectors."""
+        """Return the vectors after the operations on random numbers."""
         kernels, A, rng = self.kernels, self.A, np.random.default_rng(seed)
         x, b, kept, y, r = vectors
         b[:] = kernels.xp.asarray(rng.uniform(-1.0, 1.0, A.n))
@@ -111,7 +111,7 @@ def test_what_is_replayed_has_the_bits_of_launches(device: Device) -> None:
 
 
 def test_a_vector_at_the_address_of_one_that_is_gone_is_not_taken_for_it(device: Device) -> None:
-    """Nor are two matrices taken for each other whose vectors lie, by turns, at the same addresses."""
+    """This also holds for two matrices whose vectors alternately have the same addresses."""
     pairs = [(Sweeps(device, weights), Sweeps(device, weights, launched=True)) for weights in (UNEQUAL, CLASSIC)]
     for seed in range(5):
         for replayed, launched in pairs:
@@ -124,7 +124,7 @@ def test_a_vector_at_the_address_of_one_that_is_gone_is_not_taken_for_it(device:
 
 
 def in_one_stream(kernels: TorchKernels) -> TorchKernels:
-    """The same operations, one after the other."""
+    """Make the kernels run all operations in one stream."""
     kernels.beside, kernels.join = nullcontext, lambda: None  # type: ignore[method-assign]
     return kernels
 
@@ -141,12 +141,12 @@ def test_look_ahead_on_two_streams_computes_what_one_stream_does(device: Device,
     single, *two = (factors(kernels_of(turn), n, nb, 1) for turn in range(4))
     for other in two:
         assert np.array_equal(other, single)
-    # Without look-ahead products have other shapes, and so another order of sums.
+    # Without look-ahead products have other shapes, so their sums have another order.
     assert np.abs(factors(kernels_of(1), n, nb, 0) - single).max() <= bound(n) * np.abs(single).max()
 
 
-def test_what_is_begun_beside_runs_beside_and_what_is_joined_after_it(device: Device) -> None:
-    for _ in range(2):  # a kernel's first launch waits until it is loaded, and that until the device is idle
+def test_work_in_the_side_stream_overlaps_and_join_waits_for_it(device: Device) -> None:
+    for _ in range(2):  # a kernel's first launch waits until it is loaded, and loading waits until the device is idle
         begin, spans = perf_counter(), Spans(stopwatch=device)
         x, y = (torch.zeros(1, device=WHERE) for _ in range(2))
         with device.side_stream(), spans("beside"):
@@ -164,7 +164,7 @@ def test_what_is_begun_beside_runs_beside_and_what_is_joined_after_it(device: De
 
 def test_numbers_are_fetched_while_the_device_is_busy(kernels: TorchKernels) -> None:
     v = kernels.xp.asarray([1.0, 2.0, 3.0])
-    kernels.fetch(v)()  # pinned memory is there from now on
+    kernels.fetch(v)()  # pinned memory is allocated now
     kernels.wait()
     sleep()
     v.add_(1.0)
@@ -253,14 +253,14 @@ def test_generated_matrices_have_the_hosts_bits(kernels: TorchKernels, kind: str
             A_device, exact = (one.matrix(rows.local_size, cols.local_size, precision) for one in (kernels, host))
             for one, A in ((kernels, A_device), (host, exact)):
                 one.generate(A, rows, cols, entries)
-            # Those of a Gaussian may differ by its slack, and in fp32 then be neighbours.
+            # Gaussian entries may differ by their slack, and then be neighbors in fp32.
             off = slack(entries) and slack(entries) + (2 * u * np.abs(exact) if precision == "fp32" else 0.0)
             assert within(array(A_device), exact, off)
 
 
 @pytest.fixture
 def far(device: Device) -> Iterator[torch.Tensor]:
-    """A matrix of small whole numbers in fp32, 37×259, whose last rows begin beyond 2^31 entries."""
+    """Return a 37×259 matrix of small integers in fp32, whose last rows begin beyond 2^31 entries."""
     needed = 4 * 37 * APART
     if device.memory()[1] < 2 * needed:
         pytest.skip(f"takes {needed / 1e9:.1f} GB of the GPU's memory")
@@ -286,7 +286,7 @@ def test_rows_more_than_2_to_the_31_entries_apart_are_generated(kernels: TorchKe
 def test_rows_more_than_2_to_the_31_entries_apart_are_read_and_written(
     kernels: TorchKernels, far: torch.Tensor
 ) -> None:
-    """Sums of whole numbers are exact in any order: as of the same rows side by side."""
+    """Sums of integers are exact in any order: the results are those of contiguous rows."""
     m, n = far.shape
     rows, cols = BlockCyclic(m, m, 0, 1), BlockCyclic(n, n, 0, 1)
     results = []
