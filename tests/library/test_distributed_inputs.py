@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mxpeak as mx
+from mxpeak.comm.transports.solo import Solo
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import UsageError
 from mxpeak.layout.grid import ProcessGrid
@@ -354,6 +355,49 @@ def test_datasets_that_are_not_there_are_refused(name: str, tmp_path: Path) -> N
             mx.DistributedMatrix.from_file(path, **asked)
     with pytest.raises(UsageError, match="No such file"):
         mx.DistributedMatrix.from_file(tmp_path / f"none{name}")
+
+
+@pytest.mark.parametrize("name", ["A.h5", "A.zarr"])
+def test_datasets_in_groups_are_found(name: str, tmp_path: Path) -> None:
+    """The only matrix of a file is used, in whichever group; vectors and text do not count."""
+    A = random(5)
+    path = stored(tmp_path, name, **{"run1/A": A, "run1/b": A[0]})
+    for options in ({}, {"dataset": "run1/A"}, {"dataset": "/run1/A"}):
+        M = mx.DistributedMatrix.from_file(path, nb=5, comm=Solo(), **options)
+        assert np.array_equal(M.blocks().local, A)
+    for dataset, message in (
+        ("A", "has no dataset 'A'; use one of run1/A, run1/b$"),
+        ("run1", "run1 is a group; use run1/A or run1/b$"),
+        ("", "has no dataset ''; use one of run1/A, run1/b$"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            mx.DistributedMatrix.from_file(path, dataset=dataset)
+
+
+@pytest.mark.parametrize("name", ["A.h5", "A.zarr"])
+def test_the_only_matrix_of_the_root_group_precedes_matrices_of_other_groups(name: str, tmp_path: Path) -> None:
+    A = random(5)
+    path = stored(tmp_path, name, **{"A": A, "old/A": 2 * A})
+    M = mx.DistributedMatrix.from_file(path, nb=5, comm=Solo())
+    assert np.array_equal(M.blocks().local, A)
+    several = stored(tmp_path, f"B{name}", **{f"run{i}/A": A for i in range(14)})
+    with pytest.raises(UsageError, match=r"contains 14 datasets \(run0/A, .*run7/A, and 2 more\); use dataset="):
+        mx.DistributedMatrix.from_file(several)
+    empty = stored(tmp_path, f"C{name}")
+    with pytest.raises(UsageError, match="contains no datasets; use another file"):
+        mx.DistributedMatrix.from_file(empty)
+
+
+def test_links_of_hdf5_without_a_target_or_back_to_a_group_are_skipped(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    path, A = tmp_path / "A.h5", random(5)
+    with h5py.File(path, "w") as file:
+        file["run1/A"] = A
+        file["run1/root"] = h5py.SoftLink("/")
+        file["lost"] = h5py.SoftLink("/none")
+        file["elsewhere"] = h5py.ExternalLink("none.h5", "/A")
+    M = mx.DistributedMatrix.from_file(path, nb=5, comm=Solo())
+    assert np.array_equal(M.blocks().local, A)
 
 
 def test_a_file_whose_library_is_missing_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

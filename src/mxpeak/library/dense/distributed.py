@@ -289,7 +289,8 @@ class DistributedMatrix(BlockDistributed):
             Path of a NumPy file (.npy), an HDF5 file (.h5 or .hdf5, requires h5py) or a Zarr store (.zarr, requires
             zarr).
         dataset : str, optional
-            Name of the dataset, which you must specify if the file contains more than one.
+            Path of the dataset in the file, such as "run1/A". You must specify it if the file contains several
+            matrices.
         nb : int, optional
             Block size of the block-cyclic distribution. By default, mxpeak chooses the block size from n and the grid.
         comm : communicator, "world" or None, default "world"

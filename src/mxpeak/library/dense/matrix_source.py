@@ -6,7 +6,8 @@ other ranks continue to compute, and all ranks raise the error together afterwar
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from copy import copy
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,8 @@ from mxpeak.library.types import Array
 
 #: The library that reads a file, by the suffix of the file; NumPy reads all other files.
 LIBRARIES = {".h5": "h5py", ".hdf5": "h5py", ".zarr": "zarr"}
+#: Maximum number of datasets that an error lists.
+LISTED = 12
 
 
 class Source:
@@ -256,14 +259,52 @@ def _check_single(path: Path, dataset: str | None) -> None:
 
 
 def _dataset(path: Path, store: Any, dataset: str | None) -> Any:
-    """Return the dataset with this name, or the only dataset of the store; raise a UsageError if it is missing."""
+    """Return the dataset with this path in the store, or the only matrix; raise a UsageError if it is missing."""
     if hasattr(store, "shape"):  # a Zarr array outside a group
         _check_single(path, dataset)
         return store
-    names = sorted(name for name in store if hasattr(store[name], "shape"))
-    if dataset is None and len(names) != 1:
-        raise UsageError(f"{path} contains {len(names)} datasets ({', '.join(names)}); use dataset= to select one")
-    name = names[0] if dataset is None else dataset
-    if name not in store or not hasattr(store[name], "shape"):
-        raise UsageError(f"{path} has no dataset {name!r}; use one of {', '.join(names)}")
-    return store[name]
+    if dataset is None:
+        return _only(path, _datasets(store))
+    name = dataset.strip("/")
+    member = store[name] if name and name in store else None
+    if hasattr(member, "shape"):
+        return member
+    found = _datasets(store)
+    if inside := [other for other in found if other.startswith(f"{name}/")]:
+        raise UsageError(f"{path}: {name} is a group; use {_listed(inside, 'or')}")
+    others = f"use one of {_listed(list(found))}" if found else "the file contains no datasets; use another file"
+    raise UsageError(f"{path} has no dataset {dataset!r}; {others}")
+
+
+def _only(path: Path, found: dict[str, Any]) -> Any:
+    """Return the only matrix of a file, or of its root group; raise a UsageError if there are several or none."""
+    matrices = [name for name, A in found.items() if len(A.shape) == 2 and A.dtype.kind in "biufc"]
+    in_root = [name for name in matrices if "/" not in name]
+    for names in (matrices, in_root, list(found)):
+        if len(names) == 1:
+            return found[names[0]]
+    if not found:
+        raise UsageError(f"{path} contains no datasets; use another file")
+    raise UsageError(f"{path} contains {len(found)} datasets ({_listed(list(found))}); use dataset= to select one")
+
+
+def _datasets(store: Any) -> dict[str, Any]:
+    """Return the datasets of a store and of all its groups by path, such as run1/A. Visit each group once."""
+    found: dict[str, Any] = {}
+    visited, waiting = [store], deque([("", store)])
+    while waiting:
+        prefix, group = waiting.popleft()
+        for name in group:
+            member = group.get(name)  # None for a link without a target
+            if hasattr(member, "shape"):
+                found[prefix + name] = member
+            elif hasattr(member, "keys") and member not in visited:  # a link may lead back to a group
+                visited.append(member)
+                waiting.append((f"{prefix}{name}/", member))
+    return dict(sorted(found.items()))
+
+
+def _listed(names: Sequence[str], last: str = "") -> str:
+    """Return at most LISTED names, separated by commas or by the word `last`."""
+    shown = (f" {last} " if last else ", ").join(names[:LISTED])
+    return shown + f", and {len(names) - LISTED} more" * (len(names) > LISTED)
