@@ -19,6 +19,7 @@ import pytest
 from mxpeak.bench.limits import Limit, Reading
 from mxpeak.cli import main as cli
 from mxpeak.cli import session
+from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.installation import install_command
 from tests.support.cli import DAT, Bench, Comm, hpl_result, only_folder
@@ -156,6 +157,20 @@ def test_a_dry_run_tells_the_time_by_the_last_run_of_about_the_size(
         (tmp_path / "mxpeak-out" / name / "result.json").write_text(json.dumps(body))
     assert cli.main(["run", "hpl", "-N", "2000", "--threads", "1", "--dry-run"]) == 0
     assert "expected time: 1.00 s at 5.34 GFLOP/s" in capsys.readouterr().out
+
+
+def test_a_dry_run_ignores_the_rate_of_an_empty_matrix(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    result = {"benchmark": "hpl", "status": "valid", "launch": {"ranks": 1}, "result": {"rate_flops": 0.0}}
+    (tmp_path / "mxpeak-out" / "empty").mkdir(parents=True)
+    body = {"schema": "mxpeak.results/1", "results": [{**result, "problem": {"n": 0}}]}
+    (tmp_path / "mxpeak-out" / "empty" / "result.json").write_text(json.dumps(body))
+    assert cli.main(["run", "hpl", "-N", "77", "--ranks", "1", "--print-dat"]) == 0
+    Path("HPL.dat").write_text(capsys.readouterr().out.replace("77 ", "0 "))
+    assert cli.main(["run", "hpl", "--dat", "HPL.dat", "--threads", "1", "--dry-run"]) == 0
+    assert last_rate("hpl", 1) is None
 
 
 @pytest.mark.parametrize(("benchmark", "ends"), [("hpl", "memory alignment in doubles\n"), ("hpl-mxp", "BCASTs\n")])

@@ -50,7 +50,7 @@ def dry_run(wanted: list[RunRequest], session: Session) -> int:
 
 
 def _time_line(request: RunRequest, plan: DryRun, ranks: int, *, device: bool) -> str:
-    """Return a line with the expected time of the timed part, or an empty string if the flop count is unknown.
+    """Return a line with the expected time of the timed part, or an empty string if the flop count is unknown or 0.
 
     `device` states whether the run uses a GPU.
     """
@@ -58,7 +58,7 @@ def _time_line(request: RunRequest, plan: DryRun, ranks: int, *, device: bool) -
 
     if plan.time_s is not None:
         return f"expected time: {duration(plan.time_s)} for the timed part, at least twice as long in total"
-    if plan.flops is None or not plan.fits:
+    if not plan.flops or not plan.fits:
         return ""
     config = (plan.run or request).config
     orders, precisions = getattr(config, "n", None) or (), getattr(config, "precision", None) or ()

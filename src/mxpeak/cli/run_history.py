@@ -184,7 +184,8 @@ def last_rate(
 ) -> float | None:
     """Return the rate in flop/s of the newest valid result with the same number of ranks and an order of at least n/4.
 
-    If given, the precision and the use of a GPU must also be the same. Return None if there is no such result.
+    If given, the precision and the use of a GPU must also be the same. Results of empty matrices, whose rate is 0, do
+    not count. Return None if there is no such result.
     """
     for _, result in past_results():
         if result.get("benchmark") != benchmark or result.get("status") not in PASSED:
@@ -195,6 +196,6 @@ def last_rate(
         if device not in (None, bool(result.get("machine", {}).get("device_name"))):
             continue
         of_grid = int(problem.get("P", 0) * problem.get("Q", 0))
-        if result.get("launch", {}).get("ranks", of_grid) == ranks and isinstance(rate, int | float):
+        if result.get("launch", {}).get("ranks", of_grid) == ranks and isinstance(rate, int | float) and rate > 0:
             return float(rate)
     return None
