@@ -109,6 +109,13 @@ def test_a_chosen_nb_that_exceeds_n_is_a_caution(
     assert lines == [f"  {warning.text}; {warning.hint}" for warning in found]
 
 
+def test_an_empty_matrix_has_no_caution_about_nb() -> None:
+    """The HPL.dat of Netlib may contain N = 0."""
+    settings = HplConfig(**{**SMALL, "n": (0,)})
+    assert [warning.code for warning in on_ranks(1, hpl, settings, nb="HPL.dat").warnings] == []
+    assert "single block" not in run_ranks(1, lambda comm: hpl.dry_run(settings, comm, {"nb": "HPL.dat"}).text)[0]
+
+
 def test_a_matrix_is_balanced_where_that_is_asked() -> None:
     """A balanced matrix has a largest entry of about 1, and x solves the original system."""
     for scaling, balanced in (("none", False), ("auto", True)):

@@ -520,8 +520,8 @@ def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]
 
 
 def one_block(case: LuCase) -> list[Caution]:
-    """Return a caution if NB exceeds N, otherwise an empty list."""
-    if case.nb <= case.n:
+    """Return a caution if NB exceeds N, otherwise an empty list. An empty matrix has no block."""
+    if case.nb <= case.n or case.n == 0:
         return []
     place = f" on one of {case.P * case.Q} ranks" if case.P * case.Q > 1 else ""
     text = f"NB = {case.nb} exceeds N = {case.n}, so the matrix is a single block of order {case.n}{place}"
