@@ -204,9 +204,11 @@ def test_a_request_for_tiles_or_devices_says_what_else_it_needs():
         assert str(caught.value) == says
     with pytest.raises(UsageError, match="needs 2 GPUs per rank, but the device is cpu"):
         measured(2, layout=("tiles",), devices_per_rank=2, device="cpu")
-    assert without_effect(NormsConfig(tiles=((3,),), nb=(7,))) == [
+    tiled = NormsConfig(tiles=((3,),), nb=(7,))
+    assert [caution.text for caution in without_effect(tiled, {"nb": "flag"})] == [
         "--nb has no effect with --tiles, which sets the sizes of the blocks"
     ]
+    assert without_effect(tiled, {"nb": "tuned"}) == []
 
 
 def test_each_rank_gets_devices_of_its_own():

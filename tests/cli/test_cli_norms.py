@@ -137,11 +137,39 @@ def test_a_mistake_raises_on_every_rank():
     assert len(set(run_ranks(2, body))) == 1
 
 
-def test_an_option_without_effect_is_noted_and_does_no_harm(capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["run", "norms", "-N", "50", "--kind", "one", "--uplo", "lower,upper", "--threads", "1"]) == 0
-    out, err = capsys.readouterr()
-    assert out.count("PASSED") == 1
-    assert "note: --uplo has no effect on general matrices; it applies to trapezoid, triangular" in err
+def test_an_option_without_effect_is_a_warning_and_does_no_harm(capsys: pytest.CaptureFixture[str]):
+    """Values that equal the defaults are also warned about, because the user typed them."""
+    options = ["--uplo", "lower", "--diag", "unit", "--kl", "3"]
+    argv = ["run", "norms", "-N", "50", "--kind", "one,max", *options, "--threads", "1", "--json", "x.json"]
+    assert cli.main(argv) == 0
+    err = capsys.readouterr().err
+    hints = {
+        "uplo": "trapezoid, triangular, symmetric, hermitian or hermitian-band",
+        "diag": "trapezoid or triangular",
+        "kl": "band or hermitian-band",
+    }
+    text = "--{} has no effect on general matrices"
+    for result in json.loads(Path("x.json").read_text())["results"]:
+        assert result["problem"]["not_used"] == ["uplo", "diag", "kl", "ku"]
+        assert [warning for warning in result["warnings"] if warning["code"] == "unused"] == [
+            {"code": "unused", "text": text.format(name), "hint": f"remove --{name}, or use --structure {others}"}
+            for name, others in hints.items()
+        ]
+    for name in hints:
+        assert err.count(f"warning: {text.format(name)} [unused]") == 1
+    assert cli.main([*argv[:-2], "--dry-run"]) == 0
+    assert text.format("diag") in capsys.readouterr().out
+
+
+def test_an_option_that_some_structures_use_is_no_warning():
+    assert cli.main(["run", "norms", "-N", "9", "--kind", "max", "--json", "x.json"]) == 0
+    argv = ["run", "norms", "-N", "9", "--kind", "max", "--structure", "general,triangular", "--diag", "unit"]
+    assert cli.main([*argv, "--json", "y.json"]) == 0
+    for name in ("x.json", "y.json"):
+        body = json.loads(Path(name).read_text())
+        results = body.get("results", [body])
+        assert not [warning for result in results for warning in result["warnings"] if warning["code"] == "unused"]
+    assert [result["problem"]["not_used"] for result in results] == [["uplo", "diag", "kl", "ku"], ["kl", "ku"]]
 
 
 def test_a_matrix_that_does_not_fit_exits_with_five_and_says_what_would(capsys: pytest.CaptureFixture[str]):

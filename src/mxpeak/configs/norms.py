@@ -37,6 +37,8 @@ STRUCTURES: dict[str, tuple[str, ...]] = {
     "hermitian-band": ("uplo", "kl"),
     "hessenberg": (),
 }
+#: The options that apply only to some structures.
+OF_STRUCTURES = ("uplo", "diag", "kl", "ku")
 UPLOS = ("lower", "upper")
 DIAGS = ("nonunit", "unit")
 

@@ -16,6 +16,7 @@ from mxpeak.configs.norms import (
     KIND_NAMES,
     KINDS,
     LAYOUTS,
+    OF_STRUCTURES,
     SCOPES,
     STRUCTURES,
     TRANS,
@@ -254,7 +255,7 @@ class NormsConfig(GridConfig):
         """Yield the settings of each combination of a structure, the options that the structure uses, and a norm."""
         for structure in self.structure:
             used = STRUCTURES[structure]
-            lists = {o: getattr(self, o) if o in used else (None,) for o in ("uplo", "diag", "kl", "ku")}
+            lists = {o: getattr(self, o) if o in used else (None,) for o in OF_STRUCTURES}
             for values in product(*lists.values(), self.trans, self.scope):
                 region = dict(zip((*lists, "trans", "scope"), values), structure=structure)
                 yield from ({**region, "kind": kind} for kind in self.kinds_of(values[-1]))

@@ -12,6 +12,7 @@ from mxpeak.bench.norms.check import Reference, scaled_error, threshold
 from mxpeak.bench.norms.config import NormsCase
 from mxpeak.bench.norms.matrix import cut
 from mxpeak.bench.norms.scalapack import Compared
+from mxpeak.bench.norms.sizes import not_used
 from mxpeak.configs.norms import KINDS
 from mxpeak.layout.structure import Structure
 from mxpeak.records import Caution, Result
@@ -144,6 +145,7 @@ def norms_result(
             "entries": S.entries,
             "bytes": read_bytes,
             "deterministic": case.reproducible,
+            "not_used": not_used(case),
             "memory_bytes": memory,
         },
         result={

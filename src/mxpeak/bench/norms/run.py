@@ -81,14 +81,10 @@ def dry_run(config: NormsConfig, comm: Communicator, origins: Mapping[str, str] 
         cases = list(group)
         lines.append(sizes.line(cases[0]))
         lines += [f"  {case.tag}: {size_text(read_bytes(case))} to be read" for case in cases]
+    cautions = [*sizes.cautions, *without_effect(config, run.origins)]
     filled = with_open_values(run, ranks=comm.size, threads=threads, comm=comm.name)
     fits = all(map(sizes.fits, sizes.cases()))
-    return DryRun("\n".join([*lines, *(caution.text for caution in sizes.cautions)]), fits, filled)
-
-
-def forewarnings(config: NormsConfig, comm: Communicator) -> list[str]:
-    """Return a note for each option that the run will ignore."""
-    return without_effect(config)
+    return DryRun("\n".join([*lines, *(caution.text for caution in cautions)]), fits, filled)
 
 
 def norms_of(case: NormsCase, A: NormsMatrix, S: Structure, kernels: NormKernels) -> dict[str, Any]:
@@ -107,6 +103,8 @@ class NormBench(Bench[NormsConfig]):
         super().__init__(*shared)
         self._sizes = NormsSizes(self.config, self.comm, self.budget, self.placement.threads)
         self.facts.cautions.extend([*node_cautions(self.config, self.comm), *self._sizes.cautions])
+        origins = {name: str(setting.get("origin")) for name, setting in self.facts.config.items()}
+        self.facts.cautions.extend(without_effect(self.config, origins))
         self._grid = lru_cache(maxsize=None)(self._make_grid)
         self._ready = lru_cache(maxsize=None)(self._make_ready)
         self._devices = norm_devices(self.config, self.comm, self.placement, self.kernels.norms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import isqrt
 
 from mxpeak.bench.harness import check_grids
@@ -9,7 +10,7 @@ from mxpeak.bench.norms.config import NormsCase, NormsConfig
 from mxpeak.bench.norms.matrix import footprint
 from mxpeak.bench.norms.scalapack import check_comparison
 from mxpeak.comm.base import Communicator
-from mxpeak.configs.norms import STRUCTURES
+from mxpeak.configs.norms import OF_STRUCTURES, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.layout.structure import Structure, structure
 from mxpeak.perf.counts import Footprint
@@ -36,18 +37,30 @@ def check(config: NormsConfig, comm: Communicator) -> tuple[tuple[int, int], ...
     return grids
 
 
-def without_effect(config: NormsConfig) -> list[str]:
-    """Return a note for each option that no case uses."""
-    used = {option for name in config.structure for option in STRUCTURES[name]}
-    notes = []
-    if config.tiles is not None and config.nb != NormsConfig.nb:
-        notes.append("--nb has no effect with --tiles, which sets the sizes of the blocks")
-    return notes + [
-        f"--{option} has no effect on {' and '.join(config.structure)} matrices; it applies to "
-        f"{', '.join(name for name, options in STRUCTURES.items() if option in options)}"
-        for option in ("uplo", "diag", "kl", "ku")
-        if option not in used and getattr(config, option) != getattr(NormsConfig, option)
-    ]
+def not_used(case: NormsCase) -> list[str]:
+    """Return the settings that have no effect on a case."""
+    names = [name for name in OF_STRUCTURES if name not in STRUCTURES[case.structure]]
+    return names + ["nb"] * (case.tiles is not None)
+
+
+def without_effect(config: NormsConfig, origins: Mapping[str, str]) -> list[Caution]:
+    """Return a caution for each option that the user chose and that no case uses."""
+
+    def is_chosen(name: str) -> bool:
+        return origins.get(name, "default") not in ("default", "auto", "tuned")
+
+    cautions = []
+    if config.tiles is not None and is_chosen("nb"):
+        text = "--nb has no effect with --tiles, which sets the sizes of the blocks"
+        cautions.append(Caution("unused", text, "remove --nb"))
+    used = {name for structure in config.structure for name in STRUCTURES[structure]}
+    for name in OF_STRUCTURES:
+        if name not in used and is_chosen(name):
+            text = f"--{name} has no effect on {' and '.join(config.structure)} matrices"
+            *others, last = (other for other, names in STRUCTURES.items() if name in names)
+            structures = f"{', '.join(others)} or {last}" if others else last
+            cautions.append(Caution("unused", text, f"remove --{name}, or use --structure {structures}"))
+    return cautions
 
 
 def structure_of(case: NormsCase) -> Structure:
