@@ -11,19 +11,19 @@ from tests.support.norm_backends import Norms, norms_of
 
 @pytest.fixture(scope="module", params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> Backend:
-    """Each backend in turn, the reference included."""
+    """Run a test on each backend, including the reference."""
     return backend_named(request.param)
 
 
 @pytest.fixture(scope="module", params=TORCH)
 def torch_backend(request: pytest.FixtureRequest) -> Backend:
-    """Both forms of the torch backend, for what only tensors have."""
+    """Run a test of tensors on both forms of the torch backend."""
     return backend_named(request.param)
 
 
 @pytest.fixture(params=BACKENDS[1:])
 def norms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Norms:
-    """Each backend in small steps: pieces of 8 entries of a line, programs of 2 times 4 lanes, 3 tiles a launch."""
+    """Run on each backend in small steps: pieces of 8 entries per line, programs of 2×4 lanes, 3 tiles per launch."""
     for name, value in {"SERIAL_BELOW": -1, "PIECE": 8}.items():
         monkeypatch.setattr(tile_table, name, value)
     if TORCH:

@@ -32,7 +32,7 @@ ROUNDED = ("tf32", "bf16", "fp16", "fp8")
 
 @pytest.fixture(scope="module", params=[name for name in BACKENDS if "threads" not in name])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend whose dense kernels differ, with narrow panels and passes in small pieces."""
+    """Provide each backend with different dense kernels, with narrow panels and passes in small pieces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference_dense, "WIDTH", WIDTH)
         patch.setattr(lapack, "NB", WIDTH)
@@ -49,7 +49,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 def rows_of(backend: Backend, F: PivotedLU) -> Any:
-    """Row i of L U is row rows[i] of what was factored."""
+    """Return the rows of the factored matrix in the order of the rows of L U."""
     rows = backend.numpy(F.rows)
     if backend.name != "host":
         return rows
@@ -60,13 +60,13 @@ def rows_of(backend: Backend, F: PivotedLU) -> Any:
 
 
 def triangles(backend: Backend, F: PivotedLU) -> tuple[Any, Any]:
-    """L and U."""
+    """Return L and U."""
     LU = backend.numpy(F.LU).astype(np.complex128)
     return np.tril(LU, -1) + np.eye(len(LU)), np.triu(LU)
 
 
 def factored(backend: Backend, A: Any, precision: str) -> PivotedLU:
-    """A copied into storage of its own and factored."""
+    """Copy A to separate storage and factor it."""
     dense = backend.kernels.dense
     W = dense.factor_storage(len(A), A.dtype)
     dense.scaled_copy(backend.array(A), None, W)
@@ -103,14 +103,14 @@ def test_the_rounded_lu_errs_by_its_operands_roundoff(backend: Backend, precisio
         assert F.singular == 0
         assert sorted(rows) == list(range(n))
         errors, size = np.abs(L @ U - (A.T if F.transposed else A)[rows]), np.abs(L) @ np.abs(U)
-        # 2u and u² from the two operands, |L||U| in all, √2 for two parts; what underflows adds at most half a spacing
-        # for each operand, times the other.
+        # 2u and u² from the operands, |L||U| in all, √2 for two parts; underflow adds at most half a spacing of each
+        # operand, times the other operand.
         u, lost = PRECISIONS[precision].u, PRECISIONS[precision].spacing
         flushed = lost * 2 * (np.abs(L).sum(axis=1).max() + np.abs(U).sum(axis=0).max() + 2)
         assert (errors <= 2.2 * u * size * np.sqrt(2) + 3 * n * U32 * size + flushed).all()
-        # And the panels' arithmetic is not that coarse: the first panel is an fp32 LU.
+        # The arithmetic of panels is not so coarse: the first panel is an fp32 LU.
         assert (errors[:, :WIDTH] <= 3 * n * U32 * size[:, :WIDTH]).all()
-        if n > WIDTH:  # nor is the rest finer than its operands
+        if n > WIDTH:  # the other columns are no more accurate than their operands
             assert (errors > u / 8 * size).any()
 
 
@@ -148,7 +148,7 @@ def test_an_lu_goes_on_unless_its_first_pivots_make_it_vain(backend: Backend, dt
         assert np.allclose(seen, [abs(U.diagonal()[: n // 8])] * 2, rtol=4 * np.finfo(dtype).eps, atol=0)  # by hypot
 
 
-# --- what is done with the factors
+# --- use of the factors ----------
 
 
 @for_each("precision", ["fp64", "fp32", "tf32"])
@@ -304,7 +304,7 @@ def test_residuals_are_new_blocks(backend: Backend, dtype: Any) -> None:
             assert all(np.array_equal(backend.numpy(one), part) for one, part in zip(parts, (B, A, X)))
 
 
-def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: Backend) -> None:
+def test_factor_storage_is_row_major_and_emulated_formats_are_reported(backend: Backend) -> None:
     dense = backend.kernels.dense
     for dtype in TYPES:
         W = backend.numpy(dense.factor_storage(7, np.dtype(dtype)))
@@ -319,7 +319,7 @@ def test_storage_of_factors_lies_by_rows_and_what_is_emulated_is_said(backend: B
     dense.check_memory(100, np.dtype(np.float64), "bf16", copied=True)
 
 
-# --- the host's
+# --- host only
 
 
 @for_each("precision", ROUNDED)
@@ -330,7 +330,7 @@ def test_the_host_rounds_as_the_reference_does(precision: str) -> None:
     expected = rounded(A.astype(np.float64), precision).astype(np.float32)
     if precision != "tf32":
         np.testing.assert_array_equal(lapack.rounded(A, precision), expected)
-    else:  # which has fp32's range: below its smallest normal number bits are cut where fp32's are
+    else:  # tf32 has the range of fp32: below its smallest normal number, bits are cut where those of fp32 are
         normal = np.abs(A) >= smallest
         np.testing.assert_array_equal(lapack.rounded(A, precision)[normal], expected[normal])
     C = random((4, 3), np.complex64)
@@ -357,7 +357,7 @@ def test_large_matrices_have_pages_and_threads_of_their_own(scaled: bool, monkey
 
 
 def test_a_library_whose_integers_have_64_bits_is_refused() -> None:
-    """Ours have 32: it would read beyond each of them."""
+    """mxpeak uses 32-bit integers: such a library would read beyond each of them."""
     name = b"void (char *, blas_int *, double *, blas_int *, blas_int *)"
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

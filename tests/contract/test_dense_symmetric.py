@@ -23,13 +23,13 @@ from tests.support.turns import for_each
 
 WIDTH = 16
 U32 = 2.0**-24
-#: Whether the lower triangle is read, and whether the other one is its conjugate.
+#: Whether the lower triangle is read, and whether the upper one is its conjugate.
 FORMS = tuple(product((False, True), repeat=2))
 
 
 @pytest.fixture(scope="module", params=[name for name in BACKENDS if "threads" not in name])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend whose dense kernels differ, with narrow panels and passes in small pieces."""
+    """Provide each backend with different dense kernels, with narrow panels and passes in small pieces."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference_dense, "WIDTH", WIDTH)
         patch.setattr(lapack, "NB", WIDTH)
@@ -46,7 +46,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 def symmetric(n: int, dtype: Any, *, hermitian: bool, definite: bool = False) -> Any:
-    """A random symmetric or Hermitian matrix."""
+    """Return a random symmetric or Hermitian matrix."""
     X = random((n, n), dtype)
     across = np.conj(X.T) if hermitian else X.T
     A = X @ across / n if definite else (X + across) / 2
@@ -57,14 +57,14 @@ def symmetric(n: int, dtype: Any, *, hermitian: bool, definite: bool = False) ->
 
 
 def one_triangle(A: Any, *, lower: bool) -> Any:
-    """A with NaN in the triangle that is not read."""
+    """Return A with NaN in the triangle that is not read."""
     half = A.copy("K")
     half[np.triu_indices(len(A), 1) if lower else np.tril_indices(len(A), -1)] = np.nan
     return half
 
 
 def copied(backend: Backend, A: Any, *, lower: bool, hermitian: bool) -> Triangle:
-    """The triangle of A in storage for factors."""
+    """Copy the triangle of A to storage for factors."""
     dense = backend.kernels.dense
     W = dense.factor_storage(len(A), A.dtype)
     triangle = Triangle(backend.array(one_triangle(A, lower=lower)), lower, hermitian)
@@ -80,7 +80,7 @@ def cholesky(backend: Backend, A: Any, precision: str, *, lower: bool, shift: fl
 
 
 def product_of(backend: Backend, F: SymmetricFactor) -> tuple[Any, Any]:
-    """L L^H and |L||L^H| of a Cholesky factor, in the order of the factored matrix."""
+    """Return L L^H and |L||L^H| of a Cholesky factor, in the order of the factored matrix."""
     with np.errstate(invalid="ignore"):  # the other triangle is undefined
         C = backend.numpy(F.W.array).astype(np.complex128)
     L = np.tril(C) if F.W.lower else np.conj(np.triu(C).T)
@@ -186,7 +186,7 @@ def test_ldl_factors_solve_indefinite_systems(backend: Backend, dtype: Any) -> N
     for n, (lower, hermitian) in product((1, 2, 2 * WIDTH + 5), FORMS):
         A = symmetric(n, dtype, hermitian=hermitian)
         if n > 1:
-            A[np.arange(n), np.arange(n)] = 0.0  # so that blocks of order 2 are needed
+            A[np.arange(n), np.arange(n)] = 0.0  # so that blocks of order 2 are necessary
         W = copied(backend, A, lower=lower, hermitian=hermitian)
         F = dense.ldl(W)
         assert F.breakdown == 0

@@ -65,14 +65,14 @@ def in_bounds(R: Any, C: Any, A: Any, B: Any) -> bool:
 
 
 def subtracted(backend: Backend, C: Any, A: Any, B: Any) -> tuple[Any, Emulation]:
-    """C - A B as the backend emulates it, and the counts."""
+    """Return C - A B as the backend emulates it, and the counts."""
     found = matrix(backend, C)
     counts = backend.kernels.subtract_emulated_product(found, matrix(backend, A), matrix(backend, B))
     return numbers(backend, found), counts
 
 
 def as_native(backend: Backend, R: Any, C: Any, A: Any, B: Any) -> bool:
-    """Whether the same entries are NaN or infinite as in native fp64, and the others have its error bound."""
+    """Return whether the same entries are NaN or infinite as in native fp64, and the others are within its bound."""
     native = matrix(backend, C)
     backend.kernels.subtract_product(native, matrix(backend, A), matrix(backend, B))
     native = numbers(backend, native)
@@ -84,7 +84,7 @@ def as_native(backend: Backend, R: Any, C: Any, A: Any, B: Any) -> bool:
 
 
 def graded(rng: Any, k: int, span: float, m: int = 23, n: int = 19) -> tuple[Any, Any]:
-    """Factors whose columns and rows are scaled by up to 2^span in opposite directions: all terms have one size."""
+    """Return factors whose columns and rows are scaled by up to 2^span in opposite directions: terms are similar."""
     scale = np.exp2(np.round(np.linspace(0, span, k)))
     return rng.standard_normal((m, k)) / scale, scale[:, None] * rng.standard_normal((k, n))
 
@@ -129,7 +129,7 @@ def test_the_reference_restores_integers_exactly(rng: Any) -> None:
 
 
 def test_residues_of_large_integers_are_exact(rng: Any) -> None:
-    """Of up to 110 bits, the most that spans of 57 bits need."""
+    """The integers have up to 110 bits, the most that spans of 57 bits need."""
     x = np.rint(np.ldexp(rng.random((3, 400)) - 0.5, rng.integers(1, 111, (3, 400))))
     x[0, :4] = 128, -128, 0, 2.0**109
     R = np.empty(x.shape, np.float32)
@@ -198,7 +198,7 @@ def test_spans_beyond_all_moduli_are_computed_natively(backend: Backend, rng: An
 
 
 def test_entries_that_underflow_when_they_are_scaled(backend: Backend) -> None:
-    """The only term of an entry of A B is the product of a tiny number and a large one."""
+    """The only nonzero term of the entry of A B is the product of a tiny number and a large one."""
     A, B, C = np.array([[2.0**1000, 2.0**-100]]), np.array([[0.0], [2.0**100]]), np.zeros((1, 1))
     for sign in (1.0, -1.0):
         found, counts = subtracted(backend, C, sign * A, B)
@@ -207,7 +207,7 @@ def test_entries_that_underflow_when_they_are_scaled(backend: Backend) -> None:
 
 
 def test_rows_and_columns_of_very_different_sizes(backend: Backend, rng: Any) -> None:
-    """Sizes from 2^-1000 to 2^1000 do not matter between rows or columns."""
+    """Different sizes of rows or columns, from 2^-1000 to 2^1000, do not affect the accuracy."""
     A, B, C = rng.standard_normal((9, 30)), rng.standard_normal((30, 8)), np.zeros((9, 8))
     by_row, by_column = np.exp2(np.linspace(-1000, 900, 9).round()), np.exp2(np.linspace(-1000, 100, 8).round())
     R, counts = subtracted(backend, C, by_row[:, None] * A, B * by_column)
@@ -291,14 +291,14 @@ def test_a_gpu_without_int8_products_is_named() -> None:
 
 
 def int8_engines() -> list[int]:
-    """The software model of the tiles, and AMX where it is present."""
+    """Provide the software model of the tiles, and AMX if it is present."""
     amx = matrix_engines.is_present(matrix_engines.INT8_ENGINE)
     return [matrix_engines.SOFTWARE_INT8, *[matrix_engines.AMX_INT8] * amx]
 
 
 @pytest.mark.parametrize("engine", int8_engines())
 def test_products_by_tiles_on_several_pieces(rng: Any, engine: int) -> None:
-    """Shapes of more than one piece, of parts of tiles, and of sums that are stored between parts of k."""
+    """The shapes have more than one piece, parts of tiles, and sums that are stored between parts of k."""
     kernels = HostKernels(2, engines=())
     kernels.int8_engine = engine
     rows, columns, steps = tile_products.PIECE_ROWS, tile_products.PIECE_COLUMNS, tile_products.STEPS
@@ -322,7 +322,7 @@ def test_the_largest_sums_of_tiles(engine: int) -> None:
 
 
 def test_packed_residues_are_exact(rng: Any) -> None:
-    """Of integers with few and with all digits, also of those with the largest digits and of halves of moduli."""
+    """The integers have few or all digits, including the largest digits and halves of moduli."""
     few, all_digits = (residue_ir.DIGIT * d for d in (residue_ir.FEW_DIGITS, residue_ir.DIGITS))
     for bits, count in ((few - 2, residue_ir.FEW_DIGITS), (all_digits - 10, residue_ir.DIGITS)):
         x = np.rint(np.ldexp(rng.random((3, 400)) - 0.5, rng.integers(1, bits + 1, (3, 400))))
@@ -349,7 +349,7 @@ def test_packed_residues_are_exact(rng: Any) -> None:
 
 
 def test_words_of_fractions_restore_an_integer_exactly_enough() -> None:
-    """Against exact fractions: the exact words end at their unit, and the last has 53 bits of the rest."""
+    """Compare with exact fractions: the exact words end at their unit, and the last word has 53 bits of the rest."""
     for count in (1, 2, 15, USUAL, 20, MAX_MODULI):
         words, M = by_tiles.fraction_words(count)
         assert len(words) % 2 == 0
@@ -361,7 +361,7 @@ def test_words_of_fractions_restore_an_integer_exactly_enough() -> None:
 
 
 def test_the_int8_tile_is_four_instructions_of_amx() -> None:
-    """The assembly of the steps, assembled for a processor that need not be there."""
+    """The assembly of the steps is assembled for a processor that need not be present."""
     if platform.machine() != "x86_64":
         pytest.skip("this processor's compiler does not assemble x86 instructions")
     inputs = ",".join("r" * 5)

@@ -18,7 +18,7 @@ from tests.support.turns import for_each
 
 
 def ranks(backend: Backend) -> list[tuple[BlockCyclic, BlockCyclic]]:
-    """Rows and columns of ranks on many grids, also without any; at last more than a tile of Triton's both ways."""
+    """Return rows and columns of ranks on many grids; some are empty, and the last ones exceed a Triton tile."""
     if backend.interpreted:
         return [*parts(7, 3, 1, 2), parts(29, 8, 2, 3)[3], parts(5, 4, 3, 1)[2], parts(139, 16, 5, 1)[1]]
     large = [] if backend.name == "reference" else [(139, 16, 1, 1)]
@@ -26,10 +26,10 @@ def ranks(backend: Backend) -> list[tuple[BlockCyclic, BlockCyclic]]:
 
 
 @for_each("kind", KINDS)
-def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
+def test_entries_match_their_definition_and_given_values_are_on_the_diagonal(
     backend: Backend, rng: Any, kind: str
 ) -> None:
-    # One column more than rows, as with HPL's b; and one column alone, as HPL-MxP's b, down to a single entry.
+    # One column more than rows, as with HPL's b; and a single column, as HPL-MxP's b, down to a single entry.
     wider = [(rows, BlockCyclic(rows.n + 1, cols.nb, cols.p, cols.P)) for rows, cols in ranks(backend)]
     alone = [(BlockCyclic(n, 3, 0, 1), BlockCyclic(1, 1, 0, 1)) for n in (1, 7)]
     for rows, cols in wider + alone:
@@ -42,7 +42,7 @@ def test_entries_are_their_definition_and_a_diagonal_stands_on_the_diagonal(
             for precision, (dtype, u) in STORED.items():
                 target = matrix(backend, np.full(A.shape, np.nan), precision)
                 backend.kernels.generate(target, rows, cols, entries, None if own is None else vector(backend, own))
-                # Gaussians: fp64 values a slack apart may round to neighbours in fp32, 2u apart.
+                # Gaussian fp64 values that differ by the slack may round to neighbors in fp32, which differ by 2u.
                 further = 2 * u * np.abs(A) if precision == "fp32" and slack(entries) else 0.0
                 off = np.where(on & (own is not None), 0.0, slack(entries) + further)
                 assert within(numbers(backend, target), expected.astype(dtype), off), (rows, cols, precision)
@@ -61,7 +61,7 @@ def test_products_and_sums_of_a_matrix_that_is_not_stored(backend: Backend, rng:
             y, sums = kernels.buffer(len(i)), kernels.buffer(len(i))
             kernels.generated_matvec(y, rows, cols, entries, own_diagonal, vector(backend, x[j]))
             kernels.generated_row_sums(sums, rows, cols, entries, own_diagonal)
-            # n products and n - 1 sums, in any order; and each entry may be off by its slack.
+            # n products and n - 1 sums, in any order; each entry may also differ by its slack.
             off, size = slack(entries), np.abs(A)
             bound = 2 * len(j) * U * (size @ np.abs(x[j])) + off * np.abs(x[j]).sum()
             assert within(numbers(backend, y), A @ x[j], bound), (rows, cols)

@@ -27,7 +27,7 @@ def _twice(x):
 
 @by_type
 def square(x):
-    """x²."""
+    """Return x²."""
     return lambda x: x * x
 
 
@@ -53,7 +53,7 @@ def test_functions_that_compiled_code_alone_calls_are_made_machine_code_in_their
     np.testing.assert_array_equal(x, [2.0, 18.0])
 
 
-def test_nobody_looks_for_garbage_while_a_function_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_collection_is_off_while_a_function_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, compile_extra = [], CompilerBase.compile_extra
 
     def watched(self: Any, function: Any) -> Any:
@@ -88,8 +88,8 @@ def test_while_one_thread_compiles_another_leaves_its_folder_alone(monkeypatch: 
     assert requested.is_set()
 
 
-def test_a_start_from_kept_code_loads_nothing_that_compiles() -> None:
-    """Once this process has compiled what every one takes, another begins sooner without these."""
+def test_a_start_from_cached_code_does_not_load_the_compiler() -> None:
+    """If the code that every process needs is in the cache, a process starts without loading the compiler."""
     HostKernels(1)
     code = "import sys; from mxpeak.kernels.host.kernels import HostKernels; HostKernels(1); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

@@ -1,6 +1,6 @@
 """Test factors of a block, and solves with them, on every backend, with ragged and prime sizes.
 
-Bounds are componentwise; `blocks.WIDE` says what the factor of 2 over the contract's is for.
+Bounds are componentwise, and twice those of the contract; see `blocks.WIDE`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def diagonally_heavy(rng: Any, n: int) -> Any:
 
 
 def factored(backend: Backend, values: Any, precision: str = "fp64") -> tuple[Any, float]:
-    """A block's factors, and 0 or 1 + the first column whose pivot is zero."""
+    """Return the factors of a block, and 0 or 1 + the first column whose pivot is zero."""
     D, singular = panel(backend, values, precision), backend.kernels.buffer(1)
     backend.kernels.factor_block(D, singular)
     return numbers(backend, D), singular.tolist()[0]
@@ -53,10 +53,10 @@ def test_factors_of_a_block_multiply_back_to_it(backend: Backend, rng: Any, prec
         D_ref, singular_ref = factored(backend_named("reference"), values, precision)
         assert singular == singular_ref == 0.0
         L, T = np.tril(D.astype(WIDE), -1) + np.eye(n, dtype=WIDE), np.triu(D.astype(WIDE))
-        # n steps of a product and a difference; the quotients may come from a reciprocal, one rounding more.
+        # n steps of a product and a difference; the quotients may use a reciprocal, which is one more rounding.
         assert within(L @ T, values, 2 * (n + 1) * u * (np.abs(L) @ np.abs(T)))
         # |l_ij| < 0.6/n and |u_ij| < 0.6 off the diagonal, n on it: |L^-1||L| and |U||U^-1| have row sums below 3 and
-        # 5, and a change of D below 2·(n+1)·u·(n+1) an entry shows at most 15 times as large; twice that for two
+        # 5, and a change of D below 2·(n+1)·u·(n+1) per entry is magnified at most 15 times; twice that for two
         # eliminations.
         assert within(D, D_ref, 30 * 2 * (n + 1) ** 2 * u)
 
@@ -75,11 +75,11 @@ def test_the_first_zero_pivot_is_reported_and_its_column_left_as_it_is(
         values[j + 1 :, j] += below
         D, singular = factored(backend, values, precision)
         assert singular == 1.0 + j
-        if backend.on_gpu:  # whose library may divide by the zero, and multiply by what comes of that
+        if backend.on_gpu:  # a GPU's library may divide by zero and use the result
             continue
         assert np.array_equal(D[:, :j], expected[:, :j])
         assert np.array_equal(D[: j + 1], expected[: j + 1])
-        if not backend.on_torch:  # whose library divides what lies below by the zero
+        if not backend.on_torch:  # torch's library divides the entries below by zero
             assert np.array_equal(D[j + 1 :, j], below)
     for n in (1, 5, 40):
         assert factored(backend, np.zeros((n, n)), precision)[1] == 1.0
@@ -90,8 +90,8 @@ def test_what_is_not_finite_reaches_the_factors_of_a_block(backend: Backend, rng
         values = diagonally_heavy(rng, 40)
         values[4, 3] = value
         D, singular = factored(backend, values, precision)
-        assert singular == 0.0 or backend.on_gpu  # whose library takes NaN for zero
-        assert not np.isfinite(D[4, 3:]).any()  # l_43, and with it all that it is multiplied by
+        assert singular == 0.0 or backend.on_gpu  # a GPU's library treats NaN as zero
+        assert not np.isfinite(D[4, 3:]).any()  # l_43, and all its products
 
 
 def expected_method(backend: Backend, trsm: str, precision: str) -> str:
@@ -155,7 +155,7 @@ def test_solves_by_blocks_round_their_sums_as_the_update_does(
         assert how == PanelSolve(low if n > 16 else "fp32", "blocked-inverse")
         W = numbers(backend, X).astype(WIDE)
         block = np.arange(n) // 16
-        above = block[:, None] < block  # what is rounded: the blocks above the diagonal's
+        above = block[:, None] < block  # the rounded blocks are above those of the diagonal
         off = np.abs(W) @ np.abs(np.where(above, T, 0.0))
         assert within(W @ T, B, 2 * u_low * off + 8 * (n + 1) * u * 2.5 * np.abs(W).max(initial=0))
         assert np.abs(W @ T - B).max() > 0.02 * u_low * off.max() or n == 16, "nothing was rounded"
@@ -204,7 +204,7 @@ def test_triangular_solves_of_vectors_have_the_error_of_fp64(backend: Backend, r
                 solve(x, transposed=transposed)
                 x_wide, inverse = numbers(backend, x).astype(WIDE), np.abs(np.linalg.inv(A))
                 if backend.on_torch:
-                    # The contract's 2n·u for the inverse and its product; as much for the exact solution, which is not.
+                    # The contract's 2n·u for the inverse and its product; as much for the rounded solution.
                     exact = np.linalg.solve(A, b)
                     assert within(x_wide, exact, 4 * (n + 1) * U * (inverse @ (np.abs(A) @ (inverse @ np.abs(b)))))
                 else:

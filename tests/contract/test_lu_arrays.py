@@ -34,7 +34,7 @@ def test_new_arrays_have_the_precision_asked_for(backend: Backend) -> None:
             assert buffer.dtype == types["fp64" if precision == "fp64" else "fp32"]
     emulated = [name for name in PRECISIONS if kernels.emulates(name)]
     if backend.on_gpu:
-        assert "fp16" not in emulated  # which every GPU multiplies
+        assert "fp16" not in emulated  # every GPU multiplies fp16
     else:
         assert emulated == [name for name in LOW if name not in backend.native]
 
@@ -123,11 +123,11 @@ def test_facts_say_what_computes_and_where(backend: Backend) -> None:
 
 
 def interesting(backend: Backend) -> Any:
-    """Numbers of fp32 by their bits: all upper halves, below them what makes ties or their neighbours; and random ones.
+    """Return fp32 numbers by their bits: all upper halves, lower halves near ties, and random numbers.
 
     A format that keeps p bits cuts 24 - p: 13 for fp16 and tf32, 16 for bf16, 20 for fp8.  Half of the last place is
-    bit 12, 15 or 19; each appears alone, with an odd last bit above it, and one fp32 number to either side.  For
-    Triton's interpreter: all signs and exponents, and of the other 7 bits of an upper half those at a carry or a tie.
+    bit 12, 15 or 19; each appears alone, with an odd last bit above it, and with its two fp32 neighbors.  Triton's
+    interpreter gets all signs and exponents, and of the other 7 bits of an upper half only those at a carry or a tie.
     """
     lows = [0, 1, 0x0FFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x3001, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
     uppers = np.arange(2**16, dtype=np.uint32)
@@ -139,7 +139,7 @@ def interesting(backend: Backend) -> Any:
 
 
 def same_bits(actual: Any, expected: Any) -> bool:
-    """The same numbers with the same signs, zeros' too; a NaN is a NaN."""
+    """Return whether numbers and signs, also of zeros, are the same; all NaN are equal."""
     nan = np.isnan(expected)
     bits = (a[~nan].view(np.uint32) for a in (np.ascontiguousarray(actual), np.ascontiguousarray(expected)))
     return bool(np.isnan(actual[nan]).all()) and np.array_equal(*bits)
@@ -149,7 +149,7 @@ def same_bits(actual: Any, expected: Any) -> bool:
 def test_casts_are_others_casts_bit_for_bit(backend: Backend, precision: str) -> None:
     kernels, x = backend.kernels, interesting(backend)
     expected = rounded(x, precision)
-    with np.errstate(all="ignore"):  # signalling NaNs; and the interpreter's arithmetic
+    with np.errstate(all="ignore"):  # signaling NaN, and the arithmetic of the interpreter
         source = matrix(backend, x, "fp32")
         for side in ("left", "right"):
             buffer = kernels.operand_buffer(*x.shape, precision, side)
@@ -161,7 +161,7 @@ def test_casts_are_others_casts_bit_for_bit(backend: Backend, precision: str) ->
         assert same_bits(numbers(backend, wide), expected)
 
 
-#: (x, what it is rounded to): ties go to the even number; largest and smallest numbers, and beyond.
+#: (x, x after rounding): ties go to the even number; largest and smallest numbers, and beyond.
 EDGES = {
     "fp16": [
         (65519.0, 65504.0),
@@ -199,7 +199,7 @@ def test_the_definition_rounds_fp64_once() -> None:
     reference = backend_named("reference").kernels
     target = reference.matrix(1, 3, "fp32")
     for precision, half in (("bf16", 2.0**-8), ("fp16", 2.0**-11), ("tf32", 2.0**-11), ("fp8", 2.0**-4)):
-        # By way of fp32, the 2^-40 above the tie would be lost, and the tie go to the even 1.
+        # Rounding to fp32 first would lose the 2^-40 above the tie, and the tie would go to the even 1.
         reference.cast(np.array([[1 + half, 1 + half + 2.0**-40, -1 - half - 2.0**-40]]), target, precision)
         assert list(target[0]) == [1.0, 1 + 2 * half, -1 - 2 * half]
 
@@ -221,6 +221,6 @@ def test_a_cast_writes_its_own_block_and_keeps_its_source(backend: Backend, rng:
         for target, room in targets:
             assert np.array_equal(numbers(backend, target), rounded(values, precision))
             everything = numbers(backend, room)
-            if room is around or precision not in backend.native:  # whose operands are filled up with zeros
+            if room is around or precision not in backend.native:  # native operands are padded with zeros
                 assert np.isnan(everything).sum() == everything.size - m * n
         assert np.array_equal(numbers(backend, source), values)

@@ -1,6 +1,6 @@
 """Test the products with matrices and triangles for HPL and HPL-MxP on every backend, with ragged and prime sizes.
 
-Bounds are componentwise; `blocks.WIDE` says what the factor of 2 over the contract's is for.
+Bounds are componentwise, and twice those of the contract; see `blocks.WIDE`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tests.support.turns import for_each
 
 
 def summed_in(backend: Backend, precision: str) -> float:
-    """The unit roundoff of the sums of products: tensor cores add those of FP8 numbers in about 14 bits."""
+    """Return the unit roundoff of the sums of products: tensor cores add those of fp8 numbers in about 14 bits."""
     return 2.0**-14 if precision == "fp8" and backend.on_gpu else STORED[stored_as(precision)][1]
 
 
-def test_columns_have_the_same_bits_beside_others_unless_cuts_show(backend: Backend, rng: Any) -> None:
+def test_cutting_an_update_into_columns_changes_no_bit_unless_cuts_show(backend: Backend, rng: Any) -> None:
     """Updates are cut at multiples of 64 columns."""
     m, n, k, cut = 45, 330, 96, 128
     for precision in PRECISIONS:
@@ -58,7 +58,7 @@ def test_columns_have_the_same_bits_beside_others_unless_cuts_show(backend: Back
         assert same or backend.kernels.cuts_show(precision), precision
 
 
-#: What Triton multiplies; its interpreter has no products of bf16 numbers.
+#: Formats that Triton multiplies; its interpreter has no products of bf16 numbers.
 BY_TRITON = {"fp16", "fp8"}
 
 
@@ -102,7 +102,7 @@ def test_products_with_panels_and_with_parts_of_operands(backend: Backend, rng: 
 
 def test_what_is_not_finite_spoils_its_row_of_a_product_and_no_other(backend: Backend, rng: Any) -> None:
     kernels = backend.kernels
-    # Triton's interpreter makes a number of FP8's NaN.
+    # Triton's interpreter converts NaN in fp8 to a number.
     for precision, value in product(
         ("fp64", "fp32", "bf16", *(() if backend.interpreted else ("fp8",))), (np.nan, np.inf)
     ):
@@ -158,12 +158,12 @@ def test_a_probe_is_one_product_of_random_numbers_in_its_precision(
 
 
 def triton_shapes(backend: Backend) -> tuple[tuple[int, int], ...]:
-    """More than a tile of Triton's both ways."""
+    """Return shapes with more than a Triton tile in both directions."""
     return sizes(backend, *SHAPES, (37, 150), interpreted=((0, 3), (3, 0), (1, 1), (19, 150)))
 
 
 def triton_ranks(backend: Backend) -> list[Any]:
-    """Ranks of several grids; of Triton's interpreter one that has all, and one with more than a tile both ways."""
+    """Return ranks of several grids; for Triton's interpreter also one with more than a tile both ways."""
     if backend.interpreted:
         return [*parts(7, 3, 1, 2), parts(29, 8, 2, 3)[3], parts(5, 4, 3, 1)[2], parts(149, 9, 5, 1)[2]]
     return [rank for grid in [(0, 4, 2, 2), *GRIDS, (149, 9, 1, 1)] for rank in parts(*grid)]
@@ -191,7 +191,7 @@ def test_products_with_several_vectors_have_the_error_of_fp64(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     for widened in ("mxpeak.kernels.torch.lu.triangle.STRIP", "mxpeak.kernels.host.lu.lu.WIDENED"):
-        monkeypatch.setattr(widened, 500)  # so that a strip is less than the matrix
+        monkeypatch.setattr(widened, 500)  # so that a strip is smaller than the matrix
     for (m, n), sides in product(((0, 3), (3, 0), (1, 1), (1, 5), (5, 1), (37, 150)), (1, 3, 7)):
         A = stored(rng.random((m, n)) - 0.5, precision)
         for op, transposed in ((A, False), (A.T, True)):
@@ -215,7 +215,7 @@ def test_two_products_at_once_are_those_of_each(backend: Backend, rng: Any, prec
 
 
 def operand_sums(A: Any, precision: str, x: Any) -> tuple[Any, Any]:
-    """What `add_operand_sums` adds, and the sizes of what is added up."""
+    """Return the sums that `add_operand_sums` adds, and the sums of absolute values."""
     wide, low = A.astype(WIDE), (A if precision in STORED else rounded(A, precision)).astype(WIDE)
     if len(x) == 1:
         x = np.stack([x[0], 0.0 * x[0], x[0], np.ones_like(x[0])])
@@ -227,7 +227,7 @@ def operand_sums(A: Any, precision: str, x: Any) -> tuple[Any, Any]:
 
 @for_each("precision", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precision: str) -> None:
-    """With rows longer than the pieces in which they are rounded, numbers near a format's least, and a NaN."""
+    """Rows are longer than the pieces that are rounded, and contain numbers near the smallest of a format, and NaN."""
     kept = precision if precision in STORED else "fp32"
     u = U if precision in STORED else STORED["fp32"][1]
     for m, n in [*triton_shapes(backend), *sizes(backend, (9, 4500), interpreted=())]:
@@ -248,7 +248,7 @@ def test_sums_of_rows_rounded_and_as_they_are(backend: Backend, rng: Any, precis
 
 @for_each("precision", ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, rng: Any, precision: str) -> None:
-    """Of U's rows and L's, whose other entries in the block are never read."""
+    """These are rows of U and L, whose entries in the other triangle of the block are never read."""
     kept = precision if precision in STORED else "fp32"
     u = U if precision in STORED else STORED["fp32"][1]
     shapes = sizes(backend, (1, 0), (2, 3), (7, 5), (5, 2100), (530, 6), interpreted=((1, 0), (7, 5), (19, 131)))
@@ -270,7 +270,7 @@ def test_sums_of_rows_that_begin_or_end_with_a_diagonal_block(backend: Backend, 
 
 @for_each("precision", ["tf32", "bf16"])
 def test_squares_of_small_entries_by_small_weights_are_within_fp32(backend: Backend, rng: Any, precision: str) -> None:
-    """Entries of 2^-57, of which a variance of 2^-40 would leave nothing that fp32 holds."""
+    """Entries of 2^-57 squared and multiplied by a weight of 2^-40 would underflow in fp32."""
     m, n = 5, 40
     A = stored((rng.random((m, n)) - 0.5) * 2.0**-57, "fp32")
     x, y = rng.random((4, n)) - 0.5, (rng.random((3, m)) - 0.5) * 2.0**-150
@@ -284,13 +284,13 @@ def test_squares_of_small_entries_by_small_weights_are_within_fp32(backend: Back
 
 @for_each("precision", ["tf32", "bf16"])
 def test_sums_of_rounded_rows_may_be_beyond_fp32(backend: Backend, rng: Any, precision: str) -> None:
-    """As those of entries whose exponent was flipped are: they tell where that was."""
+    """Entries with a flipped exponent bit have such sums, which show the row of the error."""
     m, n = 9, 40
     A = stored(rng.random((m, n)) - 0.5, "fp32")
     A[4, 20], A[4, 22], A[7, 3] = 3e38, 3.3e38, -2e38
     for count in (4, 1):
         x = rng.random((count, n)) + 1.0
-        x[1:2] *= 1e60  # which fp32 does not hold either
+        x[1:2] *= 1e60  # fp32 does not hold these either
         actual = matrix(backend, np.zeros((3, m)), "fp64")
         backend.kernels.add_operand_sums(actual, matrix(backend, A, "fp32"), precision, matrix(backend, x, "fp64"))
         right, sizes = operand_sums(A, precision, x)
@@ -354,7 +354,7 @@ def test_largest_entries_and_sums_of_rows_and_columns(backend: Backend, rng: Any
     for m, n in triton_shapes(backend):
         values = stored(rng.random((m, n)) - 0.7, precision)
         by_row, by_column = kernels.buffer(m), kernels.buffer(n)
-        if precision == "fp64" or backend.on_torch:  # HPL's norms are of an fp64 matrix
+        if precision == "fp64" or backend.on_torch:  # HPL's norms are those of an fp64 matrix
             kernels.abs_sums(matrix(backend, values, precision), by_row, by_column)
             for actual, axis in ((by_row, 1), (by_column, 0)):
                 exact = np.abs(values.astype(WIDE)).sum(axis=axis)
@@ -376,7 +376,7 @@ def test_scaling_by_powers_of_two_is_exact_and_by_others_rounds_thrice_at_most(
 ) -> None:
     for m, n in triton_shapes(backend):
         values = stored(rng.random((m, n)) - 0.5, precision)
-        # Beyond the range of fp32 one by one, but not together.
+        # Each factor alone is beyond the range of fp32, but their product is not.
         powers = np.ldexp(1.0, 140 + rng.integers(-9, 9, m)), np.ldexp(1.0, -140 + rng.integers(-9, 9, n))
         for by_row, by_column in (powers, (rng.random(m) + 0.5, rng.random(n) + 0.5)):
             A = matrix(backend, values, precision)
@@ -395,7 +395,7 @@ def test_pairs_of_rows_and_of_columns_are_combined_with_one_rounding(
         x, y = (stored(rng.random((m, n)) - 0.5, precision) for _ in range(2))
         for combine, size, across in (("combine_rows", m, True), ("combine_columns", n, False)):
             r, s = (rng.random(size) + 0.5 for _ in range(2))
-            # two blocks of one matrix, in other rows or columns
+            # two blocks of one matrix in different rows or columns
             whole = matrix(backend, np.concatenate((x, y), axis=0 if across else 1), precision)
             X, Y = (whole[:m], whole[m:]) if across else (whole[:, :n], whole[:, n:])
             getattr(backend.kernels, combine)(X, Y, vector(backend, r), vector(backend, s))

@@ -51,7 +51,7 @@ from tests.support.torch_devices import torch_device
 
 @cache
 def fold_case(name: str, scale: float, band: Band, shape: tuple[int, int]) -> tuple[Case, list[Any], dict[bool, Any]]:
-    """A case, its factors, and its folds by row and by column, plain and squared."""
+    """Return a case, its factors, and its folds by row and by column, plain and squared."""
     case = random_case(name, shape, band, scale)
     factors = [ORACLE.half_powers(top) for top in case.maxima]
     folds = {
@@ -109,7 +109,7 @@ def test_folds_have_the_same_bits_in_any_order_of_anything(rng: Any, norms: Norm
 
 
 def folds(norms: Norms, tiles: Sequence[Tile], squared: bool, rows: int, columns: int) -> list[Any]:
-    """The folds by row and by column, as deterministic norms make them."""
+    """Return the folds by row and by column that deterministic norms use."""
     factors = [norms.apply("half_powers", top) for top in norms.row_column_max(tiles, WHOLE, BOTH, rows, columns)]
     return norms.folded_sums(tiles, WHOLE, BOTH, squared, sigmas(139), *factors)
 
@@ -130,7 +130,7 @@ def test_folds_of_several_threads_have_the_bits_of_one(rng: Any) -> None:
 def test_folds_add_up_to_the_sum(rng: Any, name: str) -> None:
     norms = norms_of(name)
     cases = list(product((1, 2, 3, 100, 4097), (1.0, 1e300, 1e-300, 5e-322), (False, True)))
-    if name in ("reference", "torch with Triton"):  # they are slow: many terms at one scale
+    if name in ("reference", "torch with Triton"):  # these are slow: test many terms at one scale only
         cases = [(terms, scale, squared) for terms, scale, squared in cases if terms < 4097 or scale == 1.0]
     for terms, scale, squared in cases:
         case = case_of(rng.standard_normal((terms, 1)) * scale)
@@ -139,14 +139,14 @@ def test_folds_add_up_to_the_sum(rng: Any, name: str) -> None:
         _, found = norms.folded_sums(case.tiles, WHOLE, ("columns",), squared, sigmas(terms), np.zeros(0), f)
         value = norms.apply("unfolded", found, f, top, squared)[0]
         right = root(*case.parts.squares.tolist()) if squared else case.parts.by_column[0]
-        # Each of up to four folds is added with one rounding, entry and root cost three, and what is left out is
+        # Each of up to four folds is added with one rounding, entry and root cost three, and the omitted rest is
         # 2^-58 of the largest term; a denormal result is rounded to a multiple of the smallest number.
         with note_case(terms=terms, scale=scale, squared=squared):
             assert abs(value - right) <= 8 * U * right + 2.0**-1074
 
 
 def awkward(rng: Any) -> Any:
-    """Zero, Inf, NaN, powers of two and their neighbours, all over the range."""
+    """Return zero, Inf, NaN, powers of two with their neighbors, and numbers from the whole range."""
     powers = np.ldexp(1.0, np.array([-1074, -1073, -1022, -1021, -3, -2, -1, 0, 1, 2, 3, 1022, 1023]))
     random = np.ldexp(rng.random(50) + 0.5, rng.integers(-1073, 1023, 50))
     return np.concatenate([[0.0, np.inf, np.nan, np.finfo(np.float64).max], powers, np.nextafter(powers, 0.0), random])
@@ -178,9 +178,9 @@ def test_unfolding_divides_by_the_factors_and_keeps_what_is_not_a_number(rng: An
 
 
 def test_maxima_of_the_array_namespaces_let_nan_win(rng: Any, norms: Norms) -> None:
-    """Norms rely on it: maximum and max give NaN where there is one, and hypot where the other number is finite.
+    """Norms rely on it: maximum and max return NaN if there is one, and also hypot if the other number is finite.
 
-    Next to fp64's largest number a GPU's hypot, which may be two units in the last place off, gives an infinity.
+    Next to fp64's largest number, hypot on a GPU may overflow, because its error is up to two units in the last place.
     """
     xp, there, here = norms.kernels.xp, norms.backend.array, norms.backend.numpy
     numbers = awkward(rng)
@@ -228,16 +228,16 @@ def test_matrices_are_made_and_filled(rng: Any, norms: Norms) -> None:
                 assert (A if order == "C" else A.T).is_contiguous()
 
 
-# --- what norms are checked with --------------------------------------------------------------------------------
+# --- sums for the checks of norms -------------------------------------------------------------------------------
 
 
 def exact_pair(pair: Any) -> list[Fraction]:
-    """High and low together."""
+    """Return the exact sum of high and low."""
     return [Fraction(float(high)) + Fraction(float(low)) for high, low in pair.T]
 
 
 def agree_in_doubled_precision(actual: Any, exact: Any, terms: int) -> None:
-    """To (n·u)², and 2^-98 for the few operations on each entry; high is the whole rounded once."""
+    """Check both parts to (n·u)², and 2^-98 for the few operations on each entry; high is the sum rounded once."""
     assert actual.shape == exact.shape
     for mine, right, high in zip(exact_pair(actual), exact_pair(exact), actual[0]):
         assert abs(mine - right) <= right * Fraction((terms * U) ** 2 + 2.0**-98)
@@ -281,7 +281,7 @@ def test_the_reference_reads_only_the_band_and_sums_exactly() -> None:
     assert not entries(tile, Band(ENDLESS, 0))[0, 1:].any()
     parts = ORACLE.norm_pass([tile], Band(ENDLESS, 0), WANTS, 3, 3)
     assert parts.top == 2.0**53
-    assert parts.by_row.tolist() == [1.0, 2.0**53, 4.0]  # 2^53 + 1 lies half way, and goes to the even one
+    assert parts.by_row.tolist() == [1.0, 2.0**53, 4.0]  # 2^53 + 1 is a tie, and rounds to the even number
     assert parts.by_column.tolist() == [2.0**53 + 2.0, 1.0, 3.0]
     np.testing.assert_array_equal(magnitude(np.array([complex(np.inf, np.nan), -3 + 4j])), [np.nan, 5.0])
 
@@ -290,7 +290,7 @@ def test_the_reference_reads_only_the_band_and_sums_exactly() -> None:
 
 
 def test_no_two_partial_sums_of_a_line_or_position_have_the_same_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the band: of the programs that reach it, those that meet the same positions have different slots."""
+    """This holds for any band: programs that add to the same positions have different slots."""
     for name, value in {"THREADS": 8, "LANES": 2, "WIDTH": 64, "PROGRAMS": 1, "MAX_LINES": 8}.items():
         monkeypatch.setattr(norm_table, name, value)
     shapes = [(consecutive(m), consecutive(n)) for m, n in ((97, 89), (300, 40), (40, 300))]
@@ -318,7 +318,7 @@ def check_slots(batch: Any, rows: IndexMap, cols: IndexMap, band: Band) -> None:
 def test_tiles_of_several_devices_are_summed_up_on_the_first(
     rng: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three devices with the same memory: which of them has a tile follows from its position, which its shape tells."""
+    """The three devices share their memory. The position of a tile, which its shape identifies, selects its device."""
     heights, widths = (3, 1, 17, 2), (5, 19, 1, 4)
     values = random_values(rng, (sum(heights), sum(widths)), TYPES[name])
     tiles = ragged_tiles(rng, values, WHOLE, heights, widths, FORWARD)

@@ -1,7 +1,7 @@
 """Compare every kernel of norms with its definition, for all types, strides, bands, tiles, threads and devices.
 
-What lies outside the band, and between the entries of a strided tile, is NaN: whoever reads it shows.  All threads
-work, and blocks, strips and launches are so small that small matrices take several of each.
+Entries outside of the band, and memory between the entries of a strided tile, are NaN, so that reading them is
+detected.  Blocks, strips and launches are so small that all threads work, and small matrices need several of each.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tests.support.torch_devices import tensor
 
 @pytest.fixture(params=HOST)
 def host_norms(request: pytest.FixtureRequest) -> Norms:
-    """The host's kernels in steps of their own."""
+    """Provide the host kernels with different steps."""
     return norms_of(request.param)
 
 
@@ -92,7 +92,7 @@ def test_only_blocks_that_meet_the_band_are_gone_through(norms: Norms) -> None:
 
 @cache
 def cyclic_case(name: str, band: Band, p: int, q: int) -> Case:
-    """Process (p, q)'s part of a matrix on a 2×3 grid, in blocks of 3×5."""
+    """Return the part of process (p, q) of a matrix on a 2×3 grid in blocks of 3×5."""
     rows, cols = block_cyclic(BlockCyclic(43, 3, p, 2)), block_cyclic(BlockCyclic(61, 5, q, 3))
     rng = np.random.default_rng([p, q])
     local = poisoned(random_values(rng, (rows.size, cols.size), TYPES[name]), rows, cols, band)
@@ -114,7 +114,7 @@ def test_a_pass_over_tiles_adds_each_where_it_belongs(rng: Any, norms: Norms) ->
         with note_case(name=name, band=band):
             tiles = ragged_tiles(rng, values, band, heights, widths, norms.layouts)
             check(norms, Case(tiles, band, m, n), turn)
-            some = [replace(t, row0=t.row0 + 2, col0=t.col0 + 3) for t in tiles[:7]]  # of a rank that has no more
+            some = [replace(t, row0=t.row0 + 2, col0=t.col0 + 3) for t in tiles[:7]]  # all tiles of one rank
             check(norms, Case(some, band, m + 4, n + 5), turn)
     check(norms, Case([], WHOLE, 3, 4))
 
@@ -143,7 +143,7 @@ def test_an_entry_that_is_repeated_without_being_stored_again_counts_each_time(n
         agree(by_column, full.parts.by_column, [], terms=shape[0])
 
 
-#: Matrices for several threads: of long lines that are cut in pieces, and of many.
+#: Matrices for several threads: a few long lines, which are cut into pieces, and many lines.
 LARGE = {
     "float64": [(3, 3301), (3301, 3), (1, 9001), (9001, 1), (101, 61)],
     "float32": [(11, 1103), (1103, 11), (1, 9001), (101, 61)],
@@ -203,7 +203,7 @@ def test_small_general_matrices_have_the_norms_of_a_pass(rng: Any) -> None:
         assert norms_of(name).apply("small_norm", line, "max") is None
 
 
-# --- numbers at the ends of the range, and what is not a number ------------------------------------------------
+# --- limits of the range, NaN and infinity ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -214,7 +214,7 @@ def test_neither_large_nor_small_numbers_are_lost(rng: Any, norms: Norms, name: 
         if not norms.backend.on_torch or turn % 3 == turn // len(scales):
             with note_case(band=band, scale=scale):
                 check(norms, random_case(name, shape, band, scale).laid(norms.layouts[turn % len(norms.layouts)]), turn)
-    for turn in range(2 if norms.backend.on_torch else 6):  # every entry at its own scale
+    for turn in range(2 if norms.backend.on_torch else 6):  # every entry has its own scale
         each = rng.choice([0.0, 1.0, *scales.values()], shape)
         values = random_values(rng, shape, np.dtype(np.complex128 if dtype.kind == "c" else np.float64))
         with np.errstate(over="ignore", under="ignore"):
@@ -254,13 +254,13 @@ def test_nan_wins_over_inf_and_inf_over_numbers(norms: Norms) -> None:
 
 
 def pairs_of_no_numbers(dtype: Any) -> list[Any]:
-    """Two of NaN and Inf, or one."""
+    """Return all pairs of NaN and infinities, and each of them alone."""
     return list(product(not_numbers(dtype), [None, *not_numbers(dtype)]))
 
 
 @cache
 def no_number_case(name: str, number: int) -> Case:
-    """A random matrix, in which such a pair is among the entries."""
+    """Return a random matrix that contains one of these pairs."""
     rng, dtype = np.random.default_rng(number), TYPES[name]
     A = random_values(rng, (7, 9), dtype)
     for value in pairs_of_no_numbers(dtype)[number]:

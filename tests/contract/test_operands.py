@@ -1,6 +1,6 @@
 """Test products of 16-bit operands by every engine of this processor, with every shape of its tiles.
 
-Where it has none, what rounds and lays out operands is tested all the same.
+Without an engine, the functions that round and store operands are still tested.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ U = 2.0**-24
 
 
 def operand_pair(kernels: HostKernels, engine: MatrixEngine, A: Any, B: Any) -> tuple[Any, Any]:
-    """Both operands of a product."""
+    """Return both operands of a product."""
     both = []
     for side, values in (("left", A), ("right", B)):
         buffer = kernels.operand_buffer(*values.shape, engine.precision, side)
@@ -44,7 +44,7 @@ def operand_pair(kernels: HostKernels, engine: MatrixEngine, A: Any, B: Any) -> 
 
 
 def error_in_bounds(C: Any, before: Any, A: Any, B: Any) -> bool:
-    """|C - (before - A B)| <= (k+1)·u·|A||B| + u·|C|, the contract's bound, doubled for what is summed here in fp64."""
+    """Check |C - (before - A B)| <= (k+1)·u·|A||B| + u·|C|, the contract's bound, doubled for the fp64 sums here."""
     a, b = np.asarray(A).astype(np.float64), np.asarray(B).astype(np.float64)
     bound = (a.shape[1] + 1) * U * (np.abs(a) @ np.abs(b)) + U * np.abs(before)
     return bool(np.all(np.abs(C - (before - a @ b)) <= 2 * bound))
@@ -71,7 +71,7 @@ def test_products_of_every_small_shape(engine: MatrixEngine, rng: Any) -> None:
 def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(
     engine: MatrixEngine, threads: int, rng: Any
 ) -> None:
-    """What the update's pieces are, from any row and any column on; few strips (threads share rows) and many."""
+    """Pieces of an update begin at any row and column; they have few strips (threads share rows) or many."""
     kernels = HostKernels(threads, poison=True, engines=[engine])
     m, k, n = 150, 67, 500
     A, B = operand_pair(kernels, engine, rng.standard_normal((m, k)), rng.standard_normal((k, n)))
@@ -87,8 +87,8 @@ def test_rows_of_a_left_and_columns_of_a_right_operand_are_operands(
 
 
 @pytest.mark.parametrize("engine", HERE)
-def test_where_a_product_is_cut_does_not_show(engine: MatrixEngine, rng: Any) -> None:
-    """Not in a bit, nor in the signs of zeros: whoever cuts an update relies on it."""
+def test_cutting_a_product_changes_no_bit(engine: MatrixEngine, rng: Any) -> None:
+    """The parts are bitwise identical, including the signs of zeros; functions that cut an update rely on it."""
     kernels = HostKernels(poison=True, engines=[engine])
     m, k, n = 91, 64, 200
     values, others = rng.standard_normal((m, k)), rng.standard_normal((k, n))
@@ -106,7 +106,7 @@ def test_where_a_product_is_cut_does_not_show(engine: MatrixEngine, rng: Any) ->
 
 @pytest.mark.parametrize("engine", HERE)
 def test_many_strips_pass_by_in_groups(engine: MatrixEngine, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With k so large that a group is one strip, and so small that all strips are one."""
+    """If k is large, a group is one strip; if it is small, all strips are one group."""
     kernels = HostKernels(poison=True, engines=[engine])
     for k in (9000, 3):
         A, B = operand_pair(kernels, engine, rng.standard_normal((35, k)), rng.standard_normal((k, 131)))
@@ -150,12 +150,12 @@ def test_operands_are_the_rounded_numbers_and_zeros_behind_them(engine: MatrixEn
 
 @pytest.mark.parametrize("engine", HERE)
 @pytest.mark.parametrize("wide_from", [50, 5000])
-def test_an_lu_by_columns_takes_its_products(
+def test_a_column_major_lu_uses_the_products_of_an_engine(
     engine: MatrixEngine, wide_from: int, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """|P A - L U| <= (2·u of the format + n·u)·|L||U|, in narrow panels and in wide ones, the last one ragged.
 
-    On one thread, and on three, each of which solves for some columns.
+    Run on one thread, and on three, each of which solves for some columns.
     """
     monkeypatch.setattr(engine_products, "WIDE_FROM", wide_from)
     monkeypatch.setattr(blas, "own_threads", lambda: 1 if wide_from == 50 else 3)
@@ -235,12 +235,12 @@ def test_substitution_in_registers_errs_as_substitution_does(stored: str, thread
         assert host.solve_right_upper(Y, upper, stored) == PanelSolve(stored, "library")
         x, y = X.astype(WIDE), Y.astype(WIDE)
         assert np.all(np.abs(I_L @ x - b) <= (n + 1) * u * (np.abs(I_L) @ np.abs(x))), n
-        assert np.all(np.abs(y @ U - b.T) <= (n + 2) * u * (np.abs(y) @ np.abs(U))), n  # 1/u_kk is rounded, too
+        assert np.all(np.abs(y @ U - b.T) <= (n + 2) * u * (np.abs(y) @ np.abs(U))), n  # the rounded 1/u_kk
         assert np.isnan(around).sum() == around.size - n * many, "numbers beside B changed"
 
 
 def test_substitution_in_registers_treats_all_columns_alike(rng: Any) -> None:
-    """A column has the same bits in a whole strip, in a ragged one, and on any thread."""
+    """A column is bitwise identical in a complete strip, in a ragged strip, and on any thread."""
     host, n = HostKernels(2, poison=True, engines=()), 72
     host.trsm = "kernel"
     L = host.panel(host.buffer(host.panel_size(n, n)), n, n)
@@ -283,7 +283,7 @@ def test_solves_with_badly_conditioned_blocks_err_as_substitution_does(engine: M
 
 
 def test_assembly_from_the_cache_can_be_put_into_what_is_compiled_here() -> None:
-    """Another process may have compiled the function that holds it, so that nothing here has asked for the parser."""
+    """If another process has compiled the function with the assembly, this process has not initialized the parser."""
     code = (
         "import mxpeak.kernels.host.engine.matrix_engines\n"
         "import llvmlite.binding as llvm\n"

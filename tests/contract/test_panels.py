@@ -36,7 +36,7 @@ def factored(
     exchange: Any = None,
     precision: str = "fp64",
 ) -> tuple[list[float], Any, Any]:
-    """Pivots and flag, L1, and the panel's rows."""
+    """Return pivots and flag, L1, and the panel's rows."""
     jb = values.shape[1]
     A, L1 = panel(backend, values, precision), panel(backend, np.full((jb, jb), np.nan), precision)
     pivots = backend.kernels.buffer(jb + 1, precision)
@@ -46,7 +46,7 @@ def factored(
 
 
 def on_either(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Torch's panels on the device and on the host in turn; the others' as they are."""
+    """Run torch's panels on the device and then on the host; run those of other backends once."""
     for where in ("device", "host") if backend.on_torch else ("",):
         if where:
             monkeypatch.setattr(backend.kernels, "panel_on", where)
@@ -134,7 +134,7 @@ def test_the_larger_candidate_wins_and_the_upper_row_on_ties() -> None:
 
 
 def test_a_column_of_zeros_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.ones((9, 3)) * [1.0, 2.0, 0.5]  # columns 1 and 2 vanish once column 0 is eliminated
+    values = np.ones((9, 3)) * [1.0, 2.0, 0.5]  # columns 1 and 2 are zero after the elimination of column 0
     for _ in on_either(backend, monkeypatch):
         pivots, _, _ = factored(backend, values, BlockCyclic(9, 3, 0, 1))
         assert pivots[3] == 2.0
@@ -144,7 +144,7 @@ def test_what_is_not_finite_reaches_the_factors_of_a_panel(
     backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if backend.name == "reference":
-        return  # which divides by what it finds, with a warning
+        return  # the reference divides by such a pivot, with a warning
     for value, _, fact in product((np.nan, np.inf), on_either(backend, monkeypatch), ("left", "right")):
         values = rng.random((40, 6)) - 0.5
         values[11, 2] = value
@@ -182,7 +182,7 @@ def test_a_panel_travels_as_one_piece_and_leaves_its_neighbours_alone(torch_back
     assert (numbers(backend, whole)[[0, 1, 15, 16, 17]] == 7.0).all()
 
 
-def test_row_moves_do_what_swaps_one_by_one_do(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_moves_are_equivalent_to_swaps(backend: Backend, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if backend.on_torch:
         monkeypatch.setattr("mxpeak.kernels.torch.lu.lu.STRIP", 3)
     kernels, (n, j0, jb) = backend.kernels, (53, 6, 11)

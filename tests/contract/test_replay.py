@@ -21,7 +21,7 @@ from tests.support.sparse_matrices import order_of, rows_of
 
 
 class FakeRecorder:
-    """Counts what is recorded, and replays by calling."""
+    """A recorder that counts recordings, and replays by calling."""
 
     def __init__(self) -> None:
         self.busy, self.recorded, self.replayed = False, 0, 0
@@ -51,17 +51,17 @@ def test_work_is_run_then_recorded_then_replayed_and_what_is_not_used_is_forgott
     assert run("a") == (1, 0, 0)
     assert run("a") == (2, 1, 1)
     assert run("a", "a") == (4, 1, 3)
-    assert run("b", "a", "c") == (7, 1, 4)  # b, used longest ago, makes room
-    assert run("a", "b") == (9, 1, 5)  # and c does for b
+    assert run("b", "a", "c") == (7, 1, 4)  # b, the least recently used, is dropped
+    assert run("a", "b") == (9, 1, 5)  # and c is dropped for b
     assert run("b") == (10, 2, 6)
     assert run("c") == (11, 2, 6)
-    recorder.busy = True  # part of somebody else's graph
+    recorder.busy = True  # another graph is being recorded
     assert run("b", "new", "new") == (14, 2, 6)
     assert done == ["a", "a", "a", "a", "b", "a", "c", "a", "b", "b", "c", "b", "new", "new"]
 
 
-def test_a_recorder_keeps_its_first_graph_and_with_it_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As torch does, whose pools of memory end with their last graph and cannot be used again."""
+def test_a_recorder_keeps_its_first_graph_and_thereby_the_memory_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is needed with torch, whose memory pool ends with its last graph and cannot be used again."""
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
     class Graph:
@@ -81,7 +81,7 @@ def test_a_recorder_keeps_its_first_graph_and_with_it_their_memory(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     recorder = GraphRecorder(Device(torch.device("cpu"), triton=False))
     for _ in range(3):
-        recorder.record(lambda: None)()  # and the graph is let go
+        recorder.record(lambda: None)()  # and the graph is freed
 
 
 def test_without_a_recorder_work_is_only_run() -> None:
@@ -92,8 +92,8 @@ def test_without_a_recorder_work_is_only_run() -> None:
     assert done == [0, 1, 2]
 
 
-def test_operations_are_told_apart_by_their_vectors_and_by_what_they_do() -> None:
-    """Each is called three times with each of two sets of vectors: once run, once recorded, twice replayed."""
+def test_graphs_are_distinguished_by_vectors_and_operation() -> None:
+    """Each operation is called three times with each of two sets of vectors: one run, one recording, two replays."""
     device, name = Device(torch.device("cpu"), triton=False), "a small box between others"
     kernels = TorchSparse(device, 1, lambda: HostSparse(Team(1)))
     kernels._recorder = recorder = FakeRecorder()

@@ -1,7 +1,7 @@
 """Compare sparse kernels with their definitions, for all orders, storages, formats and backends.
 
-Each is held against the reference, and that against its definitions.  Memory that nobody may read or write holds NaN,
-and what x must not be read yet holds a number that is far off: whoever reads it shows.
+All backends are compared with the reference, and the reference with the definitions.  Memory that must not be used
+holds NaN, and entries of x that must not be read yet hold a number that is far off, so that reading them is detected.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from tests.support.sparse_matrices import (
 GRID = (2, 3, 2)
 
 
-#: Of FEW the two matrices of several chunks, which are there twice: with fp32 values and with narrow ones.
+#: The two matrices of FEW with several chunks, each of which occurs with fp32 values and with narrow ones.
 LARGER = ("a box of several chunks", "irregular rows")
 
 
 def left_out(kernels: Any, s: Example, turn: int) -> bool:
-    """Whether an interpreter leaves out a larger matrix in these formats; with the other turn it takes it."""
+    """Return whether a slow interpreter skips a large matrix with these formats; the other value of `turn` runs it."""
     return interpreted(kernels) and s.name in LARGER and (LARGER.index(s.name) + (s.values == "fp32") + turn) % 2 == 1
 
 
@@ -64,7 +64,7 @@ def left_out(kernels: Any, s: Example, turn: int) -> bool:
 
 
 def gauss_seidel(rows: Rows, b: Any, x: Any, halo: Any, sequence: Any) -> Any:
-    """x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii, row after row, all of it in the old numbers."""
+    """Return x after x_i = (b_i - Σ_{j≠i} a_ij x_j) / a_ii for the rows in this sequence."""
     everything = np.concatenate([x, halo])
     for i in sequence:
         row = slice(rows.indptr[i], rows.indptr[i + 1])
@@ -75,7 +75,7 @@ def gauss_seidel(rows: Rows, b: Any, x: Any, halo: Any, sequence: Any) -> Any:
 
 
 def test_the_references_sweep_is_gauss_seidel_in_its_order_and_the_natural_one_row_after_row() -> None:
-    """Matrices of many rows in two or three orders each, each order with every other one of them."""
+    """Test matrices with many rows in two or three orders, and other matrices in all orders."""
     for turn, (name, kind) in enumerate(product(MATRICES, KINDS)):
         if turn % 2 and oracle_rows(name).n > 300:
             continue
@@ -91,7 +91,7 @@ def test_the_references_sweep_is_gauss_seidel_in_its_order_and_the_natural_one_r
 
 
 def test_the_references_operations_fit_together() -> None:
-    """Of every matrix, by its definition: products, residuals, and what sweeps leave for those after them."""
+    """Check products, residuals, and the vectors that sweeps keep, for every matrix."""
     for name in MATRICES:
         with note_case(case=name):
             s = example(name, "greedy", "bf16", "fp32")
@@ -108,7 +108,7 @@ def test_the_references_operations_fit_together() -> None:
 
 @on_examples
 def test_sweeps_are_the_references_in_one_part_and_in_two(kernels: Any, s: Example, A: Any) -> None:
-    """The first part reads nothing of other ranks; b is as it was, bit by bit."""
+    """The first part reads no values of other ranks; b is unchanged."""
     x, halves, b = s.fresh(kernels, A), s.fresh(kernels, A), s.right_side()
     whole_keep, keep = (Guarded(A.n, s.vectors) for _ in range(2))
     kernels.sweep_forward(A, b.inner, x, keep=whole_keep.inner)
@@ -137,7 +137,7 @@ def test_a_sweep_from_zero_is_one_on_zero(kernels: Any, s: Example, A: Any) -> N
 
 
 def in_halves(sweep: Any, s: Example, A: Any, halves: Any, x: Any) -> None:
-    """A sweep that reads no halo, first of rows beside other ranks, which are done then, gives what one of all does."""
+    """Check that a sweep without halo is the same in two parts, of which the first completes the boundary rows."""
     surface = [r for r, row in enumerate(s.R.rows) if row.halo.columns.size]
     sweep(part=Part.BOUNDARY)
     assert own(A, halves)[surface].tolist() == own(A, x)[surface].tolist()
@@ -177,7 +177,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 def test_threads_that_wait_for_each_other_sweep_like_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row after row, however little there is to do: forward, backward, from zero, with what was kept; same bits."""
+    """Sweep in row order with any amount of work: forward, backward, from zero, with kept vectors; compare bitwise."""
     alone, several = HOSTS
     monkeypatch.setattr(host_sparse, "SERIAL_BELOW", 0)
     for name, kind, storage in product(MATRICES, ("natural", "surface_last"), SUITING["natural"]):
@@ -200,7 +200,7 @@ DISTANCES = ((1, 2), (1, 3), (2,), (1, 3, 40), (1, 7), (1, 2, 3, 4, 5, 6, 7), (7
 
 
 def test_rows_that_need_others_of_their_own_block_are_swept_row_after_row() -> None:
-    """Bands, and meshes with short lines: to last bits, for all rows have few entries."""
+    """The matrices are bands, and meshes with short lines; they agree to the last bits, as rows have few entries."""
     for case in product(DISTANCES, ("rows", "packed")):
         with note_case(case=case):
             check_band(*case)
@@ -228,7 +228,7 @@ def check_band(distances: tuple[int, ...], storage: str) -> None:
 
 
 def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> None:
-    """With the last row of each line at the end of all, the row before it alone has neighbours there."""
+    """If the last row of each line is at the end of the order, only the row before it has neighbors there."""
     host, name = sparse_kernels(SLICES), "long lines that end at a neighbour"
     stored_as = {kind: stored(host, name, kind, "fp64", "fp64", "packed") for kind in ("natural", "surface_last")}
     overflow = {
@@ -241,7 +241,7 @@ def test_entries_that_few_rows_of_a_chunk_have_take_no_slots_of_their_own() -> N
 
 
 def waited_for(needs: Any, owner: Any) -> Any:
-    """How far each unit's thread has seen others come before it: what it has waited for once it does not ask again."""
+    """Return how far each unit's thread has waited for the other threads, by this unit or by an earlier one."""
     required = needs.copy()
     for thread in range(needs.shape[1]):
         own = needs[owner == thread]
@@ -266,14 +266,14 @@ def test_a_unit_waits_for_all_that_it_has_entries_in() -> None:
         u, v = unit[row[column < rows.n]], unit[column[column < rows.n]]
         others = pattern.owner[u] != pattern.owner[v]
         for a, b in zip(u[others], v[others]):
-            if b < a:  # units in order of their numbers: b is done once its thread has come to b + 1
+            if b < a:  # in the order of units, b is complete once its thread has reached b + 1
                 assert forward[a, pattern.owner[b]] >= b + 1
             else:
                 assert backward[a, pattern.owner[b]] >= count - b
 
 
 def begins_of(pattern: Any) -> Any:
-    """The first rows of units, and where the last one ends."""
+    """Return the first rows of units, and the end of the last one."""
     columns = pattern.columns
     if columns.units.ndim == 2:
         return columns.units[:, 0]
@@ -282,7 +282,7 @@ def begins_of(pattern: Any) -> Any:
 
 @pytest.mark.parametrize("storage", ["rows", "packed"])
 def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time(storage: str) -> None:
-    """Plane by plane, two threads take hardly more than half of the time that one takes, if time is entries."""
+    """If time is proportional to entries, two threads need little more than half of the time of one."""
     host = HOSTS[0]
     for box, share in ((Box(32, 32, 32), (0.6, 0.45)), (Box(40, 33, 23), (0.6, 0.5))):
         rows = host.stencil_rows(box, CLASSIC)
@@ -304,14 +304,14 @@ def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time(storage: str) 
 
 
 def needs_of(begins: Any, rows: Rows) -> list[set[int]]:
-    """The earlier units that each has entries in."""
+    """Return the earlier units in which each unit has entries."""
     unit = np.searchsorted(begins, np.arange(rows.n), side="right") - 1
     entries = [rows.indices[rows.indptr[row0] : rows.indptr[row1]] for row0, row1 in pairwise(begins)]
     return [{v for v in unit[columns].tolist() if v < u} for u, columns in enumerate(entries)]
 
 
 def finished(owner: Any, begins: Any, cost: Any, rows: Rows, threads: int) -> float:
-    """When all units are done that take as long as they cost, each once those that it needs are."""
+    """Return the time when all units are complete, if each takes its cost and starts after its dependencies."""
     free, done = [0.0] * threads, [0.0] * len(owner)
     for u, (thread, needed) in enumerate(zip(owner, needs_of(begins, rows))):
         done[u] = max([free[thread], *(done[v] for v in needed)]) + cost[u]
@@ -319,15 +319,15 @@ def finished(owner: Any, begins: Any, cost: Any, rows: Rows, threads: int) -> fl
     return max(free)
 
 
-#: In a dimension, ranks and this one's coordinate: no neighbour, one after it, one before it, both.
+#: Number of ranks and own coordinate in a dimension: no neighbor, one after, one before, both.
 SIDES = ((1, 0), (2, 0), (2, 1), (3, 1))
-#: With these and small whole numbers nothing is rounded in eight colours: x is a multiple of 2^-48 and below 2^4.
+#: With these weights and small integers, eight colors need no rounding: x is a multiple of 2^-48 and below 2^4.
 EXACT = tuple(32.0 if d == 13 else (-1.0, 0.5, 1.0, -0.5)[d % 4] for d in range(27))
 
 
 @every_host
 def test_overlapped_sweeps_are_exact_whatever_the_neighbours(host: Any) -> None:
-    """Early rows before anything is received, late ones after it: to the bit what one row after the other gives."""
+    """Interior rows come before the halo arrives, boundary rows after it; the result is that of a sequential sweep."""
     for sides in product(SIDES, repeat=3):
         ranks, coordinates = zip(*sides)
         box, rng = Box(6, 5, 4, *ranks, *coordinates), np.random.default_rng(7)
@@ -383,8 +383,8 @@ def test_residuals_at_some_rows_are_the_references_in_one_part_and_in_two(kernel
 
 
 def some_rows(n: int) -> list[Any]:
-    """Many and few rows in any sequence, every second one of a half as a mesh's coarser points have them, and rows that
-    look like these at both ends: two in the wrong order, and pairs.
+    """Return sets of rows: many and few in random order, every second row of a half (as coarse points of a mesh), and
+    two sets with the same ends as those: one with two rows exchanged, and one of pairs.
     """
     shuffled = np.random.default_rng(2).permutation(n)
     swapped, pairs = ([row for row in found if row < n] for found in ((0, 4, 2, 6), (0, 1, 5, 6)))
@@ -416,7 +416,7 @@ def check_swept(kernels: Any, s: Example, A: Any) -> None:
 
 @on_examples
 def test_after_sweeps_the_residual_needs_u_alone_or_l_alone(kernels: Any, s: Example, A: Any) -> None:
-    """U after a forward sweep from zero, L after a symmetric one."""
+    """It needs U after a forward sweep from zero, and L after a symmetric sweep."""
     if not left_out(kernels, s, 1):
         check_swept(kernels, s, A)
 
@@ -435,7 +435,7 @@ def test_forms_of_a_matrix_share_what_is_equal_and_give_what_they_give_by_themse
                 x = halo_vector(kernels, A, x0, halo)
                 kernels.sweep_forward(A, b, x)
                 results.append((x.tolist(), A.values, A.vectors, A.nnz))
-                if like is None or values == "fp32" != other:  # an fp32 matrix cannot become a bf16 one
+                if like is None or values == "fp32" != other:  # an fp32 matrix cannot be reused for a bf16 one
                     assert A.extra_bytes(first) == A.bytes
                 elif values == other:
                     assert A.extra_bytes(first) <= A.bytes - A.index_bytes - PRECISIONS[other].bytes * (

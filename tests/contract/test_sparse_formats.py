@@ -42,7 +42,7 @@ TYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8": ml_dtypes.float8
 
 
 def read_back(kernels: Any, numbers: list[float], values: str, forms: Iterable[tuple[str, str, str]]) -> None:
-    """The numbers out of a matrix that shifts: entry (i, n + i) times 1; in chunks of runs, and in single columns."""
+    """Read numbers with a matrix whose row i has the entry (i, n + i), in chunks of runs and in single columns."""
     k = len(numbers)
     rows = [{i: 1.0, k + i: a} for i, a in enumerate(numbers)] + [{k + i: 1.0, i: 0.0} for i in range(k)]
     shift = compressed(2 * k, 0, rows)
@@ -56,9 +56,9 @@ def read_back(kernels: Any, numbers: list[float], values: str, forms: Iterable[t
 
 @every_backend
 def test_every_number_of_a_narrow_format_is_read_as_it_is(kernels: Any) -> None:
-    """All of fp8's; of 16-bit formats every 37th, on an interpreter the largest and smallest and some between.
+    """Read all numbers of fp8, and every 37th of 16-bit formats; on an interpreter a few, also the extremes.
 
-    The interpreter knows no subnormal number of bf16.
+    The interpreter has no subnormal numbers of bf16.
     """
     for values in TYPES:
         check_read(kernels, values)
@@ -82,7 +82,7 @@ def check_read(kernels: Any, values: str) -> None:
 
 @every_backend
 def test_values_are_rounded_once_also_where_a_wider_form_is_known(kernels: Any, rng: Any) -> None:
-    """Just beside the middle of two numbers, which through fp32 would be the middle; and among subnormal numbers."""
+    """The values are next to the midpoint of two numbers, where rounding to fp32 gives the midpoint, or subnormal."""
     for values in TYPES:
         with note_case(case=values):
             check_rounded_once(kernels, values, rng)
@@ -110,7 +110,7 @@ def check_rounded_once(kernels: Any, values: str, rng: Any) -> None:
 
 @every_backend
 def test_all_values_are_in_the_matrixs_format(kernels: Any) -> None:
-    """Save those of the diagonal and those in columns of other ranks, which are in the vectors'."""
+    """Exceptions are diagonal entries and entries in columns of other ranks, which have the format of the vectors."""
     given = compressed(2, 1, [{0: math.pi, 1: math.e}, {0: -math.e, 1: math.pi, 2: math.sqrt(3)}])
     rows, exact_order = kernels.rows_of(given.indptr, given.indices, given.data, 2, 1), ORACLE.order(given, "levels")
     for values, storage in product(("fp32", *TYPES), storages_of(kernels)):
@@ -128,7 +128,7 @@ def test_all_values_are_in_the_matrixs_format(kernels: Any) -> None:
 
 @every_host
 def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: Any) -> None:
-    """Row i has columns i - s and i + s for a shift s of its own, up to 70 000 away."""
+    """Row i has columns i - s and i + s with a different shift s for each row, up to 70,000."""
     n = 90_000
     shifts = rng.integers(1, 70_000, n)
     i = np.arange(n)
@@ -160,18 +160,18 @@ def test_columns_further_apart_than_16_bits_can_say_are_reached(host: Any, rng: 
 
 
 def here(x: Any) -> Any:
-    """An array, also of what lies on a device."""
+    """Return a NumPy array, also for device memory."""
     return x if isinstance(x, np.ndarray) else np.asarray(x.cpu())
 
 
 def columns_of(A: Any) -> Any:
-    """The bases and columns of slots, which a device's pattern has itself."""
+    """Return the bases and columns of slots; the pattern of a device has them as its own attributes."""
     return getattr(A.pattern, "columns", None) if isinstance(A, HostMatrix) else A.pattern
 
 
 @cache
 def near_and_far(n: int, last: int) -> tuple[list[dict[int, float]], Rows]:
-    """The same for every backend."""
+    """Return the same matrix for every backend."""
     entries = [{i: 2.0} for i in range(n)]
     for k in range(8):
         first = 100 + 8500 * k
@@ -182,7 +182,7 @@ def near_and_far(n: int, last: int) -> tuple[list[dict[int, float]], Rows]:
 
 @every_backend
 def test_columns_that_15_and_16_bits_cannot_tell_apart_are_reached(kernels: Any, rng: Any) -> None:
-    """The last eight rows have an entry each within 59 500 columns, and one within 69 000; only they are read."""
+    """Each of the last eight rows has an entry within 59,500 columns and one within 69,000; only they are read."""
     n, last = 70_000, 69_992
     entries, given = near_and_far(n, last)
     rows = kernels.rows_of(given.indptr, given.indices, given.data, n, 0)
@@ -202,16 +202,16 @@ def test_reading_a_matrix_changes_nothing_and_tells_how_many_bytes_its_values_ta
 ) -> None:
     before = np.asarray(A.entries).copy() if not isinstance(kernels, OnArrays) else None
     stored_values = kernels.read_values(A) // PRECISIONS[s.values].bytes
-    filled = 64 if s.order.row_by_row or A.storage == "rows" else 1  # there the last line is filled up once
+    filled = 64 if s.order.row_by_row or A.storage == "rows" else 1  # for these, the last line is padded once
     assert A.lower + A.upper <= stored_values < A.lower + A.upper + filled
     assert before is None or before.tobytes() == A.entries.tobytes()
 
 
-# --- one by one, or in slices -----------------------------------------------------------------------------------
+# --- single rows or slices --------------------------------------------------------------------------------------
 
 
 class Invented:
-    """A clock, and work whose times are invented: those of each way, one after the other, again and again."""
+    """A fake clock, and work that takes given times: each kind of work cycles through its times."""
 
     def __init__(self, one_by_one: tuple[float, ...], successive: tuple[float, ...]):
         self.now, self.trials = 0.0, 0
@@ -228,7 +228,7 @@ class Invented:
         self.now += next(self.times[way])
 
     def choice(self, monkeypatch: pytest.MonkeyPatch) -> int:
-        """What the next process finds."""
+        """Return the choice of a new process."""
         monkeypatch.setattr(autotune, "_chosen", {})
         monkeypatch.setattr(autotune, "time", self)
         return autotune.rows_at_a_time("fp64", "fp64", self.trial)
@@ -236,19 +236,19 @@ class Invented:
 
 @pytest.fixture
 def no_choice_yet(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A machine on which nothing has been tried; its folder of compiled kernels."""
+    """Use an empty folder of compiled kernels, in which no choice is stored, and return it."""
     monkeypatch.setattr(autotune, "cache_directory", lambda: tmp_path)
     return tmp_path
 
 
-#: What rows one by one and successive ones take, and which way is chosen.
+#: The times of single and of successive rows, and the choice.
 TRIALS: list[tuple[tuple[float, ...], tuple[float, ...], int]] = [
     ((1.0,), (2.0,), 1),
     ((2.0,), (1.0,), SUCCESSIVE),
-    ((0.95,), (1.0,), SUCCESSIVE),  # nothing to win
-    ((0.88, 0.92), (1.0,), SUCCESSIVE),  # on either side of that, by little
-    ((1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 10.0), 1),  # a slow minute that both had
-    ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (2.0,), 1),  # a first round, which does not count
+    ((0.95,), (1.0,), SUCCESSIVE),  # no gain
+    ((0.88, 0.92), (1.0,), SUCCESSIVE),  # on either side of the limit
+    ((1.0, 1.0, 1.0, 5.0), (2.0, 2.0, 2.0, 10.0), 1),  # a slow minute, which affects both
+    ((9.0, 1.0, 1.0, 1.0, 1.0, 1.0), (2.0,), 1),  # a first round, which is not counted
 ]
 
 
@@ -269,8 +269,8 @@ def test_the_faster_way_to_take_rows_is_tried_once_and_kept(
                 file.unlink()
 
 
-def test_what_a_disturbed_trial_finds_is_not_kept(no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # in two of the rounds that count other work falls on the way that else is the faster one
+def test_the_choice_of_a_disturbed_trial_is_not_stored(no_choice_yet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # in two of the counted rounds, other work delays the kind that is otherwise faster
     disturbed = Invented((1.0, 1.0, 4.0, 1.0, 4.0, 1.0), (2.0,))
     assert [disturbed.choice(monkeypatch) for _ in range(2)] == [1, 1]
     assert (disturbed.trials, list(no_choice_yet.iterdir())) == (2, [])
@@ -280,7 +280,7 @@ def test_what_a_disturbed_trial_finds_is_not_kept(no_choice_yet: Any, monkeypatc
 
 
 class Recorded(HostSparse):
-    """The host, which remembers what it stored."""
+    """Host kernels that record the matrices that they store."""
 
     stored: ClassVar[list[Any]] = []
 
@@ -297,7 +297,7 @@ def test_a_trial_gives_work_on_a_box_that_is_stored_so() -> None:
         assert (A.values, A.vectors, A.storage, A.rows_at_a_time) == ("bf16", "fp32", "rows", way)
 
 
-def test_uneven_rows_are_taken_one_by_one() -> None:
+def test_uneven_rows_are_processed_individually() -> None:
     slices = sparse_kernels(SLICES)
     for name, way in (("a box alone", SUCCESSIVE), ("irregular rows", 1), ("long rows", 1), ("an arrow", 1)):
         rows = rows_of(slices, name)

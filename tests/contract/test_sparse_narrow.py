@@ -20,7 +20,7 @@ from tests.support.on_arrays import HOSTS, every_backend, every_host, interprete
 from tests.support.sparse_matrices import CLASSIC, ORACLE, near, oracle_rows, order_of, rows_of, unit, wide
 
 NARROW = ("bf16", "fp16")
-#: Matrices, orders, formats of values and storages, each of the others with several of these.
+#: Matrices, orders, formats of values, and storages. Each value is combined with several of the others.
 CASES = [
     ("a small box between others", "greedy", "bf16", "packed"),
     ("a box with a neighbour", "jpl", "fp8", "ell"),
@@ -32,12 +32,12 @@ CASES = [
     ("long lines that end at a neighbour", "jpl", "bf16", "sell"),
     ("rows of hundreds", "greedy", "bf16", "packed"),
 ]
-#: As many of these as an interpreter takes.
+#: The number of these cases that an interpreter runs.
 FEW = 5
 
 
 class Case:
-    """A matrix for narrow vectors as some kernels and as the reference have it, and vectors for it."""
+    """A matrix with narrow vectors as stored by some kernels and by the reference, and vectors for it."""
 
     def __init__(self, kernels: Any, name: str, kind: str, values: str, storage: str, vectors: str):
         self.kernels, self.type, self.u = kernels, BASIS_TYPES[vectors], unit(vectors)
@@ -57,14 +57,14 @@ class Case:
         return x
 
     def both(self, own: Any, halo: Any = 0.0) -> tuple[Any, Any]:
-        """A vector of the kernels and one of the reference."""
+        """Return a vector of the kernels and one of the reference."""
         return self.vector(self.kernels, self.A, own, halo), self.vector(ORACLE, self.R, own, halo)
 
     def new(self, size: int | None = None) -> Any:
         return np.zeros(self.R.n if size is None else size, self.type)
 
     def same(self, actual: Any, exact: Any, *, once: bool = True) -> None:
-        """Nearly all numbers are the same if each is rounded `once`, and the others differ by a few roundings."""
+        """Check that nearly all numbers are equal if each is rounded `once`, and the others differ by few roundings."""
         n = len(exact)
         actual, exact = wide(actual[:n]), wide(exact)
         assert actual.shape == exact.shape
@@ -104,7 +104,7 @@ def check_sweeps(c: Case) -> None:
     before = b.copy()
     k.sweep_forward(A, b, x)
     ORACLE.sweep_forward(R, b, exact)
-    c.same(x, exact[: R.n], once=not R.halo)  # the host stores b - H x in b for the time of the sweep
+    c.same(x, exact[: R.n], once=not R.halo)  # the host stores b - H x in b during the sweep
     assert wide(b).tolist() == wide(before).tolist()
     halves, _ = c.both(c.before)
     k.sweep_forward(A, b, halves, part=Part.INTERIOR)
@@ -114,7 +114,7 @@ def check_sweeps(c: Case) -> None:
 
 
 def check_products(c: Case) -> None:
-    """y is in fp32, and as near as fp32 sums are."""
+    """Check that y is in fp32, and as accurate as fp32 sums are."""
     k, A, R = c.kernels, c.A, c.R
     x, exact_x = c.both(c.before, c.halo)
     y, exact = np.full(R.n, np.nan, np.float32), np.zeros(R.n)
@@ -137,7 +137,7 @@ def check_products(c: Case) -> None:
 
 
 def check_residuals(c: Case) -> None:
-    """After no sweep, after one from zero, and after a symmetric one; also in two parts, which round twice."""
+    """Check residuals without a sweep, after one from zero and after a symmetric one; two parts round twice."""
     k, A, R, b = c.kernels, c.A, c.R, c.b
     rows = np.random.default_rng(3).permutation(R.n)[: R.n // 3 + 1].astype(np.int32)
     keep = c.new()

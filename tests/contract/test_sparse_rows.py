@@ -135,7 +135,7 @@ def check_rounding(host: Any, precision: str) -> None:
     for name in ("long rows", "few columns anywhere"):
         u = host.rounding(rows_of(host, name), precision)
         assert u == pytest.approx(ORACLE.rounding(oracle_rows(name), precision), rel=1e-12, abs=0.0)
-        if precision in ("fp32", "bf16"):  # of the others' subnormal numbers errors are larger
+        if precision in ("fp32", "bf16"):  # relative errors of the other formats' subnormal numbers are larger
             assert 0.0 < u <= format_.u
     assert host.rounding(rows_of(host, "a box alone"), precision) == 0.0
     assert host.rounding(host.rows_of([0, 1, 2], [0, 1], [format_.largest, 0.0], 2, 0), precision) == 0.0
@@ -168,7 +168,7 @@ def test_a_stored_matrix_says_what_it_is(kernels: Any, s: Example, A: Any) -> No
 
 @every_host
 def test_packed_the_stencil_is_runs_alone_whose_columns_take_two_hundredths_of_its_values(host: Any) -> None:
-    """Of 64 rows a slot has 64·8 bytes of values and a base of 4, which is 0.8 %; the rest tells of the chunks."""
+    """Per 64 rows, a slot has 64·8 bytes of values and a base of 4, which is 0.8 %; the rest describes the chunks."""
     for location in ((1, 1, 1, 0, 0, 0), (*GRID, 0, 1, 1), (*GRID, 1, 2, 0)):
         rows = host.stencil_rows(Box(16, 16, 16, *location), CLASSIC)
         order = host.order(rows, "greedy")
@@ -180,7 +180,7 @@ def test_packed_the_stencil_is_runs_alone_whose_columns_take_two_hundredths_of_i
 
 
 def test_the_copy_for_residuals_is_filled_up_little_where_lines_are_no_multiples_of_a_chunk() -> None:
-    """Lines of 12 and of 48 points are groups of 8, and one of 4: in chunks of 32 they were filled up to 32 and 64."""
+    """Lines of 12 and 48 points are groups of 8 and one of 4; in chunks of 32 they would be padded to 32 and 64."""
     host = sparse_kernels("host")
     for box, limit in ((Box(96, 16, 16), 1.1), (Box(24, 16, 16), 1.5)):
         rows = host.stencil_rows(box, CLASSIC)
@@ -193,7 +193,7 @@ def test_the_copy_for_residuals_is_filled_up_little_where_lines_are_no_multiples
 
 
 def test_where_columns_are_stored_entries_at_the_same_distance_from_the_diagonal_share_a_slot() -> None:
-    """So the columns of a slot follow each other, though lines end inside of chunks; few of a coarse level's do not."""
+    """The columns of a slot are consecutive, although lines end within chunks; on a coarse level, a few are not."""
     slices = sparse_kernels(SLICES)
     for box, least in ((Box(32, 8, 8), 0.99), (Box(24, 8, 8), 0.9), (Box(8, 8, 8, *GRID, 0, 1, 1), 0.75)):
         rows = slices.stencil_rows(box, CLASSIC)
@@ -204,13 +204,13 @@ def test_where_columns_are_stored_entries_at_the_same_distance_from_the_diagonal
 
 
 def test_lines_shorter_than_a_chunk_are_swept_in_blocks_unless_rows_need_one_of_their_own_block() -> None:
-    """As those of four points do: the row below and to the right is three rows away."""
+    """Lines of four points do: the row below and to the right is three rows away."""
     slices = sparse_kernels(SLICES)
     for nx, swept in ((24, True), (16, True), (8, True), (4, False)):
         rows = slices.stencil_rows(Box(nx, 8, 8), CLASSIC)
         A = slices.store(rows, slices.order(rows, "natural"), "fp64", "fp64", "packed")
         found = A.pattern.columns.table[:, slot_format.COUNTS + slot_format.NEXT :] >= 0
-        assert found[1:].all() if swept else not found.any(), nx  # the first row has none before it
+        assert found[1:].all() if swept else not found.any(), nx  # the first row has no earlier one
 
 
 @every_backend
@@ -218,4 +218,4 @@ def test_row_sums_are_in_the_new_order(kernels: Any) -> None:
     for name, kind in product(("a box in a corner", "long rows"), KINDS):
         sums = kernels.row_sums(rows_of(kernels, name), order_of(kernels, name, kind))
         exact = ORACLE.row_sums(oracle_rows(name), order_of(ORACLE, name, kind))
-        near(sums, exact, 100 * 64 * unit("fp64"))  # of up to 100 entries, the sum of whose sizes is below 64·2
+        near(sums, exact, 100 * 64 * unit("fp64"))  # sums of up to 100 entries with absolute sums below 64·2

@@ -18,13 +18,13 @@ from tests.support.notes import note_case
 from tests.support.on_arrays import every_backend
 from tests.support.sparse_matrices import DTYPES, ORACLE, VECTORS, Guarded, near, random, stored, unit, wide
 
-#: Formats of 16 bits in which a basis of fp32 vectors may be stored.
+#: 16-bit formats in which a basis of fp32 vectors may be stored.
 HALF = ("bf16", "fp16")
 SIZES = (0, 1, 5, 511, 513, 2049, 7000)
 
 
 def sum_bound(vectors: str, *factors: Any) -> float:
-    """Of sums of products: 512 of them in the vectors' type, which fp64 adds up."""
+    """Return the bound for sums of products: 512 of them are added in the vectors' type, their sums in fp64."""
     n = len(factors[0])
     return (512 * unit(vectors) + (n + 8) * unit("fp64")) * float(np.prod([np.abs(wide(x)) for x in factors], 0).sum())
 
@@ -167,7 +167,7 @@ def test_bases_in_16_bits_are_projected_and_combined(kernels: Any, rng: Any) -> 
                 for b, basis in zip((kernels, ORACLE), bases):
                     b.scale(basis[j], 1.0, q)
             assert wide(Q).tolist() == wide(exact_Q).tolist()
-            Q[k:] = np.nan  # of the others nothing is read
+            Q[k:] = np.nan  # the other vectors are not read
             w, h = random(rng, n, "fp32"), rng.uniform(-1.0, 1.0, k)
             near(kernels.project(Q, k, w), ORACLE.project(exact_Q, k, w), sum_bound("fp32", w, np.ones(n)))
             after, actual = w.copy(), Guarded(n, "fp32", w)
@@ -175,7 +175,7 @@ def test_bases_in_16_bits_are_projected_and_combined(kernels: Any, rng: Any) -> 
                 each.subtract_and_project(basis, k, x, h)
                 for each, basis, x in ((ORACLE, exact_Q, after), (kernels, Q, actual.inner))
             )
-            step = 2 * (k + 3) * u * (1 + np.abs(h).sum())  # of an entry: k products and sums, the rounding of h
+            step = 2 * (k + 3) * u * (1 + np.abs(h).sum())  # per entry: k products and sums, the rounding of h
             near(actual.checked(), after, step)
             near(sums, exact_h, sum_bound("fp32", after, np.ones(n)) + n * step)
             actual = Guarded(n, "fp32", w)
@@ -200,12 +200,12 @@ def test_bases_are_projected_and_combined(kernels: Any, rng: Any) -> None:
                 for Q in bases:
                     Q[j] = q
             Q, exact_Q = bases
-            Q[k:] = np.nan  # of the others nothing is read
+            Q[k:] = np.nan  # the other vectors are not read
             w, h = random(rng, n, vectors), rng.uniform(-1.0, 1.0, k)
             near(kernels.project(Q, k, w), ORACLE.project(exact_Q, k, w), sum_bound(vectors, w, np.ones(n)))
             after = w.copy()
             exact_h = ORACLE.subtract_and_project(exact_Q, k, after, h)
-            step = 2 * (k + 3) * u * (1 + np.abs(h).sum())  # of an entry: k products and sums, the rounding of h
+            step = 2 * (k + 3) * u * (1 + np.abs(h).sum())  # per entry: k products and sums, the rounding of h
             actual = Guarded(n, vectors, w)
             sums = kernels.subtract_and_project(Q, k, actual.inner, h)
             near(sums, exact_h, sum_bound(vectors, after, np.ones(n)) + n * step)
@@ -223,7 +223,7 @@ def test_bases_are_projected_and_combined(kernels: Any, rng: Any) -> None:
 
 @every_backend
 def test_many_vectors_are_projected_and_subtracted(kernels: Any, rng: Any) -> None:
-    """More than a kernel has on hand at a time, and more than there are sums for at first."""
+    """There are more vectors than a kernel processes at a time, and than the initial number of sums."""
     n = 40
     for k in (64, 65, 150, 1100):
         Q = kernels.basis(n, k, "fp64")

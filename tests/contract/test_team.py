@@ -18,7 +18,7 @@ CORES = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") 
 
 
 def reached(count: int, team: Team) -> bool:
-    """Whether the other thread comes to say that so many pieces are done."""
+    """Return whether the other thread has completed so many pieces within 20 seconds."""
     until = time.monotonic() + 20.0
     while team._counts[APART] != count and time.monotonic() < until:
         time.sleep(0.001)
@@ -36,7 +36,7 @@ def test_threads_that_are_alone_on_their_cores_say_what_they_have_done_and_other
 
 @pytest.mark.skipif(len(CORES) < 2, reason="two threads have one core")
 def test_an_interrupted_piece_leaves_no_thread_behind_or_ahead() -> None:
-    """It has been counted, and nobody has been given it."""
+    """The piece has been counted, but no thread has received it."""
     team = Team(2, CORES, alone=True)
     team.run(lambda tid: None)
     work, team._work = team._work, [Interrupted()]  # type: ignore[list-item]
@@ -49,14 +49,14 @@ def test_an_interrupted_piece_leaves_no_thread_behind_or_ahead() -> None:
 
 
 class Interrupted:
-    """A queue into which nothing gets."""
+    """A queue that raises KeyboardInterrupt instead of storing an item."""
 
     def put(self, item: object) -> None:
         raise KeyboardInterrupt
 
 
-def test_threads_do_each_piece_once_whether_they_still_look_out_or_sleep() -> None:
-    """With cores of their own they look out for a while after each piece, which may have failed."""
+def test_threads_do_each_piece_once_whether_they_poll_or_sleep() -> None:
+    """Threads with their own cores poll for some time after each piece, also after one that failed."""
     for team in (Team(2), Team(2, CORES, alone=True)):
         done: list[tuple[int, int]] = []
 
@@ -69,13 +69,13 @@ def test_threads_do_each_piece_once_whether_they_still_look_out_or_sleep() -> No
         with pytest.raises(ValueError, match="piece 1"):
             team.run(work, 1)
         team.run(work, 2)
-        time.sleep(0.02)  # by now they sleep
+        time.sleep(0.02)  # the threads sleep by now
         team.run(work, 3)
         assert sorted(done) == [(piece, tid) for piece in range(4) for tid in range(2)]
 
 
 def test_a_team_that_is_dropped_ends_its_threads() -> None:
-    """Those that look out and those that sleep, also after a piece that failed."""
+    """This holds for threads that poll and for threads that sleep, also after a piece that failed."""
     teams = [Team(2, CORES, alone=True), Team(3)]
     theirs: set[threading.Thread] = set()
 

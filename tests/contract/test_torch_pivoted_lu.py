@@ -22,7 +22,7 @@ CPU = Device(torch.device("cpu"), triton=False, poison=True)
 
 
 def test_swaps_in_turn_are_one_move() -> None:
-    """All swaps that there are of so many rows."""
+    """Test all sequences of swaps for these numbers of rows."""
     for m, count in ((1, 1), (2, 1), (2, 2), (4, 4), (6, 3), (5, 5)):
         for pivots in product(*(range(k, m) for k in range(count))):
             expected = list(range(m))
@@ -63,7 +63,7 @@ def test_the_rounded_lu_does_not_depend_on_the_panels_beyond_rounding() -> None:
 
 
 class Silent(TorchDispatchMode):
-    """No number comes to the host, and no shape depends on one."""
+    """A mode that fails if a number is copied to the host, or a shape depends on one."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -96,7 +96,7 @@ class Small(Device):
 def test_a_matrix_that_does_not_fit_is_an_error_before_anything_is_allocated() -> None:
     small = TorchDense(Small(torch.device("cpu"), triton=False))
     n = 20011
-    A = np.broadcast_to(np.float64(1.0), (n, n))  # takes no memory itself
+    A = np.broadcast_to(np.float64(1.0), (n, n))  # needs no memory itself
     with pytest.raises(ResourceError) as caught:
         solve_on(small, A, np.ones(n), "fp32")
     message = str(caught.value)

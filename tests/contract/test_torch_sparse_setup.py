@@ -29,9 +29,9 @@ from tests.support.sparse_matrices import BOXES, CHUNKS, KINDS, MATRICES, UNEQUA
 from tests.support.torch_devices import array, torch_device
 
 SIDES = (Box(5, 7, 3, 2, 3, 2, 0, 1, 1), Box(1, 1, 1), Box(2, 1, 4, 1, 1, 2), Box(9, 1, 1, 2, 1, 1, 1, 0, 0))
-#: Rows, or entries, that are looked at together: all of them, and a few, so that there are many pieces.
+#: The number of rows or entries that are processed together: all of them, or a few, which gives many pieces.
 PIECES = (2**19, 700)
-#: Matrices that are cut into many pieces: the rows of a box with a neighbour, and irregular ones.
+#: Matrices that are cut into many pieces: the rows of a box with a neighbor, and irregular ones.
 IN_PIECES = ("a box of several chunks", "irregular rows")
 
 
@@ -40,7 +40,7 @@ def setup() -> TorchSparseSetup:
 
 
 def same(actual: Any, exact: Any) -> None:
-    """Equal numbers of the same type."""
+    """Check that arrays have equal numbers and the same type."""
     actual = array(actual)
     assert actual.dtype == exact.dtype
     assert np.array_equal(actual, exact)
@@ -69,7 +69,7 @@ def test_orders_of_rows_on_the_device_are_the_hosts(monkeypatch: pytest.MonkeyPa
 
 
 def test_triton_makes_the_same_rows_and_puts_them_in_the_same_order() -> None:
-    """A program's rows, fewer and more; neighbours on some sides and on all; lines that are short and long."""
+    """Test more and fewer rows than a program has, neighbors on some and on all sides, and short and long lines."""
     device = torch_device(triton=True)
     from mxpeak.kernels.torch.triton.sparse_rows import groups, make_rows
 
@@ -100,7 +100,7 @@ def ordered(rows: Rows, order: Order) -> chunk_format.DeviceRows:
 
 
 def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each matrix in every storage and in every order, each order in another storage; values by turns."""
+    """Test each matrix in every order and storage; each order has another storage, and the value formats rotate."""
     cases = [*product(MATRICES, PIECES[:1]), *product(IN_PIECES, PIECES[1:])]
     for at, ((name, piece), kind) in enumerate(product(cases, ("greedy", "jpl", "levels"))):
         storage, values = CHUNKS[(at + at // 3) % 3], ("fp64", "bf16", "fp8", "fp32")[at % 4]
@@ -126,7 +126,7 @@ def test_chunks_their_columns_and_values_are_the_hosts(monkeypatch: pytest.Monke
 
 
 def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that swap two unknowns, in memory that had other numbers before."""
+    """The rows exchange two unknowns, and the memory contained other numbers before."""
 
     def used(shape: Any, dtype: Any = float, **options: Any) -> Any:
         result = np.zeros(shape, dtype, **options)
@@ -138,7 +138,7 @@ def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.Mon
     partner = np.arange(n) ^ 1
     rows = HOSTS[0].rows_of(np.arange(n + 1), partner, np.ones(n), n, 0)
     order = HOSTS[0].order(rows, "greedy")
-    HOSTS[0].store(rows, order, "fp64", "fp64", "sell")  # compiled with NumPy as it is
+    HOSTS[0].store(rows, order, "fp64", "fp64", "sell")  # compiled before NumPy is changed
     monkeypatch.setattr(np, "empty", used)
     assert HOSTS[0].store(rows, order, "fp64", "fp64", "sell").diagonal.tolist() == [0.0] * n
     assert array(chunk_format.diagonal_of(ordered(rows, order), TYPES["fp64"])).tolist() == [0.0] * n
@@ -148,7 +148,7 @@ def test_a_row_without_a_diagonal_entry_has_a_zero_there(monkeypatch: pytest.Mon
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that the tensors made inside took at a time."""
+    """Records the peak memory of the tensors that were created in this context, in bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Peak(TorchDispatchMode):
 def test_the_set_up_takes_no_more_memory_than_the_formula(
     storage: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The inner box of a grid, in one piece and in several: rows first, then chunks beside them."""
+    """Store the inner box of a grid, in one piece and in several: first the rows, then the chunks in addition."""
     assert chunk_format.PIECE == PIECE
     assert STENCIL * sparse_rows.PIECE <= PIECE
     box = Box(24, 24, 24, 3, 3, 3, 1, 1, 1)
@@ -199,7 +199,7 @@ def test_the_set_up_takes_no_more_memory_than_the_formula(
 
 
 def numbers(body: Any) -> tuple[Any, int]:
-    """What a body returns on a virtual GPU, and how often the host waits there for a number."""
+    """Return the result of `body` on a virtual GPU, and the number of times that the host waits for a number."""
     (result,), (log,) = runs.played(1, "mpi", lambda comm: body(runs.kernels_here().sparse))
     return result, sum(isinstance(one, Wait) and one.actor == HOST and one.number for one in log.records)
 
@@ -218,12 +218,12 @@ def test_rows_are_made_without_a_wait_and_orders_with_two_for_each_front() -> No
     assert numbers(rows_alone)[1] == 0
     groups, waits = numbers(ordered_too)
     assert groups == 8
-    # the longest row, the first front, how many colours, and where they begin; none after the last front has any
+    # the longest row, the first front, the number of colors, and their first rows; no wait for the empty front
     assert waits == 2 * levels - 1 + 4
 
 
 def test_a_matrix_is_stored_with_waits_that_do_not_grow_with_it() -> None:
-    """Eight times the rows: some waits are for what there is in few chunks only, or for a level more of chunks."""
+    """The larger matrix has eight times the rows: some waits occur only with few chunks, or per level of chunks."""
     counts = []
     for box in (Box(8, 8, 8, 1, 1, 2), Box(16, 16, 16, 1, 1, 2)):
         order = HOSTS[0].order(HOSTS[0].stencil_rows(box, UNEQUAL), "greedy")

@@ -24,7 +24,7 @@ Long = np.longdouble
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[DenseWithoutFp64]:
-    """Kernels with short sums, and passes in small pieces."""
+    """Provide kernels with short sums, and passes in small pieces."""
     monkeypatch.setattr(without_fp64, "DEPTH", 8)
     monkeypatch.setattr(without_fp64, "CACHED", 40)
     monkeypatch.setattr(without_fp64, "STRIP", 50)

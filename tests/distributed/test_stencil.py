@@ -20,7 +20,7 @@ from tests.support.roundoff import U
 
 
 def shuffled(rows: int, seed: int) -> Order:
-    """Rows in any order, each a group of its own."""
+    """Return rows in a random order, each in a group of its own."""
     new_to_old = np.random.default_rng(seed).permutation(rows).astype(np.int32)
     return Order(new_to_old, np.argsort(new_to_old).astype(np.int32), np.arange(rows + 1), "shuffled")
 
@@ -41,7 +41,7 @@ def test_coarse_points_are_every_second_point_in_both_orders(shape: tuple[int, i
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("order", "storage"), [("greedy", "packed"), ("surface_last", "packed"), ("levels", "sell")])
 def test_what_is_sent_during_a_sweep_is_what_the_residual_needs(order: str, storage: str, symmetric: bool) -> None:
-    """The same bits as from the sweep, then the halo, then the residual: one after the other, twice."""
+    """The results are bitwise those of a sweep, a halo exchange and a residual one after the other, done twice."""
 
     def compared(comm: Communicator) -> None:
         kernels, rng = HostKernels(1).sparse, np.random.default_rng(comm.rank)
@@ -71,7 +71,7 @@ OFF = [Optimizations(*on) for on in product((True, False), repeat=3) if not all(
 @pytest.mark.parametrize("off", OFF, ids=str)
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_without_an_optimization_a_level_computes_the_same_vectors(off: Optimizations, symmetric: bool) -> None:
-    """On 2x3 boxes of 4x6x2 points, which no two sides share. A row has 27 entries of at most 26 and |x| <= 1/10.
+    """Use 2x3 boxes of 4x6x2 points, with three different sizes. A row has 27 entries of at most 26, and |x| <= 1/10.
 
     The smoothed x and the residual are sums of 28 terms in another order, each at most 1 + 52·|x|.
     """
