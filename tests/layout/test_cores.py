@@ -27,7 +27,7 @@ def test_more_ranks_than_cores_take_them_in_turn_and_are_flagged():
 
 
 def test_ranks_that_share_cores_make_panels_on_several_of_them():
-    """In the squarest grid no process column is on one core, and cores have as many ranks as others, or one more."""
+    """In the squarest grid no process column is on a single core, and the loads of cores differ by at most one rank."""
     for count in range(2, 9):
         for P in range(2, 7):
             for Q in range(P, 9):
@@ -47,8 +47,8 @@ def test_impossible_lists_of_cores_say_what_is_wrong(cores, text):
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 9))
-def test_ranks_of_a_process_row_take_turns_on_the_cores_of_the_row(p, q, each):
-    """rocHPL, §III-B: T = 1 + (C - pq)/p; those of a process column, which factor together, have no core in common."""
+def test_ranks_of_a_process_row_share_the_cores_of_the_row(p, q, each):
+    """rocHPL, §III-B: T = 1 + (C - pq)/p; ranks of a process column factor together and share no core."""
     masks = core_masks(range(p * q * each), p * q)
     rows = [rank // q for rank in range(p * q)]
     shares = taking_turns(masks, rows)

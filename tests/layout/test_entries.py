@@ -31,7 +31,7 @@ def test_lcg_with_half_and_minus_one_is_netlibs_value(seed: int, n: int, i: int,
 
 
 def test_the_first_entries_are_netlibs_numbers() -> None:
-    # Seed 100: X(1) = 6364136223846793005·100 + 1 mod 2^64, by hand.
+    # Seed 100: X(1) = 6364136223846793005·100 + 1 mod 2^64, computed by hand.
     x = (6364136223846793005 * 100 + 1) % 2**64
     assert Entries("lcg", 7, seed=100, scale=-1.0, shift=0.5).value(0, 0) == 0.5 - x / 2**64
 
@@ -96,7 +96,7 @@ def test_the_extremes_of_the_bits_give_finite_numbers(z: int) -> None:
 
 
 def test_mixing_loses_nothing() -> None:
-    # Each of the three steps can be undone, so the whole is one to one; here they are, backwards.
+    # Each of the three steps is invertible, so that the mapping is one-to-one; these are the inverses in reverse order.
     for x in (0, 1, 2**64 - 1, 2**63, 0x0123456789ABCDEF, *lcg.states(3, 1, 100)):
         z = mixed(x)
         assert 0 <= z < 2**64

@@ -59,7 +59,7 @@ def test_every_generator_makes_a_system_that_lu_without_pivoting_solves() -> Non
         L, R = np.tril(LU, -1) + np.eye(n), np.triu(LU)
         x = np.linalg.solve(R, np.linalg.solve(L, b))
         # backward error of an LU and two triangular solves: 3·n·u·|L||U|; the residual itself adds n·u·|A||x|,
-        # pivoting in the two solves as much
+        # and pivoting in the two solves adds as much
         bound = 5 * n * U * np.abs(L).dot(np.abs(R)).dot(np.abs(x)).max()
         assert np.abs(A @ x - b).max() <= bound + U, (name, n)
 
@@ -149,7 +149,7 @@ def test_icl_is_singular_for_its_seeds_up_to_order_3_and_only_there():
 def test_the_norms_by_formula_are_those_of_the_matrix() -> None:
     for n, beta in product([1, 2, 3, 5, 20, 100, 237, 400], [1e-4, 2.5e-3, 1 / 64, 0.11, 1.0]):
         A = unit_factors(n, beta)
-        # a row sum of n terms, each three roundings from exact: (n+3)·u, and as much again for the formula
+        # a row sum of n terms, each with an error of three roundings: (n+3)·u, and as much again for the formula
         assert unit_factors_norm(n, beta) == pytest.approx(np.linalg.norm(A, np.inf), rel=2 * (n + 3) * U), (n, beta)
         # the inverse from its factors, as products of nonnegative matrices: componentwise accurate
         strictly = np.tril(np.ones((n, n)), -1)
@@ -196,7 +196,7 @@ def test_the_row_sums_of_a_million_rows_have_their_maximum_where_the_formula_loo
     assert unit_factors_norm(n, beta) == pytest.approx(sums.max(), rel=1e-9)  # n·u of the running sum
 
 
-# --- what cannot be -----------------------------------------------------------------------------------------------
+# --- invalid arguments --------------------------------------------------------------------------------------------
 
 
 @for_each("name", ["fasi-higham", "dominant-n", "icl", "hpl"])

@@ -11,7 +11,7 @@ from mxpeak.layout.index_map import IndexMap, block_cyclic, consecutive
 
 
 def check_against_counting(index_map: IndexMap, end: int) -> None:
-    """`before` counts what `to_global` lists, in front of every global index, also those outside the matrix."""
+    """Compare `before` with a count of the indices in `to_global`, for indices inside and outside of the matrix."""
     listed = [index_map.to_global(il) for il in range(index_map.size)]
     assert listed == sorted(set(listed)), "local order is global order"
     assert index_map.to_global(np.arange(index_map.size)).tolist() == listed, "of an array of local indices each"

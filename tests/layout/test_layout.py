@@ -88,7 +88,7 @@ def test_row_moves_are_the_swaps_in_turn(data: st.DataObject) -> None:
 def test_a_plan_brings_every_entry_up_to_date_before_its_column_is_factored(
     jb: int, nbmin: int, ndiv: int, rfact: str
 ) -> None:
-    """Count, for every column, the columns whose update it has had: all to its left when its leaf begins."""
+    """Count the updates of every column: all columns to its left have updated it when its leaf begins."""
     below = [0] * jb  # updates of A's rows in this column
     u_rows = [[0] * jb for _ in range(jb)]  # u_rows[k][c]: whether row k of U is final in column c
     factored = 0

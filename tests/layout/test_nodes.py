@@ -12,7 +12,7 @@ from mxpeak.layout.nodes import check_node_grid, fitting_node_grids
 
 
 def by_node(*counts: int) -> list[str]:
-    """The host of each rank: so many consecutive ones on each."""
+    """Return the host of each rank, with these numbers of consecutive ranks on the hosts."""
     return [f"node{i}" for i, count in enumerate(counts) for _ in range(count)]
 
 

@@ -29,7 +29,7 @@ STEPS = list(product((-1, 0, 1), repeat=3))
 
 
 def points(first: Triple, shape: Triple) -> list[Triple]:
-    """The points of a box, x fastest."""
+    """Return the points of a box, x fastest."""
     x0, y0, z0 = first
     nx, ny, nz = shape
     return [(x0 + x, y0 + y, z0 + z) for z in range(nz) for y in range(ny) for x in range(nx)]
@@ -42,14 +42,14 @@ def globally(box: Box, local: list[Triple]) -> list[Triple]:
 
 @lru_cache(maxsize=512)
 def coupled(point: Triple, domain: Triple) -> set[Triple]:
-    """A point and its neighbours inside the domain."""
+    """Return a point and its neighbors inside the domain."""
     (x, y, z), (gnx, gny, gnz) = point, domain
     around = {(x + dx, y + dy, z + dz) for dx, dy, dz in STEPS}
     return {(x, y, z) for x, y, z in around if 0 <= x < gnx and 0 <= y < gny and 0 <= z < gnz}
 
 
 def needed(box: Box) -> set[Triple]:
-    """The points that a rank's rows are coupled with and that it does not own."""
+    """Return the points of other ranks with which a rank's rows are coupled."""
     own = set(globally(box, points((0, 0, 0), box.shape)))
     return {other for point in own for other in coupled(point, box.global_shape)} - own
 

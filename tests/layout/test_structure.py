@@ -67,7 +67,7 @@ def test_the_transposed_band_contains_the_transposed_entries() -> None:
 
 
 def read(S: Structure) -> set[tuple[int, int]]:
-    """The entries that a structure reads: those of its band, and a mirrored one's diagonal."""
+    """Return the entries that a structure reads: those of its band, and the diagonal if it is mirrored."""
     diagonal = {(i, i) for i in range(S.diagonal)} if S.mirrored else set()
     assert not diagonal & entries_of(S.band, S.m, S.n), "a diagonal that is read apart must not be read twice"
     return entries_of(S.band, S.m, S.n) | diagonal
@@ -107,7 +107,7 @@ def test_what_is_left_open_is_lower_and_nonunit() -> None:
         assert structure(name, 4, 4) == structure(name, 4, 4, diag="nonunit")
 
 
-#: Calls that are mistakes, and what their errors say.
+#: Invalid calls and their errors.
 MISTAKES: list[tuple[str, int, int, dict[str, Any], tuple[str, ...]]] = [
     ("triangle", 3, 3, {}, STRUCTURES),
     ("triangular", 3, 3, {"uplo": "left"}, ("'left'", *UPLOS)),
@@ -133,7 +133,7 @@ MISTAKES: list[tuple[str, int, int, dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-def test_a_mistake_is_told_with_what_could_be_said_instead() -> None:
+def test_errors_name_valid_alternatives() -> None:
     for name, m, n, options, says in MISTAKES:
         with note_case(name=name, m=m, n=n, options=options):
             with pytest.raises(UsageError) as error:

@@ -13,7 +13,7 @@ from mxpeak.library import policy
 
 @pytest.fixture(params=["host", "device"])
 def solve(request: pytest.FixtureRequest) -> Any:
-    """`mx.gmres` on the host, and on torch's CPU, whose kernels are a device's in all but speed."""
+    """Provide `mx.gmres` on the host, and on torch's CPU, which runs the kernels of devices."""
     if request.param == "host":
         return mx.gmres
     import torch

@@ -47,12 +47,12 @@ def wide(V: Array) -> Array:
 
 
 def scales(sizes: Array) -> Array:
-    """Powers of two that bring positive numbers close to 1."""
+    """Return powers of two that scale positive numbers close to 1."""
     return np.exp2(-np.round(np.log2(np.where(sizes > 0.0, sizes, 1.0))))
 
 
 def exactly(A: Array, b: Array) -> Array:
-    """A^-1 b in long double; complex systems as real ones of twice the order, in which rows of one size are pivots."""
+    """Return A^-1 b in long double; complex systems become real ones of twice the order, with scaled rows."""
     if A.dtype.kind != "c":
         return solved(A, b)
     rows = scales(np.abs(A).max(axis=1))
@@ -68,14 +68,14 @@ def exactly(A: Array, b: Array) -> Array:
 
 
 def true_eta(A: Array, x: Array, b: Array) -> float:
-    """The backward error in units of n·u."""
+    """Return the backward error in units of n·u."""
     A, x, b = wide(A), wide(x), wide(b)
     size = np.abs(A).sum(1).max() * np.abs(x).max() + np.abs(b).max()
     return float(np.abs(b - A @ x).max() / size / (len(A) * U))
 
 
 def lost_digits(A: Array, x: Array, b: Array) -> bool:
-    """Whether x has no correct digit where it is largest."""
+    """Return whether the largest entry of x has no correct digit."""
     y = exactly(A, b)
     if not np.isfinite(y).all():
         return True
@@ -88,7 +88,7 @@ def lost_digits(A: Array, x: Array, b: Array) -> bool:
 def symmetric_systems(
     count: int, *, definite: bool, is_complex: bool, symmetric: bool = False
 ) -> Iterator[tuple[str, Array, Array]]:
-    """Names, Hermitian (or complex symmetric) matrices and right-hand sides; half of these are A times ones."""
+    """Yield names, Hermitian (or complex symmetric) matrices and right-hand sides; half of these are A times ones."""
     rng = np.random.default_rng(90 + 2 * definite + is_complex)
 
     def normal(*shape: int) -> Array:
@@ -146,7 +146,7 @@ def by_solve(assume_a: str, number: int, A: Array, b: Array) -> tuple[Any, Any, 
 
 
 def one_triangle(A: Array, *, lower: bool) -> Array:
-    """One triangle of A, and other numbers in the other one."""
+    """Return one triangle of A, and other numbers in the other one."""
     return np.tril(A) + 7 * np.triu(np.ones_like(A), 1) if lower else np.triu(A) + 7 * np.tril(np.ones_like(A), -1)
 
 
@@ -206,7 +206,7 @@ def by_solver(assume_a: str, number: int, A: Array, b: Array) -> tuple[Any, Any,
 
 
 def general_systems(count: int, *, is_complex: bool = False) -> Iterator[tuple[str, Array, Array]]:
-    """The matrices of test_500_systems.py, real or with imaginary parts of the same kind."""
+    """Yield the matrices of test_500_systems.py, real or with imaginary parts of the same kind."""
     rng = np.random.default_rng(77)
     for number, (name, A) in enumerate(islice(hard_systems.systems(), count)):
         M = A * np.exp(2j * np.pi * rng.random(A.shape[1])) if is_complex else A  # the same singular values
@@ -281,7 +281,7 @@ def test_dense_solvers_report_the_truth(name: str, count: int) -> None:
 
 
 def sparse_systems(count: int, *, definite: bool) -> Iterator[tuple[str, Array]]:
-    """Names and symmetric matrices with few entries per row, of 2 to 40 rows."""
+    """Yield names and symmetric matrices with few entries per row, of 2 to 40 rows."""
     rng = np.random.default_rng(61 + definite)
     for number in range(count):
         n = int(rng.integers(2, 41))
@@ -320,7 +320,7 @@ def unsymmetric(count: int) -> Iterator[tuple[str, Array]]:
 def with_phases(
     systems: Callable[[int], Iterator[tuple[str, Array]]], count: int, *, hermitian: bool
 ) -> Iterator[tuple[str, Array]]:
-    """The same matrices with the phases of rows and columns: complex, with the same singular values."""
+    """Return the matrices with complex phases for rows and columns, which keep the singular values."""
     rng = np.random.default_rng(63)
     for name, A in systems(count):
         rows, columns = np.exp(1j * rng.uniform(0, 2 * np.pi, (2, len(A))))
@@ -332,7 +332,7 @@ Iterative = Callable[..., tuple[Any, Any]]
 
 
 def by_operator(A: Any, b: Array, **options: Any) -> tuple[Any, Any]:
-    """Solve with products of A alone."""
+    """Solve with products of A only."""
     return mx.gmres(LinearOperator(A.shape, matvec=lambda v: A @ v, dtype=A.dtype), b, maxiter=200, **options)
 
 

@@ -1,7 +1,7 @@
 """Test 500 small sparse systems of ten kinds row by row in extended precision.
 
-What `info` says of the residual is so, a tolerance that is reported as reached is reached in every row, and an x that
-may have no correct digit is never returned without a warning.
+The residual in `info` is correct, a tolerance that is reported as reached is reached in every row, and an x that may
+have no correct digit is never returned without a warning.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_reports_of_500_sparse_systems_are_correct() -> None:
         assert name != "structurally singular"
         A_, x_, b_ = (v.astype(Long) for v in (dense, x, b))
         r, b_norm = np.abs(b_ - A_ @ x_), np.sqrt((b_ * b_).sum())
-        # A residual in fp64 differs from this one by roundings of its n + 1 terms in each row.
+        # The fp64 residual differs from this one by the rounding of n + 1 terms in each row.
         terms = np.abs(A_) @ np.abs(x_) + np.abs(b_)
         off = (n + 1) * U * np.sqrt((terms * terms).sum()) / b_norm
         found = float(np.sqrt((r * r).sum()) / b_norm)
@@ -54,7 +54,7 @@ def test_reports_of_500_sparse_systems_are_correct() -> None:
         y = solved(dense, b)
         error = float(np.abs(x - y).max() / np.abs(y).max()) if np.isfinite(y).all() else np.inf
         if info.converged and not info.ill_conditioned and np.isfinite(y).all():
-            # |x - y| <= |A^-1| |r| in every row, whatever the solver: what can be lost is the tolerance's share.
+            # |x - y| <= |A^-1| |r| in every row for any solver: the tolerance limits the error.
             inverse = solved(dense, np.eye(n))
             assert (np.abs(x_ - y) <= np.abs(inverse) @ (r + off * b_norm) + U * np.abs(y)).all(), (number, name, info)
         lost = not error < 0.5

@@ -1,7 +1,7 @@
 """Test that no answer for 500 systems is wrong without a warning, in comparison with extended precision.
 
-What `info` says of the backward error is so, and an x that may have no correct digit is never called solved without a
-warning: random and graded matrices, nearly singular ones, Toeplitz, Vandermonde, and ranks that are short by an ulp.
+The backward error in `info` is correct, and an x that may have no correct digit is never called solved without a
+warning: random and graded matrices, nearly singular ones, Toeplitz, Vandermonde, and rank-deficient up to an ulp.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def test_reports_of_500_systems_are_correct() -> None:
                 counted["refused"] += 1
                 continue
         eta_exact = true_eta(A, x, b)
-        # The residual in fp64, from which info has it, is off by the rounding of n + 1 terms: half a unit at most here.
-        # Of a scaled system info has the larger of its own and that of A.
+        # The fp64 residual in info is off by the rounding of n + 1 terms: half a unit at most here.
+        # For a scaled system, info has the larger of its own error and that of A.
         off = eta_exact - info.backward_error if info.scaled else abs(eta_exact - info.backward_error)
         assert off <= max(0.5, info.backward_error / 2), (number, name, eta_exact, info)
         y = exactly(A, b)
@@ -54,7 +54,7 @@ def test_reports_of_500_systems_are_correct() -> None:
 
 
 def laplacian(i: Any, j: Any, n: int) -> Any:
-    """Of a path whose ends are free: its rows and columns sum to zero, and signs can too."""
+    """Return the Laplacian of a path with free ends: rows and columns sum to zero, which sums of signs may hide."""
     diagonal = 2.0 - (i == 0) - (i == n - 1)
     return np.where(i == j, diagonal, -1.0 * (abs(i - j) == 1))
 
@@ -89,8 +89,8 @@ def test_all_ranks_report_a_singular_laplacian(precision: str) -> None:
         assert all(run_ranks(2, body))
 
 
-def test_many_equal_right_hand_sides_do_not_hide_what_is_wrong_with_them() -> None:
-    """Checked together by one combination, whose weights may not cancel: here each x is off by a millionth."""
+def test_many_equal_right_hand_sides_do_not_hide_an_error() -> None:
+    """One linear combination checks them, and its weights must not cancel: here each x has a relative error of 1e-6."""
     rng = np.random.default_rng(21)
     for k in (9, 10, 64):
         A, b = rng.standard_normal((30, 30)), rng.standard_normal((30, 1))
@@ -121,7 +121,7 @@ def test_ranks_warn_of_columns_that_leave_no_digit_as_one_process_does() -> None
 
 
 def test_a_scaled_system_is_refined_until_the_norms_of_a_itself_are_met() -> None:
-    """Now and then the scaled system passes and A's does not, by a little: one correction more helps, and is made."""
+    """Sometimes the scaled system passes its check, and A slightly fails: then one more correction follows."""
     rng, n = np.random.default_rng(0), 40
     for _ in range(150):
         A = rng.standard_normal((n, n)) * np.geomspace(1e-120, 1e120, n)[:, None]
@@ -133,7 +133,7 @@ def test_a_scaled_system_is_refined_until_the_norms_of_a_itself_are_met() -> Non
 
 
 def ordinary_systems(count: int, *, is_complex: bool) -> Iterator[tuple[Array, Array]]:
-    """Dense, sparse, dominant, blocked and row-graded matrices of order 2 to 60; every other b is graded too."""
+    """Yield dense, sparse, dominant, blocked and row-graded matrices of order 2 to 60; every second b is graded."""
     rng = np.random.default_rng(23)
 
     def normal(*shape: int) -> Array:
@@ -158,7 +158,7 @@ def ordinary_systems(count: int, *, is_complex: bool) -> Iterator[tuple[Array, A
 
 @pytest.mark.parametrize("function", ["solve", "fp32", "factors", "transposed", "stack", "complex", "hermitian"])
 def test_500_systems_are_solved_row_by_row_as_well_as_by_plain_lu(function: str) -> None:
-    """Plain LU is NumPy's.  Both scatter: single systems by a factor of 16, the mean of their logarithms does not."""
+    """Plain LU is NumPy's. Errors of single systems vary by a factor of 16; the mean of their logarithms does not."""
     is_complex = function in ("complex", "hermitian")
     ours, plain = [], []
     for A, b in ordinary_systems(500, is_complex=is_complex):

@@ -40,7 +40,7 @@ WIDE = (np.float64, np.complex128)
 
 
 def arrays(seed: int, dtype: Any, *shapes: tuple[int, ...]) -> list[Any]:
-    """JAX arrays with normally distributed entries."""
+    """Return JAX arrays with normally distributed entries."""
     import jax
 
     rng = np.random.default_rng(seed)
@@ -102,7 +102,7 @@ def jacobians_of_a_stack() -> Iterator[Check]:
         if number is not None:
             A, b = A[number], b[number]
         else:
-            A, b = A[:4], b[:4]  # a row of the Jacobian per entry of x
+            A, b = A[:4], b[:4]  # one row of the Jacobian per entry of x
         of_A, of_b = jax.jacobian(lambda A, b: mx.solve(A, b)[0], argnums=(0, 1))(A, b)
         expected = jax.jacobian(jax.numpy.linalg.solve, argnums=(0, 1))(A, b)
         for mine, theirs in zip((of_A, of_b), expected):
@@ -205,7 +205,7 @@ def definite(seed: int, n: int, dtype: Any) -> Any:
 
 
 def preconditioner(name: str | None, A: Any) -> Any:
-    """JAX's preconditioners of a matrix."""
+    """Return JAX's preconditioners of a matrix."""
     n = len(A)
     inverse_of_random = np.linalg.inv(definite(99, n, A.dtype))
     return {None: None, "identity": np.eye(n, dtype=A.dtype), "random": inverse_of_random, "exact": np.linalg.inv(A)}[
@@ -227,7 +227,7 @@ def converges(solver: Any, A: Any, b: Any, x: Any = None, atol: float = 0.0, **o
 
 
 def against_scipy(name: str) -> Iterator[Check]:
-    """SciPy's solver after few iterations, and NumPy's solution."""
+    """Return SciPy's solution after few iterations, and NumPy's solution."""
     solver = SOLVERS[name]
     for n, dtype, which in product(
         {"cg": (4, 7), "bicgstab": (5,), "gmres": (3,)}[name], WIDE, (None, "identity", "exact", "random")
@@ -352,7 +352,7 @@ GMRES.reasons["test_gmres_arnoldi_step"] = "tests an internal function"
 
 @pytest.fixture(autouse=True)
 def wide_jax() -> Any:
-    """JAX in its 64-bit mode."""
+    """Use JAX in its 64-bit mode."""
     jax = pytest.importorskip("jax")
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)

@@ -55,7 +55,7 @@ EMPTY_OTHER = {"0x4": (np.empty((0, 4)), np.empty(0)), "4x0": (np.empty((4, 0)),
 
 
 def strided(x: Any) -> Iterator[Any]:
-    """The same numbers with strides of 1, 3 and -4 in the last two axes, and of 0 in axes of length 1."""
+    """Return the same numbers with strides of 1, 3 and -4 in the last two axes, and of 0 in axes of length 1."""
     if not isinstance(x, np.ndarray):
         yield x
         return
@@ -71,7 +71,7 @@ def strided(x: Any) -> Iterator[Any]:
 
 
 def stacked(A: Any, b: Any) -> Iterator[tuple[Any, Any]]:
-    """Stacks of three matrices, and of three by two."""
+    """Yield stacks of three matrices, and of three by two."""
     if isinstance(A, np.ndarray):
         yield np.stack([A, 2 * A, 3 * A]), b if b.ndim == 1 else np.stack([b, 7 * b, 6 * b])
         tiles = np.broadcast_to(A, (3, 2, *A.shape)).copy()

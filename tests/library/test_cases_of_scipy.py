@@ -28,7 +28,7 @@ PEERS = [SOLVE, CHO, LU, LSTSQ]
 DTYPES = (int, float, np.float32, complex, np.complex64)
 #: The types of SciPy's batch tests, which include extended precision.
 FLOATING = TYPES
-#: Structures that mxpeak's `assume_a` has, in both spellings.
+#: Structures of `assume_a` that mxpeak supports, in both spellings.
 STRUCTURES = ("gen", "general", "pos", "positive definite", "sym", "symmetric", "her", "hermitian")
 RIGHT_SIDES = ([[1, 0], [0, 1]], [1, 0], [[2, 1], [-30, 4]])
 
@@ -651,7 +651,7 @@ def test_inputs_of_scipy(checks: Callable[[], Iterator[Check]]) -> None:
 
 
 def names_in(file: Path, classes: dict[str, str]) -> set[str]:
-    """The names of the tests of some classes in a file, with the prefix that each class has here."""
+    """Return the names of the tests of some classes in a file, with the prefix of each class in this file."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     return {
         classes[node.name] + item.name

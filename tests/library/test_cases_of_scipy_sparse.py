@@ -30,7 +30,7 @@ def poisson(n: int) -> Any:
 
 
 def matrices() -> dict[str, tuple[Any, str, Any]]:
-    """SciPy's matrices: A, the solvers that suit it, and b or None."""
+    """Yield SciPy's matrices: A, the solvers that suit it, and b or None."""
     everything, indefinite, general = "gmres cg minres bicgstab", "gmres minres bicgstab", "gmres bicgstab"
 
     def uniform(n: int, *, is_complex: bool = False) -> Any:
@@ -145,7 +145,7 @@ def register(peer: Peer) -> None:
         b = 1e3 * rng.uniform(size=10)
         M = rng.standard_normal(size=(10, 10))
         M = M @ M.T
-        tols = [0.0, *np.logspace(-9, 2, 7)[::3], np.inf]  # each third of SciPy's
+        tols = [0.0, *np.logspace(-9, 2, 7)[::3], np.inf]  # every third case of SciPy
         for scaled, rtol, atol in product((None, 1e-6 * M, 1e6 * M), tols, tols):
             if rtol or atol:
                 yield converges(solver, A, b, M=scaled, rtol=rtol, atol=atol)

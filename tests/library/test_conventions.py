@@ -95,7 +95,7 @@ def test_empty_systems_have_the_empty_solutions_of_numpy(of_A: Any, of_b: Any, d
         assert str(info).startswith("solved")
 
 
-def test_what_is_wrong_with_an_empty_system_is_said_all_the_same() -> None:
+def test_errors_of_empty_systems_are_raised() -> None:
     with pytest.raises(mx.UsageError, match="use a b with 0 rows"):
         mx.solve(np.empty((0, 0)), np.ones(2))
     with pytest.raises(mx.UsageError, match=r"A\[0, 0\] is nan"):
@@ -137,7 +137,7 @@ def test_the_condition_is_an_attribute_everywhere() -> None:
 
 
 def solved(seed: int) -> tuple[Any, Any]:
-    """What a process of a pool returns."""
+    """Return the results of one process of a pool."""
     A = random((40, 40), seed=seed)
     return mx.solve(A, A @ np.ones(40), precision=("auto", "fp32")[seed % 2])
 

@@ -31,12 +31,12 @@ A, B = RNG.standard_normal((N, N)), RNG.standard_normal((N, 2))
 
 
 def eta(A: Any, x: Any, b: Any) -> float:
-    """The backward error in units of n·u."""
+    """Return the backward error in units of n·u."""
     scale = np.abs(A).sum(axis=1).max() * np.abs(x).max() + np.abs(b).max()
     return float(np.abs(b - A @ x).max() / (scale * len(A) * U))
 
 
-#: What workers need: imported once, in a process from which they are forked.
+#: Modules that workers need: a process imports them once, and workers are forked from it.
 NEEDED = [
     "distributed",
     "dask.array",
@@ -49,10 +49,10 @@ NEEDED = [
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")  # Dask's own, of threads, ports and files
+        warnings.simplefilter("ignore")  # warnings of Dask itself about threads, ports and files
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-            patch.setenv(variable, "1")  # as Dask has it for workers that it starts anew
-        patch.setenv("PYTHONFAULTHANDLER", "1")  # a worker that crashes says where
+            patch.setenv(variable, "1")  # the default of Dask for workers that it restarts
+        patch.setenv("PYTHONFAULTHANDLER", "1")  # a worker that crashes prints its stack
         patch.setitem(dask.config.config["distributed"]["worker"], "multiprocessing-method", "forkserver")
         get_mp_context().set_forkserver_preload(NEEDED)
         with (
@@ -62,8 +62,8 @@ def client() -> Iterator[Any]:
             yield client
 
 
-def test_without_a_cluster_one_is_asked_for() -> None:
-    """Comes first: a client becomes the current one."""
+def test_an_error_without_a_cluster_names_the_remedy() -> None:
+    """This test must be the first one, because a client becomes the current one."""
     with pytest.raises(mx.UsageError, match="there is no Dask cluster; use"):
         mx.dask.solve(da.from_array(A), B)
 
@@ -130,8 +130,8 @@ def test_each_of_two_threads_gets_the_x_of_its_own_b(client: Any) -> None:
             assert eta(A, x, b) <= 2
 
 
-def test_a_call_that_is_broken_off_leaves_no_rank_behind(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by Ctrl-C: its tasks may run, and those of the next call must not meet them."""
+def test_an_interrupted_call_leaves_no_rank_behind(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like Ctrl-C: tasks of the call may continue, but they must not mix with those of the next call."""
     with mx.dask.lu_factor(da.from_array(A, chunks=90), client=client) as F:
         monkeypatch.setattr(ranks.WorkerRanks, "_wait", broken_off)
         with pytest.raises(KeyboardInterrupt):
@@ -236,7 +236,7 @@ def test_the_page_runs_from_top_to_bottom(client: Any, capsys: pytest.CaptureFix
 
 
 def test_a_worker_that_dies_is_named_and_the_cluster_solves_again(client: Any) -> None:
-    """Comes last: it kills a worker, which Dask starts anew."""
+    """This test must be the last one: it kills a worker, which Dask restarts."""
     M, pids = da.from_array(A, chunks=100), client.run(os.getpid)
     victim = sorted(pids)[2]
     F = mx.dask.lu_factor(M, client=client)

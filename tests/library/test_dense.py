@@ -390,7 +390,7 @@ def test_auto_takes_bf16_where_the_processor_multiplies_it_and_the_diagonal_domi
         assert mx.solve(by_rows.astype(np.float32), b.astype(np.float32))[1].precision == "fp32"  # A's own
 
 
-# --- factors that are kept -----------------------------------------------------------------------------------------
+# --- stored factors ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
@@ -417,7 +417,7 @@ def test_a_fallback_is_kept(kernels: DenseKernels, precision: str) -> None:
     n = 60
     Q, _ = np.linalg.qr(random((n, n)))
     F = lu_factor_on(kernels, (Q * np.logspace(0, -12, n)) @ Q.T, precision)
-    assert F.precision == ("fp64" if precision == "fp32" else precision)  # of which the factors tell at once
+    assert F.precision == ("fp64" if precision == "fp32" else precision)  # the factors detect this at once
     first = F.solve(random(n))[1]
     assert first.fallback
     said = (

@@ -1,7 +1,7 @@
 """Test `mxpeak.solve` with ill-conditioned, growing, badly scaled and nearly singular matrices.
 
-The backward error eta is in units of n·u·(||A||·||x|| + ||b||); what counts as solved is at most max(4/n, 2^-7), about
-what plain LU reaches.  Tests allow three times that, since they compute the residual by another summation.
+The backward error eta is in units of n·u·(||A||·||x|| + ||b||). A system counts as solved if it is at most
+max(4/n, 2^-7), about the error of plain LU.  Tests allow three times that, since they sum the residual otherwise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
 
 
 def forward_bound(A: Any, n: int, y: Any) -> float:
-    """Forward errors are condition times backward errors; so are their differences."""
+    """Return the bound of the difference of two solutions: the condition number times their backward errors."""
     return float(abs(np.linalg.cond(A, np.inf)) * 2 * enough(n) * n * U * np.abs(y).max())
 
 
@@ -68,7 +68,7 @@ def test_fp32_does_not_hide_that_a_matrix_is_singular_from_a_b_that_fits(kernels
 
 @for_each("precision", ["auto", "fp32", "tf32", "bf16", "fp16", "fp8"])
 def test_the_residual_does_not_depend_on_the_condition(precision: str) -> None:
-    """Coarse factors do or do not do, whoever made them; between, host and device may differ in rounding."""
+    """Coarse factors suffice or do not, on every backend; in between, host and device may differ by rounding."""
     u = {"fp8": 2.0**-4, "bf16": 2.0**-8, "fp16": 2.0**-11, "tf32": 2.0**-11}.get(precision, 2.0**-24)
     for condition, n in ((1e3, 260), (1e5, 260), (1e8, 131), (1e11, 131), (1e14, 131)):
         A, b = spectrum(n, condition), random(n)
@@ -80,7 +80,7 @@ def test_the_residual_does_not_depend_on_the_condition(precision: str) -> None:
             assert np.abs(x - y).max() <= forward_bound(A, n, y)
             if condition * u <= 1:
                 assert not info.fallback
-            elif condition * u >= 2.0**14 and (precision, name, n) != ("auto", "host", 131):  # which is fp64 at once
+            elif condition * u >= 2.0**14 and (precision, name, n) != ("auto", "host", 131):  # it starts with fp64
                 assert info.fallback
                 assert info.precision == "fp64"
                 assert "factored again in fp64" in info.message
@@ -96,36 +96,36 @@ def test_kahans_matrix_is_solved(kernels: DenseKernels, precision: str) -> None:
 
 
 @for_each("precision", ["auto", "fp32", "fp16"])
-def test_growth_of_the_factors_is_made_good(kernels: DenseKernels, precision: str) -> None:
-    """The noise keeps the elimination from being exact; at n = 60 plain LU loses every digit of some components."""
+def test_growth_of_the_factors_is_corrected(kernels: DenseKernels, precision: str) -> None:
+    """The noise prevents exact elimination; at n = 60 plain LU loses every digit of some components."""
     for n, order in product((25, 60), "CF"):
         noise = 1e-3 * np.tril(random((n, n)), -1)
         A, b = np.array(wilkinson(n) - np.abs(noise) * 1e-3, order=order), random(n)  # type: ignore[call-overload]
         x, info = solve_on(kernels, A, b, precision)
         assert info.solved, str(info)
         assert eta(A, x, b) <= enough(n)
-        exact = np.linalg.lstsq(A, b, rcond=None)[0]  # by its singular values, where nothing grows
+        exact = np.linalg.lstsq(A, b, rcond=None)[0]  # by singular values, without growth
         assert np.abs(x - exact).max() <= 100 * n * U * np.linalg.cond(A) * np.abs(exact).max()
 
 
 @for_each("precision", ["fp16", "bf16", "fp32"])
-def test_factors_that_overflow_are_made_good_in_fp64(kernels: DenseKernels, precision: str) -> None:
-    """Growth 2^139 is beyond fp32's range, and fp16's long before; in fp64 the other triangle does not grow at all."""
+def test_factors_that_overflow_are_replaced_in_fp64(kernels: DenseKernels, precision: str) -> None:
+    """Growth 2^139 is beyond fp32's range, and far beyond fp16's; in fp64 the factors of the transpose do not grow."""
     n = 140
-    # A little less below the diagonal: among equal pivots a device's library may choose any, and others grow less.
+    # Slightly smaller below the diagonal: a device's library may choose any of equal pivots, and others grow less.
     A, b = wilkinson(n) + 2.0**-20 * np.tri(n, k=-1), random(n)
     grows_by_columns = kernels.device is None or precision == "fp32"
     x, info = solve_on(kernels, np.asfortranarray(A) if grows_by_columns else A, b, precision)
     assert info.fallback
     assert info.precision == "fp64"
-    if not grows_by_columns:  # else the fp64 factors go down the same columns
+    if not grows_by_columns:  # otherwise the fp64 factors eliminate the same columns
         assert info.solved
         assert eta(A, x, b) <= enough(n)
 
 
 @for_each("precision", ["auto", "fp32", "fp16"])
 def test_bad_scaling_costs_no_digits(kernels: DenseKernels, precision: str) -> None:
-    """Scaled by powers of two, D_r A D_c, its solution is that of A with each component scaled: compare these."""
+    """The scaled system D_r A D_c has the solution of A with scaled components, so that both can be compared."""
     n = 80
     A, b = random((n, n)) + 2 * np.sqrt(n) * np.eye(n), random(n)
     y, condition = np.linalg.solve(A, b), np.linalg.cond(A)
@@ -181,8 +181,8 @@ def test_coarse_factors_are_refined_to_a_residual_of_one_roundoff(
         x, info = solve_on(kernels, A, b, precision)
         assert not info.fallback
         assert info.backward_error <= 1 / n
-        assert eta(A, x, b) <= 2 / n  # the residual by another summation
-        if not shift:  # and that beats plain LU
+        assert eta(A, x, b) <= 2 / n  # the residual, summed in another order
+        if not shift:  # and plain LU is no better
             assert eta(A, x, b) <= eta(A, np.linalg.solve(A, b), b)
 
 
@@ -195,7 +195,7 @@ def test_a_matrix_that_is_singular_in_fp32_only_is_solved(kernels: DenseKernels)
 
 
 def test_fp64_factors_do_not_hide_that_an_fp32_matrix_is_singular(kernels: DenseKernels) -> None:
-    """They get there however ill-conditioned A is; `auto` has them where fp32 gives a pivot of zero."""
+    """fp64 factors solve such systems for any condition; `auto` uses them because fp32 finds a zero pivot."""
     third = np.array([[3.0, 1.0], [1.0, 1 / 3]], np.float32)
     sums = random((60, 60), np.float32)
     sums[:, -1] = sums[:, :5].sum(axis=1)
@@ -223,7 +223,7 @@ def test_fp32_input_falls_back_to_fp64_where_it_must(kernels: DenseKernels) -> N
 @for_each(("dtype", "size"), [(np.float64, 1e-310), (np.float32, 1e-40), (np.complex128, 1e-310)])
 @for_each("name", KERNELS)
 def test_a_matrix_of_subnormal_numbers_is_solved(name: str, dtype: Any, size: float) -> None:
-    """Its numbers have few digits left, but they are what is to be solved with: the same system, 2^k times as large."""
+    """The numbers have few digits; x is compared with that of the same system times 2^k."""
     A, b = (size * random(shape, dtype) for shape in ((60, 60), 60))
     A, b = A.astype(dtype), b.astype(dtype)
     kept = A.copy()
@@ -278,7 +278,7 @@ def test_sums_of_rows_may_exceed_the_range_of_fp32(assume_a: str) -> None:
 
 
 def near_the_largest(n: int, dtype: Any, seed: int = 1) -> Any:
-    """Real and imaginary parts up to 2^1023 (fp64), so that row sums overflow, and |a_ij| of complex numbers, too."""
+    """Return a matrix with real and imaginary parts up to 2^1023 (fp64): row sums and complex moduli overflow."""
     A = random((n, n), dtype, seed)
     parts = [np.clip(part / 2.0, -1.0, 1.0) for part in (A.real, A.imag)]
     largest = np.finfo(dtype).max
@@ -298,7 +298,7 @@ def test_matrices_whose_sums_and_moduli_overflow_are_solved(name: str, dtype: An
         assert info.solved
         assert info.message == ""
         assert eta(A * small, x, b * small) <= 3 * enough(n)
-        assert 0.0 < info.componentwise_error <= 10.0  # inf moduli would make it 0
+        assert 0.0 < info.componentwise_error <= 10.0  # infinite moduli would make it 0
         assert info.condition == pytest.approx(np.linalg.cond((A * small).astype(complex), 1), rel=0.7)
 
 
@@ -357,7 +357,7 @@ def test_factors_of_a_tiny_matrix_serve_any_right_hand_side() -> None:
 
 
 def with_small_values(n: int, values: list[float], dtype: str = "float64") -> Any:
-    """Singular values 1, and a few small ones."""
+    """Return a matrix with singular values 1 and a few small ones."""
     Q, R = (np.linalg.qr(random((n, n), dtype, seed))[0] for seed in (5, 6))
     return np.asarray((Q * np.r_[np.ones(n - len(values)), values]) @ R)
 
@@ -369,7 +369,7 @@ def test_a_single_small_singular_value_is_taken_out_of_fp32_factors(
 ) -> None:
     n = 131
     A = with_small_values(n, [size], dtype)
-    B = np.stack([random(n, dtype), A @ np.ones(n)], axis=1)  # that grows by 1/size, and that fits
+    B = np.stack([random(n, dtype), A @ np.ones(n)], axis=1)  # for the second b, x is not large
     for each in (A, np.asfortranarray(A)):
         F = lu_factor_on(kernels, each, "fp32")
         for transposed, M in ((False, each), (True, each.T)):
@@ -399,8 +399,8 @@ def test_a_transpose_whose_own_correction_is_not_accurate_goes_to_fp64(
     assert F.precision == "fp64"
 
 
-def test_what_deflation_does_not_make_sure_goes_to_fp64(kernels: DenseKernels) -> None:
-    """More than one small singular value, and one of which only fp64 tells whether it is zero."""
+def test_fp64_is_used_if_deflation_is_not_sufficient(kernels: DenseKernels) -> None:
+    """There is more than one small singular value, or one of which only fp64 shows whether it is zero."""
     n = 131
     for values, singular in (([1e-10, 1e-10], False), ([1e-9] * 5, False), ([1e-14], False), ([1e-18], True)):
         A = with_small_values(n, values)

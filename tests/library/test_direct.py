@@ -56,17 +56,17 @@ def test_what_is_not_good_enough_is_mended_or_left_to_others() -> None:
     n = 60
     growth = np.tril(-np.ones((n, n)), -1) + np.eye(n)
     growth[:, -1] = 1.0
-    for A in (growth, growth.T.copy()):  # where pivoting by rows does not help, doubles at each step
+    for A in (growth, growth.T.copy()):  # pivoting by rows does not help: doubles at each step
         b = random(n)
         _, info = mx.solve(A, b)
         assert info.solved
         assert info.backward_error <= enough(n)
-    _, info = mx.solve(growth, random((n, 9)))  # so many are not corrected at once
+    _, info = mx.solve(growth, random((n, 9)))  # refined, because there are too many to correct at once
     assert list(info.times) == ["solve", "refine"]
     _, info = mx.solve(np.diag([1.0, 1e-9, 1.0]), np.ones(3))
     assert list(info.times) == ["solve", "equilibrate", "factor", "refine"]
     assert solve_by_lapack(np.diag([1.0, 0.0, 1.0]), np.ones(3)) is None
-    assert solve_by_lapack(np.diag([1.0, 1e-9, 1.0]), np.ones(3)) is None  # wants scaling
+    assert solve_by_lapack(np.diag([1.0, 1e-9, 1.0]), np.ones(3)) is None  # needs scaling
     A = random((n, n))
     A[3, 5] = np.nan
     assert solve_by_lapack(A, np.ones(n)) is None
@@ -80,7 +80,7 @@ def test_what_is_not_good_enough_is_mended_or_left_to_others() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 @pytest.mark.parametrize("sides", [1, 2, 8, 9])
 def test_an_x_beyond_the_range_is_not_solved_whichever_column_it_is(sides: int, dtype: str) -> None:
-    """Of complex numbers each part is in the range here, and the absolute value is not."""
+    """If numbers are complex, each part is within the range, but the absolute value is not."""
     A = (2.0**-58 * np.eye(2)).astype(dtype)
     huge = 1e23 if dtype == "float32" else 1e21 + 1e21j
     for j in {0, sides - 1}:
@@ -100,7 +100,7 @@ def test_an_x_beyond_the_range_is_not_solved_whichever_column_it_is(sides: int, 
 @pytest.mark.parametrize("n", [40, COPIED_BELOW])
 def test_the_condition_is_by_the_one_norm_whatever_the_order_of_memory(n: int, order: Literal["C", "F"]) -> None:
     A = random((n, n))
-    A[7] *= 60  # ||A||_inf is some 30 ||A||_1
+    A[7] *= 60  # ||A||_inf is about 30 ||A||_1
     for each in (A, A.T):
         solution = solve_by_lapack(np.array(each, order=order), np.ones(n))
         assert solution is not None
@@ -126,8 +126,8 @@ def test_the_reason_for_the_precision_names_scaling(n: int, precision: str, axis
 
 
 @pytest.mark.parametrize("sides", [1, 9])
-def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> None:
-    """And A is told to be singular, though b fits to it and the residual is small."""
+def test_the_condition_is_estimated_if_the_solution_of_the_probe_is_large(sides: int) -> None:
+    """A is reported as singular, although b is in its range and the residual is small."""
     n = 300
     A = random((n, n))
     info: Any
@@ -139,9 +139,9 @@ def test_the_condition_is_looked_into_where_the_probe_has_grown(sides: int) -> N
     assert info.condition >= 2.0**53
 
 
-def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(small_lu_up_to: Callable[[int], None]) -> None:
+def test_fp64_is_chosen_at_once_only_if_pivots_decrease(small_lu_up_to: Callable[[int], None]) -> None:
     n = 768
-    small_lu_up_to(n)  # as if fp32 paid at once
+    small_lu_up_to(n)  # as if fp32 were faster
     Q, R = (np.linalg.qr(random((n, n), seed=seed))[0] for seed in (3, 4))
     info: Any
     for decades, sides, precision in ((10, 1, "fp64"), (12, 4, "fp64"), (3, 1, "fp32")):
@@ -154,9 +154,9 @@ def test_fp64_is_chosen_at_once_where_pivots_fade_and_only_there(small_lu_up_to:
             assert ("solve" in info.times, "refine" in info.times) == (precision == "fp64", precision != "fp64")
             assert mx.lu_factor(each).precision == (precision if sides == 1 else "fp64")
             assert max(eta(each, y, c) for y, c in zip(x.T, b.T)) <= enough(n)
-    graded = random((n, n)) * np.geomspace(1.0, 1e-9, n)[:, None]  # rows, and no pivot of theirs
+    graded = random((n, n)) * np.geomspace(1.0, 1e-9, n)[:, None]  # rows are graded, but pivots are not small
     assert mx.solve(graded, random(n))[1].precision == "fp32"
-    kernel = 0.9 ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))  # sums of rows grow from the border inwards
+    kernel = 0.9 ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))  # row sums grow from the border inwards
     assert mx.solve(kernel, random(n))[1].precision == "fp32"
 
 

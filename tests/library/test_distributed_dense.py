@@ -20,12 +20,12 @@ from tests.support.roundoff import U
 Array = Any
 #: Grids with orders and block sizes: prime, ragged, fewer blocks than ranks.
 CASES = [((1, 1), 97, 8), ((1, 2), 97, None), ((2, 1), 64, 16), ((2, 2), 101, 12), ((3, 2), 5, 4), ((2, 3), 1, 3)]
-#: More than are solved for one by one.
+#: More right-hand sides than are solved individually.
 SIDES = 7
 
 
 def in_two_of(*precisions: str) -> Any:
-    """Each case in two precisions by turns."""
+    """Parametrize a test: each case has two of the precisions."""
     every = [(*case, precisions[(at + k) % 3]) for at, case in enumerate(CASES) for k in range(2)]
     return pytest.mark.parametrize(("shape", "n", "nb", "precision"), every)
 
@@ -36,7 +36,7 @@ def test_all_ranks_get_the_solution(shape: tuple[int, int], n: int, nb: int | No
     answers = solved(A, b, shape, nb, precision)
     x, info = answers[0]
     assert info.solved
-    assert eta(A, x, b) <= 1 + max(4 / n, 1)  # the second is what is promised
+    assert eta(A, x, b) <= 1 + max(4 / n, 1)  # the second value is the documented bound
     assert np.abs(x - np.linalg.solve(A, b)).max() <= 50 * n * U * np.linalg.cond(A) * np.abs(x).max()
     assert all(np.array_equal(x, other) for other, _ in answers)
     assert (info.grid, info.n, info.rhs, info.precision) == (shape, n, SIDES, precision)
@@ -66,7 +66,7 @@ def test_the_same_factors_solve_with_the_transpose(
         assert np.array_equal(x, answers[0][0][0])
 
 
-#: The rows that each rank of two calls with, by how the matrix was made.
+#: The first rows of the shares of two ranks, by the source of the matrix.
 SHARES: dict[str, tuple[Callable[[Any, Array], Any], list[int]]] = {
     "rows": (lambda comm, A: mx.DistributedMatrix.from_rows(A[:9] if comm.rank == 0 else A[9:], comm=comm), [0, 9, 31]),
     "function": (lambda comm, A: mx.DistributedMatrix.from_function(entries(A), 31, comm=comm), [0, 15, 31]),

@@ -20,7 +20,7 @@ from tests.support.systems import enough, eta, layouts, random
 
 @pytest.fixture(params=["own", "blas"])
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Who takes the products, whatever the order: the elimination itself, or BLAS, block by block."""
+    """Select the code for products of any order: the elimination itself, or BLAS with blocks."""
     monkeypatch.setattr(small_lu, "BY_BLAS_FROM", 0 if request.param == "blas" else 1 << 62)
     small_lu.plan_small_lu.cache_clear()
     yield request.param
@@ -75,11 +75,11 @@ def test_growth_is_mended_by_one_correction_where_that_does_and_refined_where_no
         _, info = mx.solve(growth, random((n, sides)))
         assert info.solved
         assert info.backward_error <= enough(n)
-    for n, first in ((60, 0), (150, 50)):  # the second from one block into the next
+    for n, first in ((60, 0), (150, 50)):  # the second one crosses from one block to the next
         milder, grown = np.eye(n), slice(first, first + 30)
         milder[grown, grown] = np.tril(growth[:30, :30])
         milder[grown, first + 29] = 1.0  # grows to 2^29
-        milder[[40, n - 1]] = milder[[n - 1, 40]]  # an interchange, too
+        milder[[40, n - 1]] = milder[[n - 1, 40]]  # also an interchange
         solution = solve_by_small_lu(milder, random((n, 3)))
         assert solution is not None
         assert len(solution.history) == 2, n
@@ -119,7 +119,7 @@ def test_complex_numbers_whose_squares_leave_the_range_are_judged_as_others(side
         assert reference is not None
         assert solution.enough
         assert np.array_equal(solution.X, factor * reference.X)
-        # Moduli come by way of squares or of quotients, rounded four times in either.
+        # Moduli are computed from squares or from quotients, with four roundings in each case.
         assert solution.history == pytest.approx(reference.history, rel=8 * 2.0**-53)
 
 

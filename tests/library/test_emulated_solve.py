@@ -23,7 +23,7 @@ def system(n: int, columns: int = 0) -> tuple[Any, Any]:
 
 
 def close(A: Any, x: Any, expected: Any) -> bool:
-    """Two backward stable solves differ by at most 2·n·u·κ·|x|; a factor 10 for the growth of pivoting."""
+    """Check that two backward stable solves differ by at most 2·n·u·κ·|x|, times 10 for the growth of pivoting."""
     return bool(np.abs(x - expected).max() <= 20 * len(A) * U * np.linalg.cond(A) * np.abs(expected).max())
 
 

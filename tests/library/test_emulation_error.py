@@ -17,7 +17,7 @@ from tests.support.roundoff import U
 
 
 def exact_errors(C: Any, A: Any, B: Any) -> Any:
-    """|C + A B| / |A||B| entry by entry, in rational numbers."""
+    """Return |C + A B| / |A||B| entry by entry, in rational numbers."""
     errors = np.zeros(C.shape)
     for i in range(C.shape[0]):
         for j in range(C.shape[1]):
@@ -41,7 +41,7 @@ def test_errors_are_those_of_rational_arithmetic(rng: Any) -> None:
 
 
 def test_the_worst_entries_are_found_among_many(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An emulation that spoils one of 120 entries is caught by one comparison."""
+    """An emulation with an error in one of 120 entries is detected by one comparison."""
     kernels = ReferenceKernels()
     A, B = rng.standard_normal((10, 8)), rng.standard_normal((8, 12))
 

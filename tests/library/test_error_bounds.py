@@ -128,7 +128,7 @@ def test_the_condition_is_that_of_a_on_every_path(decades: int) -> None:
     """Neither scaling nor coarse factors change its meaning: numpy.linalg.cond(A, 1), estimated from below."""
     n = 70
     A, b = spectrum(n, 10.0**decades), np.ones(n)
-    A = A * np.exp2(np.random.default_rng(3).integers(-4, 5, n))[:, None]  # 16-bit formats scale these rows
+    A = A * np.exp2(np.random.default_rng(3).integers(-4, 5, n))[:, None]  # these rows are scaled for 16-bit formats
     exact = np.linalg.cond(A, 1)
 
     def body(comm: Any) -> float:
@@ -146,7 +146,7 @@ def test_the_condition_is_that_of_a_on_every_path(decades: int) -> None:
         assert np.linalg.cond(A.T, 1) / 3 <= transposed <= 1.01 * np.linalg.cond(A.T, 1)
     conditions["refine"] = mx.refine(A, b, np.linalg.solve(A, b))[1].condition
     for path, value in conditions.items():
-        if value == np.inf:  # factors before a solve, so coarse that refinement with them does not converge
+        if value == np.inf:  # factors before a solve, too coarse for refinement with them to converge
             assert decades == 7
             assert path in ("factors bf16", "factors fp16")
             continue

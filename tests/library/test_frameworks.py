@@ -25,7 +25,7 @@ LAPLACE = scipy.sparse.diags_array([-1.0, 4.0, -1.0], offsets=[-1, 0, 1], shape=
 
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The invented CuPy, as if the user had imported it."""
+    """Use the fake CuPy, as if the user had imported it."""
     module = invented_cupy.module()
     monkeypatch.setitem(sys.modules, "cupy", module)
     return module
@@ -33,7 +33,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def jax() -> Any:
-    """JAX on the CPU, in its 64-bit mode."""
+    """Use JAX on the CPU, in its 64-bit mode."""
     jax = pytest.importorskip("jax")
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
@@ -46,7 +46,7 @@ Make = Callable[[Any], Any]
 
 @pytest.fixture(params=["cupy", "jax"])
 def library(request: pytest.FixtureRequest) -> tuple[type, Make, Make]:
-    """The type of a library's arrays, and the functions that convert a NumPy array to it and back."""
+    """Return the type of a library's arrays, and the functions that convert a NumPy array to it and back."""
     module = request.getfixturevalue(request.param)
     if request.param == "cupy":
         return Ndarray, Ndarray, Ndarray.get
@@ -175,7 +175,7 @@ def test_placeholders_of_jax_are_refused_in_words(jax: Any) -> None:
 
 
 def test_no_library_is_imported() -> None:
-    """Neither by mxpeak, nor by a solve with NumPy arrays."""
+    """Neither mxpeak nor a solve with NumPy arrays imports one."""
     program = (
         "import sys, numpy, mxpeak\n"
         "mxpeak.solve(numpy.eye(3), numpy.ones(3)); mxpeak.norm(numpy.eye(3))\n"

@@ -22,7 +22,7 @@ from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
 from mxpeak.solvers.precond.setup import Choice
 from tests.support.sparse_systems import line, poisson, reached, residual, stencil, vector
 
-# --- how it ends ---------------------------------------------------------------------------------------------------
+# --- outcomes ------------------------------------------------------------------------------------------------------
 
 
 def test_a_right_hand_side_of_zeros_gives_zeros_at_once(solve: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_tolerance_below_roundoff_is_reported(solve: Any) -> None:
     assert reached(A, x, b, 0.0)
 
 
-def test_where_a_low_precision_does_not_do_fp64_takes_over(solve: Any) -> None:
+def test_fp64_replaces_a_low_precision_that_is_too_coarse(solve: Any) -> None:
     L = poisson(15, 15)
     least = linalg.eigsh(L, k=1, sigma=0, return_eigenvectors=False)[0]
     A = sparse.csr_array(L - (least - 1e-5) * sparse.eye_array(225)) * np.pi  # rounding to bf16 is 100 times 1e-5
@@ -156,7 +156,7 @@ def test_mixed_keeps_less_than_fp64() -> None:
 # --- many callers --------------------------------------------------------------------------------------------------
 
 
-def test_callers_in_several_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_in_several_threads_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "allowed_cores", lambda: [0, 1])
     A, residuals = poisson(15, 15), {}
 

@@ -37,7 +37,7 @@ from tests.support.sparse_systems import (
 
 
 def star(n: int) -> Any:
-    """The Laplacian of a random graph some of whose vertices have very many neighbours, the first one grounded."""
+    """Return the Laplacian of a random graph without its first vertex; some vertices have very many neighbors."""
     rng = np.random.default_rng(4)
     i, j = rng.integers(0, n, 3 * n), rng.integers(0, 1 + n // 40, 3 * n)
     W = sparse.coo_array((np.ones(3 * n), (i, j)), shape=(n, n)).tocsr()
@@ -102,7 +102,7 @@ def test_factors_are_about_as_large_as_was_thought() -> None:
 
 
 def network(side: int, lines: int) -> Any:
-    """A complex mesh in which long lines connect random rows."""
+    """Return a complex mesh in which long lines connect random rows."""
     rng, n = np.random.default_rng(1), side * side
     i, j = rng.integers(0, n, (2, lines))
     W = poisson(side, side) - sparse.coo_array((np.ones(lines), (i, j)), shape=(n, n)).tocsr()
@@ -121,7 +121,7 @@ def test_few_long_lines_leave_little_fill_in() -> None:
 
 
 def with_chain(A: Any, rows: int) -> Any:
-    """The matrix with a chain of rows that starts at its last row."""
+    """Return the matrix with a chain of rows that starts at its last row."""
     n = A.shape[0]
     i = np.arange(n - 1, n - 1 + rows)
     chain = sparse.coo_array((np.ones(rows), (i, i + 1)), shape=(n + rows, n + rows)).tocsr()
@@ -148,7 +148,7 @@ def scattered_graph(n: int, each: int = 4) -> Any:
 
 
 def test_a_chain_does_not_make_a_scattered_graph_narrow() -> None:
-    """Neither at the end of the graph nor apart from it, where the chain has more rows than the graph."""
+    """The chain is at the end of the graph or separate from it, and has more or fewer rows than the graph."""
     S = scattered_graph(3000)
     n = S.shape[0]
     for length in (300, 1000, 4000):
@@ -228,7 +228,7 @@ def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytes
         return solved(self, r)
 
     A, b = waves(40), vector(1600)
-    mx.gmres(A, b)  # compiles, by solving too
+    mx.gmres(A, b)  # compiles, also the solve
     monkeypatch.setattr(factors.CompleteFactors, "__call__", counted)
     x, info = mx.gmres(A, b)
     assert info.preconditioner == "lu"
@@ -238,13 +238,13 @@ def test_a_step_takes_the_factors_once_and_a_correction_never(monkeypatch: pytes
     assert reached(A, x, b, 1e-9)
 
 
-def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SciPy gives memory of SuperLU back on the thread that took it; on others it stays taken."""
+def test_factors_are_created_and_deleted_by_the_calling_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SuperLU's memory is freed only on the thread that allocated it."""
     threads: list[int] = []
     dropped: list[int] = []
 
     class Noticed:
-        """The factors, with an eye on the threads."""
+        """Factors that record the threads that create and delete them."""
 
         def __init__(self, lu: Any):
             self.solve, self.nnz = lu.solve, lu.nnz
@@ -261,7 +261,7 @@ def test_factors_are_made_and_dropped_by_the_calling_thread(monkeypatch: pytest.
 
 
 def test_products_behind_factors_are_not_rounded_before_they_are_summed() -> None:
-    A, b = shuffled(beam(256)), vector(256)  # condition 7e8, 40 times what fp32 can do
+    A, b = shuffled(beam(256)), vector(256)  # condition 7e8, 40 times the limit of fp32
     x, info = mx.gmres(A, b, preconditioner="lu", rtol=1e-6)
     assert info.converged, str(info)
     assert (info.vectors, info.fallback) == ("fp32", False)
@@ -323,7 +323,7 @@ def test_a_zero_pivot_is_an_error_of_numpys_that_names_what_helps() -> None:
     assert reached(singular, x, b, 1e-9)
 
 
-def test_without_factors_auto_goes_on_and_a_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_memory_for_factors_auto_gives_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     A = flow(30)
     monkeypatch.setattr(factors, "available_memory_bytes", lambda: 1000)
     x, info = mx.gmres(A, vector(900))

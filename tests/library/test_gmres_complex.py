@@ -27,12 +27,12 @@ def vector(n: int, *shape: int, seed: int = 3) -> Any:
 
 
 def damped(m: int, shift: complex = 0.3 - 0.4j) -> Any:
-    """A Helmholtz matrix with absorption: complex symmetric, and not Hermitian."""
+    """Return a Helmholtz matrix with absorption: complex symmetric, and not Hermitian."""
     return sparse.csr_array(poisson(m, m) - shift * sparse.eye_array(m * m))
 
 
 def random(n: int, seed: int = 1) -> Any:
-    """Random and diagonally dominant, without symmetry."""
+    """Return a random diagonally dominant matrix without symmetry."""
     rng = np.random.default_rng(seed)
     A = np.where(rng.random((n, n)) < 5 / n, vector(n, n, seed=seed), 0.0)
     np.fill_diagonal(A, np.abs(A).sum(axis=1) * np.exp(2j * rng.random(n)) + 1)
@@ -43,7 +43,7 @@ def random(n: int, seed: int = 1) -> Any:
 
 
 def stored(n: int, halo: int, values: str, vectors: str) -> tuple[Any, Any, Any]:
-    """A matrix of n rows and n + halo columns: dense, as rows, and stored."""
+    """Return a matrix of n rows and n + halo columns: dense, as rows, and stored."""
     rng = np.random.default_rng(n)
     D = np.where(rng.random((n, n + halo)) < 0.3, vector(n, n + halo), 0.0)
     D[np.arange(n), np.arange(n)] = 4.0 + 1j

@@ -121,7 +121,7 @@ def test_what_is_no_tolerance_is_refused(name: str, value: Any) -> None:
 
 
 def true_residual(A: Any, x: Any, b: Any) -> float:
-    """||b - A x|| / ||b||, in long double, whose range has room for all of fp64's products."""
+    """Return ||b - A x|| / ||b|| in long double, whose range contains all products of fp64 numbers."""
     long = np.longdouble
     r = np.asarray(b, long) - A.toarray().astype(long) @ np.asarray(x, long)
     return float(np.sqrt((r * r).sum()) / np.sqrt((np.asarray(b, long) ** 2).sum()))
@@ -175,7 +175,7 @@ def test_right_hand_sides_of_different_size_are_solved_alike(precision: str, siz
 
 
 def test_tiny_systems_that_are_not_solved_are_explained() -> None:
-    """||b||_2 is below the range of fp64 if its squares are summed as they are."""
+    """||b||_2 is below the range of fp64 if its squares are summed without scaling."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         _, info = mx.gmres(T, 1e-200 * vector(60), maxiter=1, preconditioner="none", rtol=1e-12)
@@ -185,7 +185,7 @@ def test_tiny_systems_that_are_not_solved_are_explained() -> None:
 
 @pytest.mark.parametrize("maxiter", [10, 100])
 def test_an_x_beyond_the_range_ends_after_maxiter(maxiter: int) -> None:
-    """The scaled residual vanishes at once, and that of A cannot."""
+    """The scaled residual is zero at once, but that of A cannot decrease."""
     A = sparse.csr_array([[1e-200, 1.0], [0.0, 1e-200]])
     heard: list[float] = []
     with warnings.catch_warnings():

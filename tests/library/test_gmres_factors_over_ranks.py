@@ -50,7 +50,7 @@ def test_auto_factors_narrow_matrices_over_ranks_as_in_one_process(name: str) ->
         assert reached(A, X[:, 0], B[:, 0], 1e-9)
         assert reached(A, X[:, 1], B[:, 1], 1e-9)
         assert {(one.preconditioner, one.reason) for one in infos} == {("lu", alone.reason)}
-        assert abs(infos[0].iterations - alone.iterations) <= 1  # sums over ranks are rounded otherwise
+        assert abs(infos[0].iterations - alone.iterations) <= 1  # sums over ranks are rounded differently
 
 
 @pytest.mark.parametrize("precision", ["mixed", "fp64", "bf16"])
@@ -88,19 +88,19 @@ def test_where_factors_in_fp32_do_not_do_ranks_make_them_again_in_fp64() -> None
 def test_the_rank_that_has_the_factors_counts_their_memory() -> None:
     A, b = poisson(40, 40), vector(1600)
     (without, with_factors) = (gmres_on(even(1600, 4), A, b, preconditioner=name)[1] for name in ("none", "lu"))
-    least = linalg.splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A").nnz * 8  # of fp32 and an index
+    least = linalg.splu(A.tocsc(), permc_spec="MMD_AT_PLUS_A").nnz * 8  # fp32 values and indices
     assert {info.bytes for info in with_factors} == {with_factors[0].bytes}
     assert with_factors[0].bytes >= without[0].bytes + least
 
 
-def test_without_factors_ranks_go_on_and_a_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_factors_ranks_continue_and_an_explicit_choice_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     singular = sparse.csr_array(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 1]]))
     b = np.array([2.0, 2, 1])
     for preconditioner in ("lu", "auto"):
         with pytest.raises(np.linalg.LinAlgError, match="a pivot of its LU is exactly zero"):
             gmres_on(even(3, 2), singular, b, preconditioner=preconditioner)
     A, b = flow(30), vector(900)
-    monkeypatch.setattr(factors, "available_memory_bytes", lambda: 60 * A.nnz)  # for all rows, not for factors
+    monkeypatch.setattr(factors, "available_memory_bytes", lambda: 60 * A.nnz)  # for all rows, but not for factors
     x, (info, *_) = gmres_on(even(900, 3), A, b)
     assert info.preconditioner == "sgs"
     assert "factors of 4380 entries take about" in info.reason
@@ -111,7 +111,7 @@ def test_without_factors_ranks_go_on_and_a_user_is_told(monkeypatch: pytest.Monk
 
 
 def refused(A: Any, b: Any) -> str:
-    """The error that all ranks raise where factors are asked for."""
+    """Return the error that all ranks raise if the user requests factors."""
 
     def body(comm: Communicator) -> str:
         mine = [cut(whole, even(A.shape[0], 2), comm.rank) for whole in (A, b)]

@@ -1,7 +1,7 @@
 """Test the accuracy of `mxpeak.gmres` with matrices from applications and hard ones, and the unsolved systems.
 
-The error of x is at most ||A^-1||·tol·||b||; errors here are held against condition·tol, both relative, with the
-condition computed from all of A.
+The error of x is at most ||A^-1||·tol·||b||.  Relative errors are compared with condition·tol, where the condition is
+computed from all of A.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.turns import for_each
 
 
 def convection(n: int, speed: float, *, central: bool = False) -> Any:
-    """Convection and diffusion on an n×n grid, upwind or central: u_x with a mesh Péclet number of `speed`."""
+    """Return a convection-diffusion matrix on an n×n grid, upwind or central, with the mesh Péclet number `speed`."""
     below, above = (-1 - speed / 2, -1 + speed / 2) if central else (-1 - speed, -1.0)
     T = sparse.diags_array(
         [np.full(n - 1, below), np.full(n, -below - above), np.full(n - 1, above)], offsets=[-1, 0, 1], shape=(n, n)
@@ -43,9 +43,9 @@ def convection(n: int, speed: float, *, central: bool = False) -> Any:
 
 
 def graph(n: int, seed: int = 1) -> Any:
-    """The Laplacian of a random graph, of a few nodes with many neighbours and many with few, plus 1."""
+    """Return I plus the Laplacian of a random graph with a few nodes of many neighbors and many nodes of few."""
     rng = np.random.default_rng(seed)
-    j = np.concatenate([rng.integers(0, i, min(i, 2)) for i in range(1, n)])  # rich nodes get richer
+    j = np.concatenate([rng.integers(0, i, min(i, 2)) for i in range(1, n)])  # preferential attachment
     j = np.where(rng.random(j.size) < 0.5, j // 8, j)
     i = np.concatenate([np.full(min(i, 2), i) for i in range(1, n)])
     W = sparse.coo_array((np.ones(i.size), (i, j)), shape=(n, n)).tocsr()
@@ -81,7 +81,7 @@ def test_usual_systems_are_solved_to_the_tolerance_as_a_direct_solver_solves_the
     lu = linalg.splu(A.tocsc())
     inverse = linalg.LinearOperator(A.shape, lu.solve, rmatvec=lambda v: lu.solve(v, "T"), dtype=float)
     norm_of_inverse = linalg.svds(inverse, k=1, return_singular_vectors=False, random_state=1)[0]
-    # Twice: svds itself is accurate to some digits only, and spsolve has an error of its own.
+    # A factor of 2: svds itself has only a few correct digits, and spsolve has an error of its own.
     assert np.linalg.norm(x - y) <= 2 * norm_of_inverse * tol * np.linalg.norm(b) + 100 * U * np.linalg.norm(y)
 
 
@@ -114,7 +114,7 @@ def test_values_that_are_rounded_cost_cycles_and_no_accuracy() -> None:
         assert reached(A, x, b, 1e-12)
         cycles.append(info.cycles)
     assert cycles == sorted(cycles)
-    assert cycles[-1] <= 2 * 12  # each gains a digit at the least
+    assert cycles[-1] <= 2 * 12  # each gains at least one digit
 
 
 @needs_pyamg
@@ -144,7 +144,7 @@ def test_algebraic_multigrid_solves_what_it_is_made_for(name: str, precision: st
 @needs_pyamg
 def test_a_singular_neumann_problem_with_a_solution_is_solved() -> None:
     A = poisson(20, 20)
-    A = sparse.csr_array(A - sparse.diags_array(A.sum(axis=1)))  # no row sum left: constants are in its null space
+    A = sparse.csr_array(A - sparse.diags_array(A.sum(axis=1)))  # no row sum remains: constants are in the null space
     b = vector(400)
     b -= b.mean()
     for preconditioner in ("amg", "gs"):
@@ -164,7 +164,7 @@ def test_a_singular_neumann_problem_with_a_solution_is_solved() -> None:
 @for_each("power", [40, 100, 300])
 @for_each("side", ["rows", "columns", "both"])
 def test_bad_scaling_by_powers_of_two_costs_no_digits(precision: str, power: int, side: str) -> None:
-    """Scaled back, x is as accurate as that of the matrix before it was made ugly, where a direct solver loses half."""
+    """The rescaled x is as accurate as that of the matrix before scaling; a direct solver loses half of the digits."""
     L = poisson(14, 14)
     rng = np.random.default_rng(1)
     r, c = (np.ldexp(1.0, rng.integers(-power, power + 1, 196)) for _ in range(2))
@@ -197,7 +197,7 @@ def test_right_hand_sides_of_any_size_are_solved(size: float) -> None:
     assert np.abs(x / size - y).max() <= 1e-8 * np.abs(y).max()
 
 
-# --- what is not solved --------------------------------------------------------------------------------------------
+# --- unsolved systems ----------------------------------------------------------------------------------------------
 
 
 @for_each("precision", PRECISIONS)
@@ -239,13 +239,13 @@ def test_a_singular_system_without_a_solution_ends_with_a_finite_vector() -> Non
         x, info = mx.gmres(A, b, maxiter=2000)
     assert info.outcome is Outcome.UNREACHED
     assert np.isfinite(x).all()
-    least = abs(b.sum()) / np.sqrt(400) / np.linalg.norm(b)  # b's part along constants, which A x never has
+    least = abs(b.sum()) / np.sqrt(400) / np.linalg.norm(b)  # b's component outside of the range of A
     assert info.residual >= least * (1 - 1e-6)
 
 
 @for_each("condition", [1e6, 1e12])
 def test_an_ill_conditioned_system_is_solved_with_a_good_preconditioner(condition: float) -> None:
-    """With a preconditioner in fp64 and vectors in fp32: beyond a condition of 10^7 fp64 has to take over."""
+    """The preconditioner is in fp64 and vectors are in fp32: above a condition of 10^7, fp64 must be used."""
     L = poisson(16, 16)
     least = linalg.eigsh(L, k=1, sigma=0, return_eigenvectors=False)[0]
     A = sparse.csr_array(L - (least - 8 / condition) * sparse.eye_array(256))

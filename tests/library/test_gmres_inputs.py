@@ -16,7 +16,7 @@ from mxpeak.library.sparse.inputs import matrix
 from mxpeak.runtime import calls
 from tests.support.sparse_systems import line, parts, poisson, random, reached, vector
 
-# --- what comes in -------------------------------------------------------------------------------------------------
+# --- accepted inputs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo", "dia", "bsr", "lil", "dok"])
@@ -31,7 +31,7 @@ def test_every_format_of_scipy_is_taken(form: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "i4", "i8", "u2", "?", "f2", ">f4", ">f8", ">i4"])
 def test_every_real_type_is_taken(dtype: str) -> None:
-    """Also those that SciPy keeps and does not compute with: half precision, and the other order of bytes."""
+    """This includes types that SciPy only stores: half precision, and the other byte order."""
     A = line(30, -1, 4) if dtype not in ("u2", "?") else sparse.csr_array(sparse.eye_array(30) * 3)
     b = np.arange(1, 31).astype(dtype)
     for form in ("csr", "csc", "coo", *(() if dtype in ("f2", ">f4", ">f8", ">i4") else ("dia", "lil"))):
@@ -65,7 +65,7 @@ def test_any_input_gives_numpys_solution_and_is_not_modified(
     value = rng.integers(-4, 5, 3 * n)
     i, j = np.concatenate([i, np.arange(n)]), np.concatenate([j, np.arange(n)])
     value = np.concatenate([value, np.full(n, 4 * 3 * n + 1)])
-    A = sparse.coo_array((value.astype(dtype), (i, j)), shape=(n, n))  # unsorted, and some places twice
+    A = sparse.coo_array((value.astype(dtype), (i, j)), shape=(n, n))  # unsorted, with duplicate entries
     if not twice:
         A.sum_duplicates()
     A = unsorted(A) if form == "csr" and twice else A.asformat(form)
@@ -86,7 +86,7 @@ def test_any_input_gives_numpys_solution_and_is_not_modified(
 
 
 def unsorted(A: Any) -> Any:
-    """The entries by rows, otherwise as they come."""
+    """Return the entries by rows, in their original order within rows."""
     order = np.argsort(A.coords[0], kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(A.coords[0], minlength=A.shape[0]))])
     return sparse.csr_array((A.data[order], A.coords[1][order], indptr), shape=A.shape)
@@ -127,7 +127,7 @@ def test_small_orders_are_solved(solve: Any) -> None:
         assert reached(A, x, b, 1e-9)
 
 
-def test_many_right_hand_sides_are_solved_one_by_one(solve: Any) -> None:
+def test_many_right_hand_sides_are_solved_individually(solve: Any) -> None:
     A, B = poisson(12, 12), np.stack([vector(144, 3), np.zeros(144), vector(144, 4)], axis=1)
     X, info = solve(A, B, preconditioner="gs")
     assert info.rhs == 3
@@ -140,7 +140,7 @@ def test_many_right_hand_sides_are_solved_one_by_one(solve: Any) -> None:
     assert "3 right-hand sides" in str(info)
 
 
-# --- what is refused -----------------------------------------------------------------------------------------------
+# --- refused inputs ------------------------------------------------------------------------------------------------
 
 NAN = sparse.csr_array(np.array([[1.0, 0], [np.nan, 1]]))
 REFUSED = {

@@ -22,14 +22,14 @@ def permuted(A: Any, seed: int = 1) -> Any:
 
 
 def sprinkled(rng: np.random.Generator, n: int, count: int) -> Any:
-    """Random entries anywhere, none of them on the diagonal."""
+    """Return random entries at any position, except the diagonal."""
     i, j = rng.integers(0, n, (2, count))
     A = sparse.csr_array(sparse.coo_array((rng.standard_normal(count), (i, j)), shape=(n, n)))
     return sparse.csr_array(A - sparse.diags_array(A.diagonal()))
 
 
 def karush_kuhn_tucker(n: int = 300, m: int = 100) -> Any:
-    """The optimality conditions of a quadratic program: H, constraints B, and zeros."""
+    """Return the optimality conditions of a quadratic program: H, constraints B, and zeros."""
     rng = np.random.default_rng(3)
     S = sprinkled(rng, n, 3 * n)
     H = S @ S.T + sparse.eye_array(n)
@@ -51,7 +51,7 @@ def nearly_skew(n: int = 500, eps: float = 1e-3) -> Any:
 
 
 def circuit(n: int = 1000, sources: int = 20) -> Any:
-    """Conductances over six decades between near nodes, three dense rows and columns, and voltage sources."""
+    """Return a circuit: conductances over six decades between near nodes, three dense rows and columns, and sources."""
     rng = np.random.default_rng(6)
     i = rng.integers(0, n, 3 * n)
     j = np.minimum(i + rng.geometric(0.05, 3 * n), n - 1)
@@ -204,7 +204,7 @@ def test_a_strong_diagonal_stays_where_it_is() -> None:
 
 def test_a_matrix_without_a_full_diagonal_in_any_order_is_singular() -> None:
     A = np.ones((5, 5))
-    A[2:, 1:] = 0.0  # three rows, and entries in one column
+    A[2:, 1:] = 0.0  # three rows with entries in only one column
     for preconditioner in ("auto", "lu"):
         with pytest.raises(np.linalg.LinAlgError, match=r"structurally singular: at most 3 of 5 rows"):
             mx.gmres(sparse.csr_array(A), np.ones(5), preconditioner=preconditioner)
@@ -244,7 +244,7 @@ def test_a_row_apart_from_the_others_does_not_make_a_graph_narrow() -> None:
     first = L.tolil()
     first[0, :] = 0
     first[0, 0] = 1.0
-    fixed = sparse.csr_array(first)  # as boundary conditions are imposed: the column of the first unknown stays
+    fixed = sparse.csr_array(first)  # like boundary conditions: the column of the first unknown is not changed
     assert width(fixed) >= 0.5 * expected
     apart = sparse.csr_array(sparse.block_diag([sparse.eye_array(1), L]))
     assert width(apart) == pytest.approx(expected, rel=0.3)

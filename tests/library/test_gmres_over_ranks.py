@@ -44,7 +44,7 @@ SYSTEMS = {
     "irregular": lambda: irregular(99),
     "diagonal": lambda: sparse.csr_array(sparse.diags_array(np.arange(1.0, 61.0))),
 }
-#: Where ranks' rows begin, in shares of n: ragged, and with ranks that have none, or one.
+#: The first rows of ranks for order n: ragged, and with ranks that have no row, or one.
 SPLITS = {
     "1": lambda n: [0, n],
     "2": lambda n: even(n, 2),
@@ -93,11 +93,11 @@ def test_units_that_differ_by_row_and_column_are_scaled_over_the_ranks() -> None
     assert infos[0].scaled
     assert infos[0].converged
     assert info.converged
-    # Entries of x differ by more than 2^200.  As scaled, the condition is below 100, and no y_i is below max|y| / 100.
+    # Entries of x differ by more than 2^200.  Scaled, the condition is below 100, and no y_i is below max|y| / 100.
     assert np.abs(x / alone - 1).max() <= 1e4 * 1e-12
 
 
-def test_a_precision_that_does_not_do_falls_back_to_fp64_on_all_ranks() -> None:
+def test_a_precision_that_is_too_coarse_falls_back_to_fp64_on_all_ranks() -> None:
     L = poisson(5, 5)
     least = np.linalg.eigvalsh(L.toarray())[0]
     A, b = sparse.csr_array(L - (least - 1e-5) * sparse.eye_array(25)) * np.pi, vector(25)  # bf16 is off by 1e-3
@@ -119,7 +119,7 @@ GALLERY = {
 @needs_pyamg
 @pytest.mark.parametrize("name", GALLERY)
 def test_multigrid_takes_as_many_steps_on_eight_ranks_as_on_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "MIN_SHARED", 150)  # so that coarser levels are shared too
+    monkeypatch.setattr(levels, "MIN_SHARED", 150)  # so that coarser levels are also distributed
     A = GALLERY[name]()
     n, b = A.shape[0], vector(A.shape[0])
     _, alone = mx.gmres(A, b, preconditioner="amg")
@@ -138,7 +138,7 @@ def test_symmetric_sweeps_take_about_as_many_steps_on_eight_ranks_as_on_one(name
         x, infos = gmres_on(even(n, ranks), A, b, preconditioner="sgs")
         assert reached(A, x, b, 1e-9)
         assert {(info.preconditioner, info.colours) for info in infos} == {("sgs", None)}
-        # And one step more: a residual just below tol is just above it where sums are rounded otherwise.
+        # One more step: if sums are rounded differently, a residual just below tol may be just above it.
         assert infos[0].iterations <= 1.15 * alone.iterations + 1, (ranks, infos[0].iterations, alone.iterations)
 
 
@@ -205,8 +205,8 @@ def test_coarser_matrices_that_all_ranks_make_are_galerkins(monkeypatch: pytest.
 
     C, R, P = (np.concatenate(parts) for parts in zip(*run_ranks(4, body)))
     assert C.shape[0] == C.shape[1] <= 200
-    assert np.array_equal(R / np.abs(R).max(), P.T / np.abs(P).max())  # a power of two apart
-    # Sums of up to 400 products, one after the other, and of a few terms of like size for each number of P.
+    assert np.array_equal(R / np.abs(R).max(), P.T / np.abs(P).max())  # they differ by a power of two
+    # Sums of up to 400 products in order, and of a few terms of similar size for each entry of P.
     assert np.abs(C - R @ A @ P).max() <= 400 * 2.0**-53 * (np.abs(R) @ abs(A) @ np.abs(P)).max()
 
 
@@ -231,7 +231,7 @@ def test_without_a_smooth_vector_there_are_no_levels(monkeypatch: pytest.MonkeyP
 
 
 def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[RankGroup, Any, str]:
-    """What smoothed aggregation makes of ranks' rows: levels, or why there are none."""
+    """Return the result of smoothed aggregation of the rows of all ranks: levels, or the reason for none."""
     b = vector(A.shape[0])
     share = read(cut(A, starts, comm.rank), cut(b, starts, comm.rank), None, sparse_kernels(None, 1))
     everybody, mine = joined(comm, share, {})
@@ -239,7 +239,7 @@ def aggregated(A: Any, starts: list[int], comm: Communicator) -> tuple[RankGroup
 
 
 def named(T: Any, group: RankGroup, partners: Any) -> Any:
-    """This rank's rows of a matrix as an array, in the columns of the whole."""
+    """Return this rank's rows of a matrix as an array with all columns."""
     starts, rank = group.starts, group.comm.rank
     columns = RankGroup(group.comm, starts, partners).with_halo(np.arange(starts[rank], starts[rank + 1]))
     found = np.zeros((T.shape[0], starts[-1]))
@@ -289,7 +289,7 @@ def test_the_overlap_holds_the_rows_of_a_rank_and_of_its_halo() -> None:
 
 @needs_pyamg
 def test_multigrid_over_ranks_heeds_units_and_empty_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ruge_stuben, "EVEN", 100)  # aggregation would take hundreds of steps
+    monkeypatch.setattr(ruge_stuben, "EVEN", 100)  # aggregation would need hundreds of steps
     k = np.where(np.arange(400) % 7 < 3, 1.0, 2.0**14)
     A = sparse.csr_array(sparse.diags_array(k) @ poisson(20, 20))
     b = k * vector(400)
@@ -298,7 +298,7 @@ def test_multigrid_over_ranks_heeds_units_and_empty_ranks(monkeypatch: pytest.Mo
     assert infos[0].converged
     assert infos[0].preconditioner == "amg"
     assert infos[0].iterations <= 15
-    assert {info.colours for info in infos} == {2}  # also where there is no row
+    assert {info.colours for info in infos} == {2}  # also without rows
     assert residual(A, x, b) <= 1e-9
 
 
@@ -354,7 +354,7 @@ def with_entry(A: Any, value: float) -> Any:
 
 
 def beyond(A: Any) -> Any:
-    """A column that is not there, as only a caller of the constructor's unchecked parts can have it."""
+    """Return A with a column index beyond the matrix, as unchecked constructors allow."""
     changed = A.copy()
     changed.indices[-1] = N + 5
     return changed
@@ -370,7 +370,7 @@ def crash(r: Any) -> Any:
     raise ZeroDivisionError("a bug of the user's")
 
 
-#: What rank 1 of 3 does otherwise, and what all ranks hear.
+#: The arguments of rank 1 of 3 that differ, and the error on all ranks.
 MISTAKES: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any, dict[str, Any]]], type[Exception], str]] = {
     "columns": (lambda A, b: (A[:, :-1], b, {}), UsageError, "columns of A: 12 on rank 0, but 11 on rank 1"),
     "rows": (lambda A, b: (A[:-1], b[:-1], {}), UsageError, r"3 ranks have 4 \+ 3 \+ 4 = 11 rows"),
@@ -415,7 +415,7 @@ def test_a_mistake_on_one_rank_is_the_same_error_on_all(name: str) -> None:
 def errors_of_all(
     arguments_of: Callable[[int, Any, Any], tuple[Any, Any, dict[str, Any]]], A: Any, b: Any, starts: Any
 ) -> Any:
-    """The error of every rank, within seconds."""
+    """Return the error of every rank; all of them raise within seconds."""
 
     def body(comm: Communicator) -> Exception:
         mine, side, options = arguments_of(comm.rank, cut(A, starts, comm.rank), cut(b, starts, comm.rank))

@@ -23,7 +23,7 @@ from tests.support.sparse_systems import PRECISIONS, SWEEPS, poisson, random, re
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_precision_with_every_sweep_reaches_the_tolerance(precision: str) -> None:
     A = poisson(12, 13)
-    A.data *= np.pi  # nothing is exact in a low precision
+    A.data *= np.pi  # no number is exact in a low precision
     b = vector(A.shape[0])
     for preconditioner in SWEEPS:
         x, info = mx.gmres(A, b, precision=precision, preconditioner=preconditioner, rtol=1e-11)
@@ -122,7 +122,7 @@ def test_rows_too_unlike_to_be_stored_side_by_side_are_refused(
 def test_what_fits_is_not_refused_and_a_basis_that_does_not_is(monkeypatch: pytest.MonkeyPatch) -> None:
     A, b = stencil(8, 8, 8), np.ones(512)
     _, info = mx.gmres(A, b)
-    monkeypatch.setattr(FREE, lambda: info.bytes)  # packed columns take next to nothing
+    monkeypatch.setattr(FREE, lambda: info.bytes)  # packed columns need almost no memory
     assert mx.gmres(A, b)[1].converged
     with pytest.raises(ResourceError, match=r"the basis 1 MiB, but .* is free; use a smaller restart"):
         mx.gmres(A, b, restart=512)

@@ -67,7 +67,7 @@ def test_algebraic_multigrid_solves_poisson_in_a_few_steps(precision: str) -> No
     b = vector(A.shape[0])
     x, info = mx.gmres(A, b, precision=precision, preconditioner="amg", rtol=1e-11)
     assert info.levels >= 2
-    assert info.iterations <= 20  # sweeps alone take some 80
+    assert info.iterations <= 20  # sweeps alone need about 80
     assert reached(A, x, b, 1e-11)
 
 
@@ -138,7 +138,7 @@ def test_a_function_of_ones_own_is_a_preconditioner(precision: str) -> None:
 
     def apply(r: Any) -> Any:
         types.add(r.dtype.name)
-        r *= 1.0  # the vector is the function's own
+        r *= 1.0  # the function may change the vector
         return ilu.solve(r.astype(np.float64))
 
     x, info = mx.gmres(A, b, precision=precision, preconditioner=apply)
@@ -190,7 +190,7 @@ def test_a_preconditioner_beyond_the_range_of_fp32_is_advised_to_use_fp64(kind: 
         mx.gmres(A, b, M=lambda r: np.full_like(r, np.inf), precision="fp64")
 
 
-def test_a_factorization_is_told_to_pass_its_method() -> None:
+def test_a_factorization_object_is_refused_with_the_method_to_pass() -> None:
     with pytest.raises(UsageError, match=r"such as the method preconditioner=ilu\.solve"):
         mx.gmres(poisson(9, 9), np.ones(81), preconditioner=linalg.spilu(poisson(9, 9).tocsc()))
 

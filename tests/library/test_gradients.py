@@ -47,7 +47,7 @@ STRUCTURES = [
 
 
 def triangle(structure: str, lower: bool, dtype: str) -> np.ndarray:
-    """A matrix of order 5 with this structure in one triangle, and other numbers in the other one."""
+    """Return a matrix of order 5 with this structure in one triangle, and other numbers in the other one."""
     A = numbers(5, 5, dtype=dtype)
     A = A @ A.conj().T + 2 * np.eye(5) if structure == "pos" else A + 4 * np.eye(5)
     return np.tril(A) + 9 * np.triu(A, 1) if lower else np.triu(A) + 9 * np.tril(A, -1)
@@ -184,7 +184,7 @@ def test_a_gradient_that_does_not_converge_issues_a_warning() -> None:
 
 @pytest.fixture
 def jax() -> Any:
-    """JAX on the CPU, in its 64-bit mode."""
+    """Use JAX on the CPU, in its 64-bit mode."""
     jax = pytest.importorskip("jax")
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
@@ -199,7 +199,7 @@ def test_jax_of_dense_systems(jax: Any, of_A: tuple[int, ...], of_b: tuple[int, 
     from jax.test_util import check_grads
 
     A, b = numbers(*of_A, dtype=dtype), numbers(*of_b, dtype=dtype)
-    A = A + 3 * np.eye(of_A[-1])  # differences of a milder system are more accurate
+    A = A + 3 * np.eye(of_A[-1])  # differences of a better conditioned system are more accurate
     A, b = jax.numpy.asarray(A), jax.numpy.asarray(b)
     check_grads(lambda A, b: mx.solve(A, b, transposed=form)[0], (A, b), order=2, modes=["rev"], rtol=1e-4, atol=1e-4)
     x = jax.jit(lambda A, b: mx.solve(A, b, transposed=form)[0])(A, b)

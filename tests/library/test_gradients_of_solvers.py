@@ -30,7 +30,7 @@ def definite(n: int, dtype: Any = np.float64, seed: int = 1) -> Any:
 
 @pytest.fixture
 def jax() -> Any:
-    """JAX on the CPU, in its 64-bit mode."""
+    """Use JAX on the CPU, in its 64-bit mode."""
     jax = pytest.importorskip("jax")
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
@@ -160,7 +160,7 @@ def test_second_order_and_one_operand() -> None:
 
 
 def steps(p: Any) -> Any:
-    """The sum of the solutions of a sequence of systems with one solver."""
+    """Return the sum of the solutions of a sequence of systems with one solver."""
     n = 6
     A, b = torch.from_numpy(definite(n)), torch.ones(n, dtype=torch.float64)
     solver, total = mx.Solver(A + torch.diag(p)), 0.0
@@ -210,7 +210,7 @@ def test_after_an_update_the_earlier_matrix_is_solved_again() -> None:
     assert torch.allclose(b.grad, exact, rtol=1e-10)
     z, info = solver.solve(b.detach())
     assert info.solved
-    assert torch.allclose(z, y, rtol=1e-10)  # the solver has the matrix of the update again
+    assert torch.allclose(z, y, rtol=1e-10)  # the solver stores the matrix of the update again
 
 
 def test_mixed_types_of_a_solver() -> None:

@@ -104,7 +104,7 @@ def test_atol_is_a_norm_of_the_residual() -> None:
     ],
     ids=["matrix", "operator", "function"],
 )
-def test_m_stands_for_the_inverse(inverse: Any) -> None:
+def test_m_is_the_inverse(inverse: Any) -> None:
     _, info = mx.gmres(T, ONES, M=inverse)
     assert info.converged
     assert info.preconditioner == "user"
@@ -151,7 +151,7 @@ def test_a_complex_system_is_transposed_and_not_conjugated() -> None:
     np.testing.assert_allclose(A.T @ x, np.ones(9), atol=1e-12)
 
 
-# --- the face ---------------------------------------------------------------------------------------------------
+# --- public names -----------------------------------------------------------------------------------------------
 
 
 def test_dir_shows_what_is_public() -> None:

@@ -11,12 +11,12 @@ from mxpeak.library.dense.stacked_lu import solve_by_stacked_lu, suits_stacked_l
 from mxpeak.library.policy import STACKED_LU_FROM_SYSTEMS as MANY
 
 RNG = np.random.default_rng(8)
-#: Not a multiple of the lanes of any type.
+#: Not a multiple of the SIMD lanes of any type.
 SYSTEMS = MANY + 3
 
 
 def worst_error(A: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
-    """The largest normwise backward error of all systems in n·u, with residuals in long double."""
+    """Return the largest normwise backward error of all systems in n·u, with residuals in long double."""
     r = b - A.astype(np.longdouble) @ x.astype(np.longdouble)
     norms = np.abs(A).sum(-1).max(-1)[..., None] * np.abs(x).max(-2) + np.abs(b).max(-2)
     return float((np.abs(r).max(-2) / norms).max() / (A.shape[-1] * np.finfo(A.dtype).eps / 2))

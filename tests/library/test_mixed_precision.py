@@ -19,7 +19,7 @@ N = 90
 
 
 def bound_of(A: Any, b: Any) -> float:
-    """The bound of the relative error that `mx.solve` returns."""
+    """Return the bound of the relative error that `mx.solve` returns."""
     bound = mx.solve(A, b)[1].error_bound
     assert bound is not None
     return bound.normwise

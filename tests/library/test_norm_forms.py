@@ -20,7 +20,7 @@ from tests.support.notes import note_case
 
 FUNCTIONS = (mx.norm, mx.norms, mx.column_norms, mx.row_norms)
 
-# --- what may be handed in --------------------------------------------------------------------------------------
+# --- accepted arguments -----------------------------------------------------------------------------------------
 
 
 def test_integers_lists_vectors_and_foreign_byte_orders_are_accepted() -> None:
@@ -51,7 +51,7 @@ def test_kinds_have_the_names_that_numpy_and_lapack_know() -> None:
     assert mx.column_norms(A, "inf").tolist() == mx.column_norms(A, "max").tolist() == [3.0, 5.0]
 
 
-#: What is not a dense matrix of numbers, and what the error says.
+#: Arguments that are not dense matrices of numbers, and their errors.
 REFUSED: list[tuple[Any, tuple[str, ...]]] = [
     (np.array([["a", "b"]]), ("float64", "bfloat16", "astype")),
     (np.array([[1, None]], dtype=object), ("object", "float64")),
@@ -73,7 +73,7 @@ def test_what_is_not_a_matrix_of_numbers_is_refused_with_a_way_out() -> None:
         assert all(word in str(error.value) for word in says), str(error.value)
 
 
-#: Options that a 2x3 matrix does not take, and what the error says.
+#: Options that a 2x3 matrix does not accept, and their errors.
 IMPOSSIBLE: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"structure": "diagonal"}, STRUCTURES),
     ({"structure": "triangular", "uplo": "L"}, UPLOS),
@@ -195,7 +195,7 @@ def test_sizes_of_block_rows_may_be_an_array() -> None:
     assert mx.norm(M, "one") == 3.0
 
 
-#: Tiles that do not make a matrix, and what the error says.
+#: Tiles that do not form a matrix, and their errors.
 BAD_TILES: list[tuple[Any, tuple[str, ...]]] = [
     (([[np.ones((2, 2)), np.ones((3, 2))]],), ("(0, 1)", "(3, 2)", "2 rows")),
     (([[np.ones((2, 2))], [np.ones((2, 3))]],), ("(1, 0)", "(2, 3)", "2 columns")),
@@ -222,7 +222,7 @@ def test_tiles_that_do_not_make_a_matrix_are_refused() -> None:
 
 
 def banded(A: Any, kl: int, ku: int, order: str, spare: int = 0) -> Any:
-    """LAPACK's band storage of A, NaN where it has no entry; `spare` rows more, as a factorization has them."""
+    """Return LAPACK's band storage of A with NaN in unused entries, and `spare` more rows like a factorization."""
     m, n = A.shape
     AB = np.full((kl + ku + 1 + spare, n), np.nan, A.dtype, order=order)
     for i, j in product(range(m), range(n)):
@@ -306,7 +306,7 @@ def test_a_mirrored_band_whose_triangle_is_not_stored_is_refused() -> None:
         mx.norm(M, kl=1)
 
 
-#: Arrays that are not band storage of these widths, and what the error says.
+#: Arrays that are not band storage of these widths, and their errors.
 BAD_BANDS: list[tuple[Any, int, int, str]] = [
     (np.ones((3, 5)), 2, 1, "has 4 rows"),
     (np.ones(5), 0, 0, "has 1 rows"),
@@ -353,7 +353,7 @@ def test_scalapacks_empty_matrices_have_norm_0() -> None:
             assert mx.norms(mx.from_scalapack(local, descriptor(m, n, 2, 2, max(m, 1)))) == (0.0, 0.0, 0.0, 0.0)
 
 
-#: Local arrays and descriptors that do not fit, and what the error says.
+#: Local arrays and descriptors that do not match, and their errors.
 BAD_DESCRIPTORS: list[tuple[Any, list[int], dict[str, Any], str]] = [
     (np.ones((4, 4)), [1, 0, 4, 4, 2, 2, 0, 0], {}, "9 integers"),
     (np.ones((4, 4)), [502, 0, 4, 4, 2, 2, 0, 0, 4], {}, "DTYPE"),

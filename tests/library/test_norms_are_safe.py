@@ -34,7 +34,7 @@ def test_an_interrupted_norm_leaves_the_next_ones_right() -> None:
         raise KeyboardInterrupt
 
     A, seen = np.ones((4000, 1500)), 0
-    for deterministic in (False, True):  # and everything is compiled
+    for deterministic in (False, True):  # also compiles everything
         assert mx.norm(A, "one", threads=2, deterministic=deterministic) == 4000.0
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -53,7 +53,7 @@ def test_an_interrupted_norm_leaves_the_next_ones_right() -> None:
 
 
 def _at_once(works: list[Callable[[], None]]) -> list[BaseException]:
-    """What goes wrong when all works begin together, each in a thread."""
+    """Return the exceptions of functions that start at the same time, each in a thread."""
     begin, failures = threading.Barrier(len(works)), []
 
     def run(work: Callable[[], None]) -> None:

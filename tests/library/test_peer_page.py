@@ -20,7 +20,7 @@ FILES = [import_module(f"tests.library.test_cases_of_{peer}") for peer in ("scip
 
 
 def updated(page: str) -> str:
-    """The page with the current tables."""
+    """Return the page with the current tables."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
@@ -32,7 +32,7 @@ def updated(page: str) -> str:
 
 @pytest.fixture
 def narrow_again() -> Any:
-    """JAX as it was."""
+    """Restore the precision mode of JAX."""
     jax = pytest.importorskip("jax")
     before = jax.config.jax_enable_x64
     yield

@@ -21,12 +21,12 @@ def test_importing_the_package_loads_no_heavy_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
-#: Kernels that are loaded soonest.
+#: Kernels that load fastest.
 QUICK: dict[str, Any] = {"threads": 1, "warmup": "none", "kernels": "reference"}
 
 
 def test_run_hpl_on_ranks_returns_a_result() -> None:
-    """On one rank the example of its docstring does: tests/house/test_snippets.py."""
+    """On one rank, the example of its docstring is tested in tests/house/test_snippets.py."""
     pytest.importorskip("mpi4py", reason="MPI for Python is not installed")
     result = mx.run.hpl(n=150, nb=16, ranks=2, grid=(2, 1), **QUICK)
     assert result.passed

@@ -17,14 +17,14 @@ N = 60
 
 
 def system(dtype: Any = np.float64, rhs: int = 1) -> tuple[Any, Any, Any]:
-    """A well-conditioned system and its solution."""
+    """Return a well-conditioned system and its solution."""
     A = random((N, N), dtype) + np.asarray(3 * np.sqrt(N) * np.eye(N), dtype)
     b = random((N, rhs), dtype, 2)[:, 0] if rhs == 1 else random((N, rhs), dtype, 2)
     return A, b, np.linalg.solve(A, b)
 
 
 def factors_of(A: Any) -> dict[str, Any]:
-    """Factors of A by every library, in several precisions, and factors of a matrix near A."""
+    """Return factors of A by every library, in several precisions, and factors of a matrix near A."""
     low = A.astype(np.complex64 if A.dtype.kind == "c" else np.float32)
     near = A * (1 + 1e-3 * np.random.default_rng(5).standard_normal(A.shape))
     of = {f"mxpeak {name}": mx.lu_factor(A, precision=name) for name in ("fp64", "fp32", "bf16")}

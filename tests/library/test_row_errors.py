@@ -26,7 +26,7 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
 
 
 def omega(A: Array, x: Array, b: Array) -> float:
-    """The worst row-wise backward error in n·u of the input's type, with residuals in long double."""
+    """Return the worst row-wise backward error in n·u of the input's type, with residuals in long double."""
     wide: Any = np.clongdouble if A.dtype.kind == "c" else np.longdouble
     X, B = (np.reshape(V, (len(A), -1)).astype(wide) for V in (x, b))
     sizes = np.abs(A).astype(np.longdouble) @ np.abs(X) + np.abs(B)
@@ -35,7 +35,7 @@ def omega(A: Array, x: Array, b: Array) -> float:
 
 
 def small_block(n: int, dtype: Any = np.float64, size: float = 1e-14) -> tuple[Array, Array]:
-    """The unit matrix with a random leading block, where b is small: in norms its equations do not count."""
+    """Return an identity matrix with a random leading block, where b is small, so that norms hide its errors."""
     A, b = np.eye(n, dtype=dtype), np.ones(n, dtype)
     A[: n // 2, : n // 2] = random((n // 2, n // 2), dtype, seed=4)
     b[: n // 2] *= size
@@ -43,7 +43,7 @@ def small_block(n: int, dtype: Any = np.float64, size: float = 1e-14) -> tuple[A
 
 
 def off(A: Array, x: Array, b: Array) -> float:
-    """How far the block of x is off, compared with its largest entry."""
+    """Return the error of the block of x, relative to its largest entry."""
     m, y = len(A) // 2, np.linalg.solve(A, b)
     return float(np.abs(x - y)[:m].max() / np.abs(y[:m]).max())
 
@@ -81,8 +81,8 @@ def test_those_of_ranks_have_them_too() -> None:
                 assert info.componentwise_error <= plain_lu_by_rows(60, is_complex=dtype is np.complex128)
 
 
-def test_rows_that_fp32_cannot_see_beside_others_are_solved_by_fp64_factors() -> None:
-    """Residuals of both blocks count; the smaller ones are below the least number of fp32 beside the larger ones."""
+def test_rows_below_the_range_of_fp32_are_solved_by_fp64_factors() -> None:
+    """Residuals of both blocks count, but next to the larger ones, the smaller ones are below the range of fp32."""
     A, b = small_block(80, size=1e-60)
     A[40:, 40:] = random((40, 40), seed=6)
 
@@ -127,7 +127,7 @@ def test_the_row_wise_error_is_unknown_where_what_it_is_of_was_changed() -> None
             x, info = call()
             changed = x if change_x else b
             changed *= 1.0 + 1e-9
-            # Others than `solve` itself keep copies of these.
+            # All functions except `solve` itself copy these.
             assert np.isnan(info.componentwise_error) == (number == 0)
             b[:] = kept
 
@@ -163,7 +163,7 @@ def test_the_lower_bound_of_the_sizes_is_one(kernels: DenseKernels) -> None:
                 P_s = kernels.xp.asarray(np.asarray(M) @ np.asarray(X))
                 P_s = P_s if scaling is None else P_s * scaling.R[:, None]
                 least = least_sizes_of_terms(factors.matrix, Y, B_s - P_s, B_s)
-                # The sums are those of fp32 numbers: n + 1 roundings of theirs.
+                # Sums of fp32 numbers have n + 1 roundings in fp32.
                 assert bool((least <= sizes * (1 + (n + 1) * 2.0**-24)).all())
 
 
@@ -198,7 +198,7 @@ def test_rows_of_zeros_and_residuals_of_subnormal_numbers_count_as_solved() -> N
 
 
 def spread_system(n: int, decades: int, seed: int) -> tuple[Array, Array]:
-    """A dense system whose entries differ by 2·`decades` orders of magnitude within each row."""
+    """Return a dense system whose entries differ by 2·`decades` orders of magnitude within each row."""
     rng = np.random.default_rng([n, decades, seed])
     return rng.standard_normal((n, n)) * 10.0 ** rng.uniform(-decades, decades, (n, n)), rng.standard_normal(n)
 

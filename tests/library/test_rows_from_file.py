@@ -17,7 +17,7 @@ from mxpeak.errors import UsageError
 from tests.support.sparse_ranks import even
 from tests.support.sparse_systems import flow, irregular, poisson, reached, vector
 
-#: Texts of entries below a header of n = 3: a pattern, blank lines and no newline at the end, entries that stand twice.
+#: Entries below a header of n = 3: a pattern, blank lines, no newline at the end, and duplicate entries.
 TEXTS = {
     "symmetric": "real symmetric\n3 3 5\n1 1 2.5\n2 1 -1\n2 2 2\n3 2 -1e-3\n3 3 2\n",
     "skew-symmetric, and a comment": "real skew-symmetric\n% by hand\n3 3 2\n2 1 4\n3 2 -7\n",
@@ -72,7 +72,7 @@ def test_what_was_read_is_solved(tmp_path: Path) -> None:
     assert reached(A, np.concatenate(run_ranks(3, body)), b, 1e-9)
 
 
-#: What is wrong with a file, and what all ranks hear.
+#: Errors in a file, and the messages on all ranks.
 BAD = {
     "nan.mtx": ("real general\n2 2 2\n1 1 5\n2 2 nan\n", "row 2, column 2 is nan"),
     "A.mtx.gz": ("", "gunzip"),

@@ -23,7 +23,7 @@ Long = np.longdouble
 A = np.array([[2.0, 1.0], [1.0, 3.0]])
 #: A^-1 (1, 1) = (2, 1) / 5.
 X = np.array([0.4, 0.2])
-#: What one right-hand side is times another, by type: they have no power of two in common.
+#: The factors of two right-hand sides by type: no common power of two brings both into the range.
 SIZES = {"float64": (1e-20, 1e305), "float32": (1e-30, 1e30), "complex128": (1e-20, 1e305), "complex64": (1e-30, 1e30)}
 
 
@@ -33,13 +33,13 @@ def kernels(request: pytest.FixtureRequest) -> DenseKernels:
 
 
 def right(X: Array, sizes: tuple[float, float]) -> None:
-    """Each column is (2, 1) / 5 times its size, to a few roundings."""
+    """Check that each column is (2, 1) / 5 times its size, up to a few roundings."""
     for x, size in zip(X.T, sizes):
         np.testing.assert_allclose(x, X_of(x, size), rtol=8 * float(np.finfo(x.dtype).eps))
 
 
 def X_of(x: Array, size: float) -> Array:
-    """The exact solution in x's type."""
+    """Return the exact solution in the type of x."""
     return (X * size).astype(x.dtype)
 
 
@@ -95,14 +95,14 @@ def test_real_and_imaginary_parts_of_b_have_separate_scales_with_a_real_a() -> N
 
 
 def subnormal(n: int) -> tuple[Array, Array]:
-    """A system whose x has two or three digits, of the least numbers that fp64 has."""
+    """Return a system whose x has two or three digits, because b consists of subnormal numbers."""
     rng = np.random.default_rng(5)
     M = rng.standard_normal((n, n)) + 5 * np.eye(n)
     return M, np.ldexp(np.round(400 * rng.standard_normal(n)), -1074)
 
 
 def true_errors(M: Array, x: Array, b: Array) -> tuple[float, float]:
-    """The normwise and the row-wise backward error in n·u, in long double, whose range is larger."""
+    """Return the normwise and the row-wise backward error in n·u, in long double, which has a larger range."""
     of_A, of_x, of_b = (V.astype(Long) for V in (M, x, b))
     r, n_u = np.abs(of_b - of_A @ of_x), len(b) * 2.0**-53
     norms = np.abs(of_A).sum(1).max() * np.abs(of_x).max() + np.abs(of_b).max()
@@ -157,7 +157,7 @@ def test_a_triangle_whose_scales_multiply_beyond_the_range_is_solved(transposed:
 
     for b, x in ((T @ [1.0, 0.0], [1.0, 0.0]), (T @ [0.0, 1.0], [0.0, 1.0])):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", mx.IllConditionedWarning)  # of the unknown that 1e-200 alone determines
+            warnings.simplefilter("ignore", mx.IllConditionedWarning)  # for the unknown that only 1e-200 determines
             found = [mx.solve(T, b, precision=precision), mx.lu_factor(T, precision=precision).solve(b)]
             found += [mx.solve(T[None], b, precision=precision), run_ranks(2, body)[0]]
         for y, info in found:
@@ -219,8 +219,8 @@ def test_an_x_beyond_the_range_is_returned_with_a_warning_and_is_not_solved(solv
     assert info.backward_error == info.componentwise_error == np.inf
 
 
-def test_an_x_on_the_way_to_which_numbers_overflow_is_found() -> None:
-    """x is within the range, and the solution for the probe's size of b is not."""
+def test_an_x_is_found_although_intermediate_numbers_overflow() -> None:
+    """x is within the range, but the solution for b with the size of the probe is not."""
     M = np.array([[1.0, 1.0], [1.0, 1.0 + 2.0**-40]]) * 2.0**-59
     b = M @ np.array([1.0, 1.0]) * 1e290
     x, info = mx.solve(M, b)

@@ -24,7 +24,7 @@ from tests.support.systems import KERNELS, TYPES, dense_kernels, enough, eta, ra
 
 @pytest.fixture(params=KERNELS)
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DenseKernels:
-    """The kernels by which `Solver` computes."""
+    """Set the kernels that `Solver` uses."""
     chosen = dense_kernels(request.param)
     monkeypatch.setattr(dense_solver, "kernels_for", lambda device, *inputs, structure: chosen)
     return chosen
@@ -32,12 +32,12 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small matrices keep factors for as many steps as large ones."""
+    """Let small matrices keep factors for as many steps as large ones."""
     monkeypatch.setattr(dense_solver, "max_lagged_steps", lambda n: 1000)
 
 
 def matrix(n: int, dtype: Any = np.float64) -> Any:
-    """A random matrix with a condition number below 10."""
+    """Return a random matrix with a condition number below 10."""
     return (np.eye(n) + random((n, n), dtype) / (4 * np.sqrt(n))).astype(dtype)
 
 
@@ -309,7 +309,7 @@ def test_a_newton_method_converges_to_the_solution() -> None:
 
 
 def convection(n: int, speed: float, dtype: Any = np.float64) -> Any:
-    """A convection-diffusion matrix in two dimensions, of order n²."""
+    """Return a convection-diffusion matrix in two dimensions, of order n²."""
     D = sparse.diags_array([-1.0 - speed, 2.0, -1.0 + speed], offsets=[-1, 0, 1], shape=(n, n))
     I = sparse.eye_array(n)
     return sparse.csr_array(sparse.kron(D, I) + sparse.kron(I, D) + 0.1 * sparse.eye_array(n * n)).astype(dtype)

@@ -22,7 +22,7 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def eta(A: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
-    """The worst backward error of a stack, by its definition."""
+    """Return the worst backward error of a stack, by its definition."""
     u = np.finfo(A.dtype).eps / 2
     norms = np.abs(A).sum(-1).max(-1)[..., None] * np.abs(x).max(-2) + np.abs(b).max(-2)
     return float((np.abs(b - A @ x).max(-2) / norms / (A.shape[-1] * u)).max())
@@ -54,7 +54,7 @@ def test_stacks_have_the_shapes_of_numpy_and_the_accuracy_of_a_stable_solver(dty
                 assert error == pytest.approx(info.backward_error, rel=0.5, abs=0.05)
 
 
-def test_those_that_numpy_does_not_solve_are_looked_at_one_by_one() -> None:
+def test_systems_that_numpy_does_not_solve_are_solved_individually() -> None:
     n = 40
     good = numbers((n, n), "float64")
     scaled = np.geomspace(1e-120, 1e120, n)[:, None] * good
@@ -141,17 +141,17 @@ def test_small_systems_are_solved_at_once_and_their_condition_is_known_when_aske
     for n in (1, 2, 9, 120):
         A, b = numbers((n, n), "float64"), numbers((n, 2), "float64")
         x, info = mx.solve(A, b)
-        kept, A[:] = A.copy(), 0.0  # what info computes later is of the A that was solved with
+        kept, A[:] = A.copy(), 0.0  # later computations of info use the A of the solve
         assert list(info.times) == ["solve"]
         assert info.iterations == 0
         assert info.precision == "fp64"
-        # Two sums of n products: their rounding walks some sqrt(n)·u of an entry, of which eta counts n·u·n.
+        # Two sums of n products: their rounding errors are about sqrt(n)·u of an entry, in units of n·u·n.
         assert eta(kept, x, b) == pytest.approx(info.backward_error, rel=1e-6, abs=4 * n**-1.5)
         assert info.condition == pytest.approx(np.linalg.cond(kept, 1), rel=0.7)
 
 
 def test_the_sign_of_the_condition_is_seldom_far_below_it() -> None:
-    """What the check lets pass has a condition below 1/u: NumPy's x has correct digits."""
+    """If the check accepts a system, its condition is below 1/u, and NumPy's x has correct digits."""
     n, hidden = 12, 0
     for decade in np.arange(8.0, 18.0, 0.5):
         Q, _ = np.linalg.qr(numbers((n, n), "float64"))
@@ -179,7 +179,7 @@ def test_zeros_and_numbers_near_the_ends_of_the_range() -> None:
 
 
 def test_a_subnormal_right_hand_side_keeps_the_digits_that_it_has() -> None:
-    """Its residual would vanish among numbers that have few digits; one system, a stack, and factors."""
+    """The residual would underflow among subnormal numbers; test one system, a stack, and factors."""
     A = numbers((24, 24), "float64") @ np.diag(np.geomspace(1.0, 1e-6, 24))
     b = np.ldexp(np.round(1e3 * RNG.standard_normal(24)), -1074)
     assert 0 < np.abs(b).max() < np.finfo(float).tiny

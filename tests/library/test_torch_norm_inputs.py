@@ -34,7 +34,7 @@ def random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def array(A: torch.Tensor) -> Any:
-    """A copy of a tensor, by way of a wider type."""
+    """Return a copy of a tensor as an array, also for bf16."""
     if A.dtype == torch.bfloat16:
         return A.float().numpy().astype(ml_dtypes.bfloat16)
     return np.array(A.numpy())
@@ -42,7 +42,7 @@ def array(A: torch.Tensor) -> Any:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """A device called cuda:0, whose memory is this machine's."""
+    """Make a device called cuda:0, which uses host memory."""
     device = Device(torch.device("cpu"), triton=False, poison=True)
     monkeypatch.setattr(tensors, "device_named", lambda name: device)
     return device
@@ -175,15 +175,15 @@ def test_arrays_are_copied_to_the_device_that_is_named() -> None:
             for kind in KINDS:
                 norms = mx.column_norms(B, kind, device="cuda")
                 assert isinstance(norms, np.ndarray)
-                # The same bits, but for the modulus of which host and device may round the largest differently.
+                # Bitwise equal, except for moduli, of which host and device may round the largest differently.
                 np.testing.assert_allclose(norms, mx.column_norms(B, kind), rtol=4 * U if dtype.is_complex else 0)
         assert isinstance(mx.row_norms(A, device="cuda"), torch.Tensor)
         assert mx.norm(from_tiles([[array(A)]]), "one", device="cuda") == pytest.approx(mx.norm(A, "one"), rel=46 * U)
 
 
 @pytest.mark.parametrize("name", ["general", "symmetric", "hermitian", "triangular", "hessenberg"])
-def test_solvers_take_the_device_s_vectors(name: str) -> None:
-    """Everything that a norm does with them is there on tensors."""
+def test_vector_operations_of_norms_work_on_tensors(name: str) -> None:
+    """All operations that a norm needs exist for tensors."""
     A, kernels = random((29, 29), torch.complex128), TorchNorms(Device(torch.device("cpu"), triton=False, poison=True))
     options = {"diag": "unit"} if name == "triangular" else {}
     S = structure(name, 29, 29, **options)
@@ -199,8 +199,8 @@ def test_solvers_take_the_device_s_vectors(name: str) -> None:
             np.testing.assert_allclose(mine, function(array(A), kind, **settings), rtol=8 * U)
 
 
-def test_tiles_that_lie_on_several_devices_are_each_computed_with_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two devices of this machine's memory, told apart by the tiles' heights."""
+def test_each_tile_is_processed_on_its_own_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fake devices use host memory, and are distinguished by the heights of tiles."""
     A = random((11, 7), torch.float32)
     opened: dict[str, Device] = {}
 

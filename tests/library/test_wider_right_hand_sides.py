@@ -24,7 +24,7 @@ MAKERS: dict[str, tuple[Callable[[Any], Any], bool]] = {
 
 
 def true_eta(A: Array, x: Array, b: Array) -> float:
-    """The backward error in units of n·u."""
+    """Return the backward error in units of n·u."""
     A, x, b = (V.astype(np.clongdouble) for V in (A, x, b))
     size = np.abs(A).sum(1).max() * np.abs(x).max() + np.abs(b).max()
     return float(np.abs(b - A @ x).max() / size / (len(A) * U))

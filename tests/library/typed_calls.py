@@ -1,6 +1,6 @@
 """Check the types of the public functions with mypy, which reads this file but does not run it.
 
-Where an error is expected an ignored one stands: mypy complains of those that it does not need.
+Lines with an expected error have a `type: ignore`: mypy reports an unused one.
 """
 
 from __future__ import annotations
