@@ -593,6 +593,70 @@ def test_a_variable_that_nothing_reads_is_an_error(
     assert "the variable MXPEAK_NBB is unknown; did you mean MXPEAK_NB?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["plan", "hpl", "--machine", "frontier"],
+        ["simulate", "hpl", "--machine", "frontier"],
+        ["study", "pivots", "-N", "20"],
+        ["tune", "hpl"],
+        ["job", "hpl", "--for", "slurm"],
+        ["peak"],
+        ["history"],
+    ],
+    ids=lambda argv: argv[0],
+)
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("MXPEAK_BOGUS", "1", "mxpeak: error: the variable MXPEAK_BOGUS is unknown; "),
+        ("MXPEAK_NB", "banana", "mxpeak: error: MXPEAK_NB: 'banana' is not an integer; use "),
+    ],
+)
+def test_every_command_rejects_unknown_variables_and_invalid_values(
+    argv: list[str],
+    name: str,
+    value: str,
+    error: str,
+    bench: Bench,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv(name, value)
+    assert cli.main(argv) == 2
+    assert error in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_command_accepts_variables_of_other_commands_and_of_child_processes(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MXPEAK_NB", "128,256")  # a list, which only run accepts
+    monkeypatch.setenv("MXPEAK_ROUNDS", "3")  # a setting of scan
+    monkeypatch.setenv("MXPEAK_NODE", "node7")
+    monkeypatch.setenv("MXPEAK_COLUMNS", "100")
+    assert cli.main(["simulate", "hpl", "--machine", "frontier"]) == 0
+    assert "NB 128" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "argv", [["--version"], ["--help"], ["tune", "-h"], ["help", "settings"], ["completion", "bash"]], ids=" ".join
+)
+def test_help_works_despite_an_unknown_variable(
+    argv: list[str], bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MXPEAK_BOGUS", "1")
+    assert cli.main(argv) == 0
+    assert not capsys.readouterr().err
+
+
+def test_doctor_warns_of_an_unknown_variable(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("MXPEAK_BOGUS", "1")
+    assert cli.main(["doctor"]) == 0
+    assert "mxpeak: warning: the variable MXPEAK_BOGUS is unknown; " in capsys.readouterr().err
+
+
 def test_the_configuration_file_may_be_named_by_a_variable(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

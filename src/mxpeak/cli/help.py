@@ -48,6 +48,11 @@ submissions:
   HPG-MxP   mxpeak run hpg-mxp --nx 104 --rt 30m
 The rules of each list: docs/explanation/list-rules.md
 """
+VARIABLES = (
+    "Variables set flags of run, scan and peak, and the files, output and hardware of",
+    "resume. Other commands read only their own flags. All commands except doctor,",
+    "help and completion reject unknown variables and invalid values.",
+)
 TOPICS = ("exit-codes", "settings", "submit")
 
 
@@ -192,7 +197,12 @@ def _settings() -> str:
 
     by_name = {o.name: o for benchmark in BENCHMARKS.values() for o in options(benchmark.config)}
     lines = ["sources of a setting, in order of precedence:"]
-    lines += ["  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default", ""]
+    lines += [
+        "  flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default",
+        "",
+        *VARIABLES,
+        "",
+    ]
     lines.append(f"{'flag':<24}{'variable':<26}key")
     ordered = sorted(by_name.values(), key=lambda o: o.name.lower())
     return "\n".join([*lines, *(f"{o.flags[-1]:<24}{o.variable:<26}{o.name}" for o in ordered)]) + "\n"

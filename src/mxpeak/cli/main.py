@@ -25,6 +25,8 @@ from mxpeak.runtime.parent_watch import call_at_end, parent_pid, record_crashes,
 #: Values of flags that begin with a dash, such as -5%, -1e9 and -64,128. No flag begins with a dash and a digit.
 NEGATIVE = re.compile(r"-(\.?\d|inf$|nan$)")
 NO_ARGUMENTS = ["run", "all", "--quick"]
+#: Commands that read the variables on rank 0 for all ranks, and commands that work despite invalid variables.
+READS_VARIABLES, IGNORES_VARIABLES = ("run", "resume", "scan"), ("help", "completion")
 
 EPILOG = """\
 examples:
@@ -34,6 +36,7 @@ examples:
 
 sources of a setting, in order of precedence:
   flag, variable MXPEAK_<NAME>, --config FILE.toml, --dat FILE, mxpeak tune, default
+Variables set flags of run, resume, scan and peak only.
 
 """
 
@@ -179,11 +182,26 @@ def _run_verb(argv: list[str], session: Session) -> int:
     """Run the verb and return its exit code. The output is flushed here, so that a full disk raises an error."""
     try:
         args = parsed(argv)
+        _check_variables(args.verb, session)
         code = int(args.action(args, argv, session))
     except SystemExit as answered:  # raised after help or the version is printed
         code = int(answered.code or 0)
     sys.stdout.flush()
     return code
+
+
+def _check_variables(verb: str, session: Session) -> None:
+    """Raise a UsageError for an MXPEAK_* variable that `run` would reject; `doctor` prints the error as a warning."""
+    if verb in (*READS_VARIABLES, *IGNORES_VARIABLES) or not any(name.startswith("MXPEAK_") for name in os.environ):
+        return
+    from mxpeak.cli.request import check_unused_variables
+
+    try:
+        check_unused_variables(os.environ)
+    except UsageError as error:
+        if verb != "doctor":
+            raise
+        session.log(f"mxpeak: warning: {error}")
 
 
 def _discard_stdout() -> None:

@@ -14,7 +14,7 @@ from mxpeak.cli.config_file import read_config, read_text, values_for
 from mxpeak.cli.registry import VERBS
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Option, Run, Setting, internal_names, options, resolve, run_of, suggestion
+from mxpeak.options import Option, Run, Setting, internal_names, options, parsed_by, resolve, run_of, suggestion
 
 #: Settings of one layout, which a scaling study with several layouts does not take from `mxpeak tune`.
 OF_A_LAYOUT = ("ranks", "threads", "grid", "P", "Q", "node_grid", "nx", "ny", "nz", "npx", "npy", "npz")
@@ -109,15 +109,43 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
     return [replace(request, among=args.benchmark == "all") for request in wanted]
 
 
-def check_variables(environ: Mapping[str, str]) -> None:
-    """Raise a UsageError if an MXPEAK_* environment variable is unknown."""
+def variables() -> dict[str, list[Option]]:
+    """Return the name of each MXPEAK_* variable with the options that it sets; OTHER_VARIABLES set none."""
     configs: list[type] = [OutputConfig, *(benchmark.config for benchmark in BENCHMARKS.values())]
     configs += [load(name) for verb in VERBS.values() for name in verb.configs]
-    variables = {o.variable for config in configs for o in options(config)}
-    variables |= {f"MXPEAK_{name}" for name in OTHER_VARIABLES}
+    known: dict[str, list[Option]] = {f"MXPEAK_{name}": [] for name in OTHER_VARIABLES}
+    for o in (o for config in configs for o in options(config)):
+        known.setdefault(o.variable, []).append(o)
+    return known
+
+
+def check_variables(environ: Mapping[str, str]) -> None:
+    """Raise a UsageError if an MXPEAK_* environment variable is unknown."""
+    known = variables()
     for name in environ:
-        if name.startswith("MXPEAK_") and name not in variables:
-            raise UsageError(f"the variable {name} is unknown; {suggestion(name, variables, 'mxpeak help settings')}")
+        if name.startswith("MXPEAK_") and name not in known:
+            raise UsageError(f"the variable {name} is unknown; {suggestion(name, known, 'mxpeak help settings')}")
+
+
+def check_unused_variables(environ: Mapping[str, str]) -> None:
+    """Raise a UsageError for an unknown MXPEAK_* variable, or a value that no option of this name accepts.
+
+    Commands without settings use this check, so that they reject the same variables as `run`.
+    """
+    check_variables(environ)
+    for name, known in variables().items():
+        refusals = [error for o in known if environ.get(name) and (error := _refusal(o, environ[name])) is not None]
+        if refusals and len(refusals) == len(known):
+            raise refusals[0]
+
+
+def _refusal(o: Option, text: str) -> UsageError | None:
+    """Return the error of an option for the value of its variable, or None if the option accepts the value."""
+    try:
+        parsed_by(o.parse, text, o.variable)
+    except UsageError as error:
+        return error
+    return None
 
 
 def _request(
