@@ -320,7 +320,18 @@ def test_a_benchmark_for_which_no_time_is_left_waits_for_the_next_call(store: St
     tuner = Tuner(plan("hpl", "hpcg"), store, Invented(late), lambda text: None)
     body = tuner.run()
     assert "hpcg was not tuned, because " in body["notes"][-1]
+    assert body["notes"][-1].endswith("; run mxpeak tune again")
     assert all(one["kind"] != "plan" or "hpcg" not in one["key"] for one in store.journal()[0])
+
+
+def test_a_budget_that_ends_during_the_measurements_is_too_short(store: Store) -> None:
+    """The same budget would end during the measurements again."""
+    tuner = Tuner(plan("hpl", "hpcg"), store, Invented(by_block), lambda text: None)
+    tuner.begin -= 3600.0
+    notes = [note for note in tuner.run()["notes"] if "not tuned" in note]
+    assert [note.split(",")[0] for note in notes] == ["hpl was not tuned", "hpcg was not tuned"]
+    budget = f"{tuner.plan.budget_s:g}s"
+    assert all(note.endswith(f"only 0 s of the budget are left; use a larger --budget than {budget}") for note in notes)
 
 
 def test_a_full_disk_leaves_the_store_as_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,14 +68,15 @@ class Tuner:
         """Run all stages within the budget, and return the sections of the JSON result."""
         self.layouts = [layout for layout in self.plan.layouts if self.measure(layout)]
         todo = [name for name in self.plan.benchmarks if not self.is_done(name)]
+        begun = False
         for k, name in enumerate(todo):
             left_s = self.begin + self.plan.budget_s - time.time()
             if left_s < min(MIN_SLICE_S, self.plan.budget_s) / 3:
-                self.note(
-                    f"{name} was not tuned, because only {max(0.0, left_s):.0f} s of the budget are left; run "
-                    "mxpeak tune again"
-                )
+                left = f"{max(0.0, left_s):.0f} s of the budget are left"
+                advice = "run mxpeak tune again" if begun else f"use a larger --budget than {self.plan.budget_s:g}s"
+                self.note(f"{name} was not tuned, because only {left}; {advice}")
                 continue
+            begun = True
             self.tune(name, time.time() + min(left_s, max(MIN_SLICE_S, left_s / (len(todo) - k))))
         for layout in list(self.machines):  # trials of HPL-MxP may have measured the number of refinement steps
             self.make_table(layout)
