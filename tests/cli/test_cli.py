@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -539,6 +540,15 @@ def test_the_help_of_each_verb_shows_an_example(argv: list[str], capsys: pytest.
 def test_help_is_plain_ascii_for_the_oldest_terminals(capsys: pytest.CaptureFixture[str]):
     cli.main(["run", "hpl", "--help"])
     assert capsys.readouterr().out.isascii()
+
+
+def test_an_empty_home_counts_as_unset():
+    """The home of the user's entry in the password database is then used, not the root folder."""
+    code = "import atexit, os, sys; from mxpeak.cli.main import entry; sys.argv = ['mxpeak', '--version']\n"
+    code += "atexit.register(lambda: print(os.path.expanduser('~/.cache')))\nentry()"
+    environ = {**os.environ, "HOME": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == str(Path(pwd.getpwuid(os.getuid()).pw_dir, ".cache"))
 
 
 def test_the_module_runs_as_the_command_does():

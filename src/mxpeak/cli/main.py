@@ -256,6 +256,8 @@ def entry() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (it lives as long as the process)
         getattr(sys, name).reconfigure(errors="backslashreplace")  # the name of a path may not be UTF-8
+    if os.environ.get("HOME") == "":
+        del os.environ["HOME"]  # os.path.expanduser would return /.cache for ~/.cache
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch warns about the choice of cuSOLVER in each run
     session = Session()
     code = main(session=session)
