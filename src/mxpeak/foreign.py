@@ -128,8 +128,18 @@ def _limited(chunks: Iterable[bytes]) -> bytes:
 
 
 def printable(text: str) -> str:
-    r"""Escape control characters and other characters that could act on a terminal, for example as \x1b."""
-    return UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    r"""Escape control characters and other characters that could act on a terminal, for example as \x1b.
+
+    A byte of a file name that Python could not decode is escaped as this byte, so that a shell accepts it in $'...'.
+    """
+    return UNSAFE.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    r"""Return the code of a character, or of the byte that a surrogate from \udc80 to \udcff represents."""
+    if "\udc80" <= character <= "\udcff":
+        return rf"\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def one_line(text: str) -> str:

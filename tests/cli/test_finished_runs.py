@@ -30,11 +30,11 @@ def test_paths_that_are_not_utf8_end_no_run(bench: Bench, capsys: pytest.Capture
     bench.outcome = outcome
     argv = ["run", "hpl", "-N", "1000", "--out", ODD, "--json", f"{ODD}.json", "--trace", f"{ODD}.trace"]
     assert cli.main([*argv, "--events", f"{ODD}.events", "--prometheus", f"{ODD}.prom"]) == 0
-    assert "results in r\\udce9sultat/" in capsys.readouterr().err
+    assert "results in r\\xe9sultat/" in capsys.readouterr().err
     for path in (Path(ODD, "result.json"), Path(f"{ODD}.json")):
         body = json.loads(path.read_text(encoding="utf-8"))
         assert ODD in body["results"][0]["run"]["argv"], "JSON's escape stands for the same name"
-    assert "r\\udce9sultat" in Path(ODD, "report.html").read_text(encoding="utf-8")
+    assert "r\\xe9sultat" in Path(ODD, "report.html").read_text(encoding="utf-8")
     assert results_in(Path(ODD, "result.json"))[0]["status"] == "valid"
     assert cli.main(["report", ODD, "--out", f"{ODD}.html"]) == 0
     assert cli.main(["compare", ODD, ODD]) == 0
@@ -47,7 +47,7 @@ def test_a_command_whose_streams_and_paths_are_not_utf8_ends_well(tmp_path: Path
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
-    assert b"r\\udce9sultat.html: 1 run" in ended.stdout
+    assert b"r\\xe9sultat.html: 1 run" in ended.stdout
 
 
 @pytest.mark.parametrize(
