@@ -21,9 +21,9 @@ for name in sys.argv[1:]:
 
 
 def test_every_driver_can_be_imported() -> None:
-    """In a process of their own, whose environment they may change; they import each other as scripts and as a package.
+    """Import them in a separate process, whose environment they may change, both as scripts and as a package.
 
-    Programs that they are compared with are imported where they are used, and need not be there.
+    They import programs for comparisons only in functions, so these need not be installed.
     """
     pytest.importorskip("torch", reason="PyTorch is not installed")
     names = sorted(f"benchmarks.{file.stem}" for file in (ROOT / "benchmarks").glob("*.py"))

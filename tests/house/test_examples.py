@@ -29,13 +29,13 @@ def text(name: str) -> str:
 
 
 def calls(name: str, function: str) -> list[ast.Call]:
-    """The calls of a function in an example."""
+    """Return the calls of a function in an example."""
     tree = ast.walk(ast.parse(text(name)))
     return [n for n in tree if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function]
 
 
 def words(call: ast.Call) -> dict[str, Any]:
-    """The arguments of a call that are written out."""
+    """Return the arguments of a call that are string constants."""
     return {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
 
 
@@ -124,7 +124,7 @@ def test_ramble_runs_what_mxpeak_knows() -> None:
 
 
 def as_pip_writes(need: str) -> str:
-    """py-numba@0.62:0.68 of Spack, whose ends both belong to the range, as numba>=0.62,<0.69."""
+    """Convert a Spack requirement with an inclusive range, py-numba@0.62:0.68, to that of pip, numba>=0.62,<0.69."""
     name, least, most = re.fullmatch(r"(?:py-)?([^@]+)@([^:]+):(.*)", need).groups()  # type: ignore[union-attr]
     beyond = most.rpartition(".")
     return f"{name}>={least}" + (f",<{beyond[0]}.{int(beyond[2]) + 1}" if most else "")
@@ -137,7 +137,7 @@ def test_spack_depends_on_what_the_project_does() -> None:
     wanted |= {(need, when) for extra, when in extras.items() for need in project["optional-dependencies"][extra]}
     lines = calls("spack/spack_repo/mxpeak/packages/py_mxpeak/package.py", "depends_on")
     named = {(ast.literal_eval(call.args[0]), words(call).get("when", "")) for call in lines}
-    named.remove(("py-triton", "+gpu"))  # of which pip's PyTorch names the version
+    named.remove(("py-triton", "+gpu"))  # its version follows from PyTorch's in pip
     dependencies = {(as_pip_writes(need), when) for need, when in named}
     assert {(need.replace("_", "-"), when) for need, when in wanted} == {
         one for one in dependencies if not one[0].startswith(("python>=", "hatchling>="))
@@ -163,7 +163,7 @@ def test_a_shell_reads_every_section_of_the_container(name: str) -> None:
 
 
 def commands_with(folder: Path, code: int, script: str) -> dict[str, str]:
-    """A PATH with a scontrol that stores its arguments, and an mxpeak that writes drain.sh and ends with a code."""
+    """Create a folder with fakes of scontrol, logger and mxpeak, and return the environment that uses them."""
     folder.mkdir()
     for name, lines in {
         "scontrol": 'echo "$@" >> "$STORED"',

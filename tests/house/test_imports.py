@@ -9,7 +9,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def imported(file: Path) -> list[str]:
-    """Every module that a file imports, also inside of functions; of `from a import b` both a and a.b."""
+    """Return every module that a file imports, also inside of functions; for `from a import b` both a and a.b."""
     names = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):

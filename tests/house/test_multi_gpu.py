@@ -19,7 +19,7 @@ from benchmarks.multi_gpu import PARTS, Ended, main  # noqa: E402
 
 
 def good(words: Sequence[str], variables: Mapping[str, str], changes: Mapping[str, Any]) -> Ended:
-    """A run as it should end, with some values changed."""
+    """Return a run with the expected values, some of which are changed."""
     figures: dict[str, Any] = {
         "status": "valid", "code": 0, "runs": 5, "differ": [], "residual": 0.004, "stderr": "", "direct_s": 1.0,
         "ranks": 4, "efficiency": 0.97, "value": 2.5, "many_rate": 3.8e12,
@@ -88,7 +88,7 @@ def test_no_command_may_take_longer_than_the_part() -> None:
 
 @pytest.mark.parametrize("gpus", [0, 1, 3])
 def test_the_script_starts_the_proofs_on_several_gpus_only(tmp_path: Path, gpus: int) -> None:
-    """With an nvidia-smi that lists so many GPUs, and an interpreter that records its command."""
+    """The test uses an nvidia-smi that lists several GPUs or one, and an interpreter that records its command."""
     lines = "".join(f"echo 'GPU {k}: virtual (UUID: x)'\n" for k in range(gpus))
     for name, text in (("nvidia-smi", lines), ("python", f'echo "$@" >> {tmp_path}/commands; echo 0\n')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}")

@@ -35,12 +35,12 @@ CONTAINERS = [*(EXAMPLES / "oci").iterdir(), EXAMPLES / "apptainer" / "mxpeak.de
 
 
 def written(needs: list[Requirement]) -> dict[str, str]:
-    """The versions of each dependency, by its name."""
+    """Return the versions of each dependency by its name."""
     return {canonicalize_name(need.name): str(need.specifier) for need in needs}
 
 
 def conda(text: str) -> Requirement:
-    """A requirement of conda, with the name of the same package of pip."""
+    """Return a requirement of conda with the name of the same package in pip."""
     name, _, versions = text.partition(" ")
     return Requirement({"pytorch": "torch", "dask-core": "dask"}.get(name, name) + versions)
 
@@ -49,7 +49,7 @@ def conda(text: str) -> Requirement:
 
 
 def recipe() -> dict[str, Any]:
-    """The recipe with the values of its context."""
+    """Return the recipe with the values of its context."""
     text = CONDA.read_text("utf-8")
     for name, value in yaml.safe_load(text)["context"].items():
         text = text.replace(f"${{{{ {name} }}}}", value)
@@ -87,7 +87,7 @@ def test_rattler_build_renders_the_conda_recipe() -> None:
 
 
 def easyconfig() -> dict[str, Any]:
-    """The values of the easyconfig, which uses no constants of EasyBuild."""
+    """Return the values of the easyconfig, which uses no constants of EasyBuild."""
     values: dict[str, Any] = {}
     exec(compile(EASYCONFIG.read_text("utf-8"), EASYCONFIG, "exec"), values)
     return values
@@ -110,7 +110,7 @@ def test_the_easyconfig_follows_the_project() -> None:
 def test_the_modules_of_the_easyconfig_satisfy_the_project() -> None:
     found = easyconfig()
     modules = found["builddependencies"] + found["dependencies"] + found["exts_list"][:-1]
-    # Modules that hold several packages list them in a comment.
+    # Modules with several packages list them in a comment.
     bundled = re.findall(r"[(,] '[\d.]+'\),  # (.+)", EASYCONFIG.read_text("utf-8"))
     packages = [tuple(one.split()) for line in bundled for one in line.split(", ")]
     versions = {canonicalize_name(one[0]): one[1] for one in [*modules, *packages]}
@@ -123,7 +123,7 @@ def test_the_modules_of_the_easyconfig_satisfy_the_project() -> None:
 
 
 def copied(file: Path) -> list[str]:
-    """The files and folders of the repository that a container image is built from."""
+    """Return the files and folders of the repository from which a container image is built."""
     text = file.read_text("utf-8")
     if file.suffix == ".def":
         (section,) = re.findall(r"^%files\n((?:    .+\n)+)", text, re.MULTILINE)

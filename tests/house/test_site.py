@@ -15,14 +15,14 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def prose(page: Path) -> str:
-    """A page without its code."""
+    """Return a page without its code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]*`", "", text)
 
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """What a link into a page may name: its headings, as MkDocs and GitHub spell them, and what it names itself."""
+    """Return the anchors of a page: its headings as MkDocs and GitHub write them, and explicit ones."""
     text = page.read_text(encoding="utf-8")
     heads = [re.sub(r"[^\w\- ]", "", head.lower()).strip() for head in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
     spelt = {re.sub(r"[-\s]+", "-", head) for head in heads} | {head.replace(" ", "-") for head in heads}

@@ -48,7 +48,7 @@ WITH_PYTHON = (
     *SPARSE,
 )
 ELSEWHERE = ("howto/dask", "howto/distributed-dense", "howto/distributed-sparse", "project/extending")
-#: What is too large for a test, or needs a GPU, and what is run instead.
+#: Values that are too large for a test, or need a GPU, and their replacements.
 SMALLER = {
     "grid=(2, 2), comm=": "grid=(1, 1), comm=",
     "torch.randn(40000, 40000,": "torch.randn(64, 64,",
@@ -78,7 +78,7 @@ def test_examples_in_docstrings_give_what_they_show(name: str) -> None:
 
 
 def stand_ins(page: str) -> dict[str, Any]:
-    """What the text of a page calls A, b and so on."""
+    """Return the values of names that a page uses without a definition, such as A and b."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(20261121)
     n = 128
@@ -127,7 +127,7 @@ def test_python_of_a_page_runs(page: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The arguments of every mxpeak on a page, whatever starts it."""
+    """Return the arguments of every call of mxpeak on a page, also of calls by a launcher."""
     lines = "".join(blocks(page, "sh", "")).replace("\\\n", " ")
     found = re.findall(r"^(?:.*&& |(?:mpiexec|srun|torchrun)\b.* )?mxpeak(?: (.*))?$", lines, re.MULTILINE)
     return [shlex.split(re.sub(r">\s*\S+", "", arguments), comments=True) for arguments in found]
@@ -135,7 +135,7 @@ def commands(page: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.name)
 def test_every_command_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its flags are known, and its values make a configuration; what only predicts does so."""
+    """The flags are valid, and the values form a configuration; plan and simulate are executed."""
     monkeypatch.chdir(tmp_path)
     for name, file in (("HPL.dat", "lists.dat"), ("HPL-MxP.dat", "mxp.dat")):
         shutil.copy(ROOT / "tests" / "golden" / file, tmp_path / name)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run_stub() -> str:
-    """The stub of mxpeak.run, as a wheel contains it."""
+    """Return the stub of mxpeak.run, as a wheel contains it."""
     return subprocess.run(
         [sys.executable, ROOT / "tools" / "typed_settings.py"], capture_output=True, text=True, check=True
     ).stdout
@@ -64,5 +64,5 @@ def test_the_stub_has_every_public_name_and_its_home() -> None:
     found = {name.asname: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names}
     assert sorted([*found, "__version__"]) == sorted(mx.__all__)
     for name, home in found.items():
-        bound = getattr(mx, str(name))  # which imports its home
+        bound = getattr(mx, str(name))  # which imports the module that defines it
         assert getattr(import_module(str(home)), str(name)) is bound

@@ -11,7 +11,7 @@ from tests.support.ranks import StandingRanks
 
 @pytest.fixture(scope="session")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, StandingRanks]]:
-    """So many ranks, for calls of any test."""
+    """Provide MPI ranks that wait for calls of any test, by their number."""
     by_size = {size: StandingRanks(size, tmp_path_factory.mktemp(f"ranks{size}")) for size in (2, 4)}
     yield by_size
     for ranks in by_size.values():

@@ -19,7 +19,7 @@ def test_thread_ranks_communicate(size: int) -> None:
 
 
 def check_mpi(size: str) -> None:
-    """On all ranks, or on the first of them."""
+    """Check the communicator of all ranks, or of the first ones."""
     from mxpeak.comm.transports.mpi import world
 
     comm, some = world(), int(size)
@@ -39,7 +39,7 @@ def check_repeated() -> None:
 
     comm = world()
     ranks = [rank for rank in range(comm.size) if rank != comm.rank]
-    out = {rank: np.zeros(rank) for rank in ranks}  # rank 0 gets messages of no length
+    out = {rank: np.zeros(rank) for rank in ranks}  # rank 0 gets messages of length 0
     into = {rank: np.zeros(comm.rank) for rank in ranks}
     messages = comm.repeated([(out[rank], rank) for rank in ranks], [(into[rank], rank) for rank in ranks])
     assert messages is not None
@@ -61,7 +61,7 @@ def check_what_is_waited_for() -> None:
     other, number, ready = comm.rank ^ 1, np.zeros(1), np.zeros(1)
     messages = comm.repeated([(number, other)] if comm.rank else [], [] if comm.rank else [(number, other)])
     assert messages is not None
-    if comm.rank == 0:  # the other sends once it has heard that this rank looked in vain
+    if comm.rank == 0:  # the other rank sends only after this rank has tested without success
         messages.start()
         assert not messages.test()
         assert about(messages) == "a message from rank 1"
@@ -87,7 +87,7 @@ def test_repeated_messages_say_whom_they_wait_for(standing: dict[int, StandingRa
 
 
 @needs_mpi
-def test_doctor_under_a_launcher_waits_for_nobody(tmp_path: Path) -> None:
+def test_doctor_under_a_launcher_does_not_wait_for_other_ranks(tmp_path: Path) -> None:
     run = mpiexec(2, "doctor", cwd=tmp_path, timeout=60)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("ready: mxpeak runs on the CPU") == 1

@@ -14,7 +14,7 @@ from tests.support.sensors import cray_node
 
 pytestmark = needs_mpi
 
-#: The command line on a rank whose sensors are those of a tree; the values of devices are copied while they are there.
+#: Runs the command line on a rank with the sensors of a system tree; device metrics are copied while they exist.
 RANK = """
 import sys
 from functools import partial

@@ -25,7 +25,7 @@ def script(name: str) -> str:
 
 
 def on_rank(name: str, folder: str) -> None:
-    """Run a script, and keep what this rank prints."""
+    """Run a script, and store the output of this rank."""
     from mpi4py import MPI
 
     output = io.StringIO()
@@ -59,7 +59,7 @@ def test_a_kernel_system_is_read_from_a_file(standing: dict[int, StandingRanks],
     assert np.abs(found - exact).max() < 1e-2
 
 
-#: Where rank 1 kills itself: while entries are made anew for a residual, and in a function that stands before A.
+#: The place where rank 1 kills itself: when it computes entries again for a residual, or in a function used as A.
 KILLED = {
     "dense": """
 calls = []

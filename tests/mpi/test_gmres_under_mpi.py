@@ -17,7 +17,7 @@ pytestmark = needs_mpi
 
 
 def on_rank() -> None:
-    """One rank's part: MPI's communicator and `world` name the same ranks."""
+    """Run the part of one rank: MPI's communicator and `world` contain the same ranks."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

@@ -10,14 +10,14 @@ from tests.support.ranks import Ended, StandingRanks, needs_mpi
 pytestmark = needs_mpi
 
 SHORT = ["run", "hpcg", "--nx", "16", "--rt", "0", "--warmup", "none", "--json", "-", "--quiet"]
-#: By the number of ranks, with more of what is asked.
+#: Additional options by the number of ranks.
 VALID = {2: ["--storage", "packed", "--mode", "explore"], 4: ["--smoother", "natural", "--storage", "ell"]}
 MISTAKES = {"--nx 24": ["--nx", "20"], "leaves": ["--npx", "3"], "--mode explore": ["--nx", "8"]}
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the commands on two ranks."""
     commands = {"two": [*SHORT, "--npx", "2"], "valid": [*SHORT, *VALID[2]]}
     commands |= {says: ["run", "hpcg", *arguments] for says, arguments in MISTAKES.items()}
     return standing[2].run(commands, tmp_path_factory.mktemp("two"))
@@ -25,7 +25,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standin
 
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on four ranks."""
+    """Run the commands on four ranks."""
     folder = tmp_path_factory.mktemp("four")
     return standing[4].run({"valid": [*SHORT, *VALID[4]]}, folder, "tests.support.hpcg_steps")
 
@@ -36,7 +36,7 @@ def test_two_ranks_come_to_the_residual_that_hpcg_reports(on_two: dict[str, Ende
     assert (body["status"], body["launch"]["ranks"]) == ("valid", 2)
     assert [body["problem"][name] for name in ("gnx", "gny", "gnz")] == [32, 16, 16]
     check = body["validation"]
-    # Printed by HPCG 3.1 for this box and grid; far below rounding the order of sums is seen in the second digit.
+    # Printed by HPCG 3.1 for this box and grid; far below the roundoff, the order of sums affects the second digit.
     assert check["reference_residual"] == pytest.approx(7.53688e-32, rel=0.05)
     assert check["cg"]["preconditioned"]["iterations"] == 2
     assert body["phases"]["halo"]["calls"] > 0

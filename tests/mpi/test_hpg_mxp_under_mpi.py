@@ -14,10 +14,10 @@ from tests.support.ranks import Ended, StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
 
-#: Short, and with one storage.
+#: A short run with one storage.
 SHORT = ["--nx", "16", "--rt", "0", "--iterations", "7", "--storage", "sell", "--threads", "1", "--warmup", "none"]
 RUN = ["run", "hpg-mxp", *SHORT, "--quiet", "--json", "-"]
-#: By ranks and name: flags, and the same as settings.
+#: Flags and the same settings by name, for each number of ranks.
 PROBLEMS: dict[tuple[int, str], tuple[list[str], dict[str, Any]]] = {
     (2, "nonsymmetric"): (
         ["--npx", "2", "--smoother", "natural", "--nonsymmetric"],
@@ -65,7 +65,7 @@ def problems(ranks: int) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the commands on two ranks."""
     commands = problems(2)
     commands["fails"] = [*RUN, "--nx", "32", "--threshold", "1e-15", "--iterations", "1"]
     commands |= {name: [*RUN, *flags] for name, (flags, _) in MISTAKES.items()}
@@ -74,7 +74,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standin
 
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on four ranks."""
+    """Run the commands on four ranks."""
     return standing[4].run(problems(4), tmp_path_factory.mktemp("four"))
 
 
@@ -95,7 +95,7 @@ def test_real_ranks_take_the_steps_of_virtual_ones(
         assert result.problem[name] == wanted.problem[name]
     assert result.validation["double_iterations"] == wanted.validation["double_iterations"]
     agree(result.validation["history"]["double"], wanted.validation["history"]["double"])
-    # A sum over the ranks may be taken in another order, and what fp32 leaves is rounding: a step more or less.
+    # Sums over ranks may have another order, and below fp32's accuracy only rounding is left: one step more or less.
     assert abs(result.validation["mixed_iterations"] - wanted.validation["mixed_iterations"]) <= 1
 
 

@@ -28,9 +28,9 @@ GRIDS = {
         "4x1 partial": ["--pivoting", "partial", "--scaling", "auto"],
     },
 }
-#: What breaks a rule, and which.
+#: Options that break a rule, by the name of the rule.
 BROKEN = {"generator": ["--generator", "dominant-n"], "lu-needed": ["--diagonal-scale", "1"]}
-#: What would be ignored, and what is said instead.
+#: Options that would be ignored, by a part of the error.
 IGNORED = {
     "--generator fasi-higham": ["--condition", "10"],
     "--refine gmres": ["--restart", "3", "--refine", "classical"],
@@ -49,7 +49,7 @@ def grids(ranks: int) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def on_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
-    """The system of these tests on one process, and what needs no more."""
+    """Run the system of these tests on one process, and the commands that need no more."""
     commands = {"alone": [*SYSTEM, "--precision", "fp16"]}
     commands |= {name: [*SYSTEM, *asked] for name, asked in {**BROKEN, **IGNORED}.items()}
     return commands_here(commands, tmp_path_factory.mktemp("one"))
@@ -57,7 +57,7 @@ def on_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the commands on two ranks."""
     hopeless = ["--precision", "fp8", "--mode", "explore", "--refine", "classical", "--diagonal-scale", "0.3"]
     commands = {**grids(2), "hopeless": [*SYSTEM, *hopeless]}
     return standing[2].run(commands, tmp_path_factory.mktemp("two"))
@@ -65,7 +65,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standin
 
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on four ranks."""
+    """Run the commands on four ranks."""
     commands = {**grids(4), "fp8": [*SYSTEM, "--precision", "fp8"]}
     return standing[4].run(commands, tmp_path_factory.mktemp("four"))
 

@@ -37,7 +37,7 @@ GRIDS = {
         "2x2 of nodes": ["--node-grid", "1x2", "--bcast", "ilib"],
     },
 }
-#: Kernels that are loaded soonest, and generate longest.
+#: Kernels that load fastest and generate most slowly.
 LONG = ["-N", "1500", "--kernels", "reference", "--warmup", "none"]
 MISTAKES = {
     "grid": (["--grid", "3x3"], "3*3 = 9"),
@@ -48,7 +48,7 @@ MISTAKES = {
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the commands on two ranks."""
     commands = {name: [*SYSTEM, "--grid", name, *extra] for name, extra in GRIDS[2].items()}
     commands["too slow"] = [*SYSTEM, "--target", "1e9"]
     commands["fails"] = [*SYSTEM, "--threshold", "1e-9"]
@@ -58,7 +58,7 @@ def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, Standin
 
 @pytest.fixture(scope="module")
 def on_four(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on four ranks."""
+    """Run the commands on four ranks."""
     folder = tmp_path_factory.mktemp("four")
     commands = {name: [*SYSTEM, "--grid", name.split()[0], *extra] for name, extra in GRIDS[4].items()}
     commands |= {name: ["run", "hpl", "-N", "100", *arguments] for name, (arguments, _) in MISTAKES.items()}
@@ -84,7 +84,7 @@ def test_every_grid_solves_a_ragged_system(tmp_path: Path, on_two: dict[str, End
                 assert phase.change == 0.0, (grid, phase)
                 assert phase.rank in range(ranks), (grid, phase)
                 assert phase.host == os.uname().nodename, (grid, phase)
-            # The matrix is the same to the last bit, so its maximum norms are, up to the order of 197 additions.
+            # The matrix is bitwise identical, so its maximum norms are equal up to the order of 197 additions.
             assert norms["A_inf"] == pytest.approx(same["A_inf"], rel=197 * 2.0**-53), grid
             assert norms["b_inf"] == same["b_inf"], grid
             # The condition of this matrix is about 1e4.
@@ -165,7 +165,7 @@ def test_a_terminated_run_ends_with_128_plus_the_signal_and_leaves_what_is_known
 
 
 def begun(events: Path) -> bool:
-    """Whether a case begins within a minute."""
+    """Return whether a case begins within a minute."""
     deadline = time.monotonic() + 60
     while not (events.exists() and "case started" in events.read_text()):
         if time.monotonic() > deadline:
@@ -209,7 +209,7 @@ HPL.out      output file name (if any)
 
 
 def test_hpls_own_file_passes_on_ranks_that_share_cores(on_four: dict[str, Ended]) -> None:
-    """With one of its four orders, of its four sizes of blocks, the last of which is ragged, and of its RFACTs."""
+    """Run one of its four orders, one of its four block sizes with a ragged last block, and one of its RFACTs."""
     on_four["all"].check(0)
     output = on_four["all"].stdout
     # 3 grids × 3 PFACT × 2 NBMIN
@@ -225,7 +225,7 @@ def test_a_grid_of_hpl_dat_may_leave_ranks_idle(on_four: dict[str, Ended]) -> No
 
 
 def test_a_series_over_counts_of_ranks(standing: dict[int, StandingRanks], tmp_path: Path) -> None:
-    """One and three of four ranks; the others wait, and all end with one code."""
+    """Run on one and three of four ranks; the other ranks wait, and all end with one exit code."""
     arguments = ["run", "hpl", "-N", "200", "--nb", "16", "--study", "weak", "--ranks-list", "3,1", "--json", "-"]
     ended = standing[4].run({"series": arguments}, tmp_path)["series"]
     ended.check(0)

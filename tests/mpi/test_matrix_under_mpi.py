@@ -26,7 +26,7 @@ def write(folder: Path, A: Any) -> None:
 
 
 def lopsided(n: int) -> Any:
-    """All rows need the first one, the last one needs all, and neighbours need each other one way."""
+    """Return a matrix in which all rows need the first, the last needs all, and others need their predecessor."""
     A = sp.lil_array(sp.diags_array([-1.1, 4.0], offsets=[-1, 0], shape=(n, n)))
     A[:, 0] = 0.25
     A[n - 1, :] = 0.125
@@ -35,7 +35,7 @@ def lopsided(n: int) -> Any:
 
 
 BANNER = "%%MatrixMarket matrix coordinate real general\n"
-#: A file, arguments, and what is said of them.
+#: A file, arguments, and the expected message.
 MISTAKES: dict[str, tuple[str | None, list[str], str]] = {
     "no file": (None, [], "does not exist"),
     "no banner": ("hello", [], "not a Matrix Market banner"),
@@ -46,7 +46,7 @@ MISTAKES: dict[str, tuple[str | None, list[str], str]] = {
 
 
 def solved(ranks: StandingRanks, folder: Path, more: dict[str, list[str]]) -> dict[str, Ended]:
-    """The lopsided matrix on real ranks, and more commands."""
+    """Run the one-sided matrix and other commands on MPI ranks."""
     (folder / "solved").mkdir()
     write(folder / "solved", lopsided(80))
     return ranks.run({"solved": [*RUN, *SHORT, "--json", "-", "--quiet"], **more}, folder)
@@ -54,7 +54,7 @@ def solved(ranks: StandingRanks, folder: Path, more: dict[str, list[str]]) -> di
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the commands on two ranks."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "stuck").mkdir()
     write(folder / "stuck", np.random.default_rng(5).standard_normal((40, 40)))

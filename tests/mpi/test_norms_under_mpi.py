@@ -27,7 +27,7 @@ pytestmark = needs_mpi
 
 
 def check_scalapack(comm: Any) -> None:
-    """Every structure on every grid of these ranks, from ScaLAPACK's layout with any source process."""
+    """Check every structure on every grid of these ranks, from ScaLAPACK's layout with any source process."""
     rng, size = np.random.default_rng(20261121), comm.Get_size()
     for P in (P for P in range(1, size + 1) if size % P == 0):
         Q, order = size // P, "column" if P == 2 else "row"
@@ -43,7 +43,7 @@ def check_scalapack(comm: Any) -> None:
 
 
 def check_tiles(comm: Any) -> None:
-    """Every structure, from tiles that lie on any rank."""
+    """Check every structure, from tiles on any rank."""
     rng, rank, size = np.random.default_rng(20261121), comm.Get_rank(), comm.Get_size()
     for turn, name in enumerate(STRUCTURES):
         m, n = size_of(name)
@@ -58,7 +58,7 @@ def check_tiles(comm: Any) -> None:
 
 
 def check_ends_of_the_range(comm: Any) -> None:
-    """Large numbers on one rank and small ones on another; NaN on one and Inf on another; nothing at all."""
+    """Check large numbers on one rank and small ones on another, NaN on one and Inf on another, and empty matrices."""
     rank, size = comm.Get_rank(), comm.Get_size()
 
     def stacked(value: float) -> Any:
@@ -82,7 +82,7 @@ def check_ends_of_the_range(comm: Any) -> None:
 
 
 def check_mistakes(comm: Any) -> None:
-    """A mistake on the last rank ends the call on all of them."""
+    """Check that an error on the last rank ends the call on all ranks."""
     rank, size = comm.Get_rank(), comm.Get_size()
     last = rank == size - 1
     with pytest.raises(UsageError) as error:
@@ -97,7 +97,7 @@ def check_mistakes(comm: Any) -> None:
 
 
 def check_many(comm: Any) -> None:
-    """A matrix in every step of a long computation: MPI has some thousand communicators and no more."""
+    """Create more matrices than MPI has communicators, which are a few thousand."""
     size = comm.Get_size()
     for _ in range(700):
         M = mx.from_scalapack(np.ones((2, 2)), [1, 0, 2 * size, 2, 2, 2, 0, 0, 2], grid=(size, 1), comm=comm)
@@ -122,7 +122,7 @@ def main(*names: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
-    """Compile for all types once, here, so that not every rank does the same."""
+    """Compile for all types once, so that the ranks need not do so."""
     for dtype in TYPES.values():
         all_norms(np.ones((2, 2), dtype), structure="hermitian")
 

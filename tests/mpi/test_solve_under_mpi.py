@@ -17,7 +17,7 @@ pytestmark = needs_mpi
 
 
 def check_page() -> None:
-    """Run the example and the page on fewer points; Love's u(0) is known, and the midpoint rule is off by about h²."""
+    """Run the example and the page with fewer points; Love's u(0) is known, and the midpoint error is about h²."""
     love = (ROOT / "examples" / "distributed" / "love.py").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "howto" / "distributed-dense.md").read_text(encoding="utf-8")
     fragments = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
@@ -33,7 +33,7 @@ def check_page() -> None:
 
 
 def check_rows_and_mistakes() -> None:
-    """Rows of both ranks make one system; NaN on one of them is one error, and the next call works."""
+    """Check that rows of both ranks form one system, NaN on one rank is one error, and the next call works."""
     from mpi4py import MPI
 
     comm, n = MPI.COMM_WORLD, 45
@@ -52,7 +52,7 @@ def check_rows_and_mistakes() -> None:
 
 
 def check_complex_rows() -> None:
-    """Complex rows of all ranks, in both types, and with the transpose."""
+    """Check complex rows of all ranks, in both types, and with the transpose."""
     from mpi4py import MPI
 
     comm, n = MPI.COMM_WORLD, 53
@@ -71,7 +71,7 @@ def check_complex_rows() -> None:
 
 
 def check_cholesky() -> None:
-    """One triangle of a definite matrix, in both types; the same error on all ranks if it is not definite."""
+    """Check one triangle of a definite matrix in both types, and the same error on all ranks if it is not definite."""
     from mpi4py import MPI
 
     comm, n = MPI.COMM_WORLD, 67
@@ -97,7 +97,7 @@ def check_cholesky() -> None:
 
 
 def check_ldl() -> None:
-    """One triangle of indefinite matrices of all kinds; LU if that breaks down, and one error if A is singular."""
+    """Check one triangle of all kinds of indefinite matrices, LU after a breakdown, and one error if A is singular."""
     from mpi4py import MPI
 
     comm, n = MPI.COMM_WORLD, 67

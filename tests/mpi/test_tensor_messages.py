@@ -13,7 +13,7 @@ from tests.support.ranks import StandingRanks, needs_mpi
 
 pytestmark = needs_mpi
 
-#: A fault of rank 1's device memory, what the user says of MPI, whose memory is used then, and what is said of it.
+#: A fault of rank 1's device memory, the user's setting for MPI, the memory that is used, and the message.
 DEVICES = [
     ("", "yes", "made-up device memory", ""),
     ("", "no", "made-up host memory", "mpi reports no support for the memory of these devices"),
@@ -59,13 +59,13 @@ def mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better() -> None:
         assert takes_devices(kind, {"MXPEAK_GPU_AWARE_MPI": "yes"})
         assert not takes_devices(kind, {"MXPEAK_GPU_AWARE_MPI": "no"})
         assert not takes_devices(kind, {"MPIR_CVAR_ENABLE_GPU": "0"})
-        assert takes_devices(kind, {}) in (True, False)  # asked of the library that is loaded
+        assert takes_devices(kind, {}) in (True, False)  # a query of the loaded library
     with pytest.raises(UsageError, match="use yes or no"):
         takes_devices("cuda", {"MXPEAK_GPU_AWARE_MPI": "perhaps"})
 
 
 def main() -> None:
-    """Run all checks as one rank, of those that load torch anyhow; that costs more than any of them."""
+    """Run all checks as one rank, because loading torch takes longer than any of them."""
     tensors_of_every_type_travel()
     device_memory_is_tried_on_somebodys_word_and_staged_where_it_fails()
     mpi_is_asked_whether_it_reads_devices_and_the_user_knows_better()

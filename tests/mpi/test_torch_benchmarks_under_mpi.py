@@ -9,13 +9,13 @@ from tests.support.torch_benchmarks import CASES, check_two, command
 
 pytestmark = needs_mpi
 
-#: HPG-MxP runs on ranks of torch.distributed: of it and HPCG one is enough a time.
+#: HPG-MxP runs on ranks of torch.distributed: one of HPG-MxP and HPCG is enough per transport.
 ON_TWO = [name for name in CASES if name != "hpg-mxp"]
 
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory: pytest.TempPathFactory, standing: dict[int, StandingRanks]) -> dict[str, Ended]:
-    """What runs on two ranks."""
+    """Run the commands on two ranks."""
     commands, folder = {name: command(name, "mpi") for name in ON_TWO}, tmp_path_factory.mktemp("two")
     return standing[2].run(commands, folder, "tests.support.hpcg_steps")
 

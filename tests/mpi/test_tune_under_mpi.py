@@ -53,7 +53,7 @@ def test_two_ranks_do_a_job(standing: dict[int, StandingRanks], tmp_path: Path) 
 
 
 def with_own_store(folder: str) -> None:
-    """One rank's part of commands, with a store of the test's own."""
+    """Run the commands of one rank with a store of its own in the folder of the test."""
     with patch.object(tuned, "store_folder", lambda: Path(folder) / "store"):
         mpi_rank(folder)
 

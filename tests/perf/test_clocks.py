@@ -22,7 +22,7 @@ RINGS = ("1ring", "1ringM", "2ring", "2ringM")
 
 
 def really_sent(name: str, size: int, root: int) -> set[tuple[int, int]]:
-    """Who sends to whom in comm.broadcast, counted from the root."""
+    """Return the pairs of sender and receiver in comm.broadcast, relative to the root."""
     sent = set()
     done = SimpleNamespace(test=lambda: True)
 
@@ -49,7 +49,7 @@ def test_messages_are_those_that_the_solvers_send(name: str, size: int) -> None:
 def message_by_message(
     name: str, line: ProcessLine, root: int, ready: float, entry: list[float], port: list[float], size_bytes: float
 ) -> list[float]:
-    """One line: each message begins when it is there, its sender takes part and the sender's port is free."""
+    """Simulate one line: a message begins when it has arrived, its sender takes part, and the sender's port is free."""
     at = {root: ready}
     start = ready
     for stage in stages(name, line.size):
@@ -101,10 +101,10 @@ def test_the_library_begins_when_all_are_there_and_long_takes_pieces() -> None:
     entry = np.array([[0.0, 1.0, 7.0, 2.0]])
     at = arrivals("lib", line, 0, np.array([3.0]), entry, np.zeros((1, 4)), size_bytes)
     assert at[0].tolist() == [7.0 + math.log2(4) * 0.5 + 2 * 16 / 8] * 4
-    # three pieces of 4 leave the root in turn, then three rolls, all at 8 bytes a second
+    # three pieces of 4 leave the root in turn, then three rolls, all at 8 bytes per second
     at = arrivals("long", line, 0, np.array([3.0]), np.zeros((1, 4)), np.zeros((1, 4)), size_bytes)
     assert at[0].tolist() == [3.0, *[3.0 + 2 * 3 * (0.5 + 4 / 8)] * 3]
-    # longM: rank 1 first, all of it
+    # longM: first all of rank 1
     at = arrivals("longM", line, 0, np.array([3.0]), np.zeros((1, 4)), np.zeros((1, 4)), size_bytes)
     assert at[0, 1] == 3.0 + 0.5 + 16 / 8
     assert at[0, 2] > at[0, 1]

@@ -22,7 +22,7 @@ GPU: dict[str, Any] = {"kernels": "torch", "device": "cuda"}
 
 
 def cores_of(config: PlaceConfig, monkeypatch: pytest.MonkeyPatch, threads: int | None = None) -> list[tuple[Any, int]]:
-    """The cores and threads of 8 ranks on a node of 64 cores."""
+    """Return the cores and threads of 8 ranks on a node of 64 cores."""
     monkeypatch.setattr(placement, "one_core_each", lambda **_: list(range(64)))
     monkeypatch.setattr(placement, "bind", lambda cores: list(range(64)))
 
@@ -42,15 +42,15 @@ def test_fact_gets_the_cores_of_the_ranks_that_wait(
     assert [cores[0] for cores, _ in found] == list(range(0, 64, 8))
 
 
-def test_the_number_of_threads_is_the_users_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_threads_set_by_the_user_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {threads for _, threads in cores_of(HplConfig(grid=((4, 2),), **GPU), monkeypatch, 4)} == {4}
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        HplConfig(grid=((1, 8),), **GPU),  # the library factors panels on the device
-        HplConfig(grid=((4, 2), (2, 4)), **GPU),  # of two grids a rank has two rows
+        HplConfig(grid=((1, 8),), **GPU),  # the device's library factors panels
+        HplConfig(grid=((4, 2), (2, 4)), **GPU),  # with two grids, a rank has two rows
         HplConfig(grid=((4, 2),), kernels="host", device="cpu"),  # all cores compute all the time
         HplMxpConfig(grid=((4, 2),), **GPU),
     ],
@@ -69,7 +69,7 @@ NUMA = (3, 3, 1, 1, 0, 0, 2, 2)
 
 @pytest.fixture
 def frontier(tmp_path: Path) -> Path:
-    """Frontier's node, as far as Linux tells where GCDs are."""
+    """Write Frontier's node with the facts of Linux about the locations of GCDs."""
     files = {
         f"sys/bus/pci/devices/{bus}/local_cpulist": f"{16 * node}-{16 * node + 15}\n" for bus, node in zip(GCDS, NUMA)
     }
@@ -79,7 +79,7 @@ def frontier(tmp_path: Path) -> Path:
 def on_the_node(
     monkeypatch: pytest.MonkeyPatch, cores: list[list[int]], shown: list[list[str]], body: Callable[[Any], Any]
 ) -> list[Any]:
-    """What ranks get that a launcher has bound to these cores, and shows these GPUs."""
+    """Return the results of ranks that a launcher has bound to these cores, and that see these GPUs."""
     own = threading.local()
     monkeypatch.setattr(placement, "one_core_each", lambda **_: cores[own.rank])
     monkeypatch.setattr(placement, "gpu_buses", lambda device: shown[own.rank])
@@ -101,8 +101,8 @@ WHOLE = [list(range(64))] * 8
     [
         (WHOLE, [GCDS] * 8, list(range(8))),
         (EIGHTHS, [GCDS] * 8, [4, 5, 2, 3, 6, 7, 0, 1]),
-        (EIGHTHS, [[bus] for bus in GCDS], list(range(8))),  # each sees another one, its first and only
-        (EIGHTHS, [[]] * 8, list(range(8))),  # of which `load_kernels` speaks
+        (EIGHTHS, [[bus] for bus in GCDS], list(range(8))),  # each sees another GPU, its only one
+        (EIGHTHS, [[]] * 8, list(range(8))),  # `load_kernels` reports this
     ],
 )
 def test_each_rank_has_the_gpu_nearest_to_its_cores(
@@ -133,7 +133,7 @@ def test_ranks_that_srun_lets_use_the_whole_node_compute_near_their_gpus(
 
 
 def test_ranks_that_share_a_launchers_cores_divide_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As srun --cpu-bind=ldoms binds them: without it each would start a thread on every core of its NUMA node."""
+    """srun --cpu-bind=ldoms binds so: otherwise, each rank would start a thread per core of its NUMA node."""
     bound = [list(range(16 * (rank // 2), 16 * (rank // 2) + 16)) for rank in range(8)]
     found = on_the_node(monkeypatch, bound, [[]] * 8, lambda comm: placement.bind_to_cores(comm, None))
     assert [one.cores for one in found] == EIGHTHS

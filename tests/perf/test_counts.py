@@ -13,7 +13,7 @@ from mxpeak.perf.counts import hpl_flops, hpl_memory_bytes, largest_n, lu_flops,
 
 
 def counted_lu_flops(n, columns):
-    """Divisions and update flops of the first `columns` columns of an unblocked LU."""
+    """Count the divisions and update flops of the first `columns` columns of an unblocked LU."""
     return sum((n - k) + 2 * (n - k) ** 2 for k in range(1, columns + 1))
 
 
@@ -28,7 +28,7 @@ def test_lu_flops_are_those_of_the_textbook_loop(n):
 
 def test_hpl_credits_lu_and_two_triangular_solves_to_within_n_over_6():
     n = 1000
-    exact = Fraction(counted_lu_flops(n, n)) + 2 * n * n  # n^2 a triangular solve
+    exact = Fraction(counted_lu_flops(n, n)) + 2 * n * n  # n^2 per triangular solve
     assert hpl_flops(n) - float(exact) == pytest.approx(n / 6, rel=1e-6)
 
 

@@ -25,7 +25,7 @@ from tests.support.machine import machine, put
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """Two sockets of four cores (0-3 and 4-7, siblings 8-11 and 12-15), a GPU and an adapter on each."""
+    """Write two sockets with four cores each (0-3 and 4-7, siblings 8-11 and 12-15), a GPU and an adapter."""
     files = {}
     for socket, (gpu, adapter) in enumerate([("0000:1b:00.0", "mlx5_0"), ("0001:c3:00.0", "mlx5_1")]):
         first = 4 * socket
@@ -41,7 +41,7 @@ def test_a_pci_address_is_read_however_a_library_writes_it(said: str) -> None:
     assert bus_address(said) == "0000:1b:00.0"
 
 
-def test_a_gpu_is_found_with_its_numa_node_and_the_cores_beside_it(node: Path) -> None:
+def test_a_gpu_is_found_with_its_numa_node_and_near_cores(node: Path) -> None:
     location = gpu_location("00000001:C3:00.0", node)
     assert (location.node, location.cores) == (1, [4, 5, 6, 7, 12, 13, 14, 15])
 
@@ -80,19 +80,19 @@ def test_cores_that_all_lie_on_another_node_than_the_gpu_are_warned_of(node: Pat
 
 
 @pytest.mark.parametrize("cores", [[4, 5], [0, 4], list(range(8))])
-def test_a_rank_with_a_core_beside_its_gpu_is_not_warned(node: Path, cores: list[int]) -> None:
+def test_a_rank_with_a_core_near_its_gpu_gets_no_warning(node: Path, cores: list[int]) -> None:
     assert cross_socket(rank_location(1, "n1", cores, "H200", "0001:c3:00.0", node)) is None
 
 
 # --- cores near GPUs
 
-#: Frontier's node: the NUMA node of each GCD, which are not in the order of the cores.
+#: Frontier's node: the NUMA node of each GCD; GCDs are not in the order of the cores.
 GCDS = {"c1": 3, "c6": 3, "c9": 1, "ce": 1, "d1": 0, "d6": 0, "d9": 2, "de": 2}
 
 
 @pytest.fixture
 def frontier(tmp_path: Path) -> Path:
-    """64 cores in four NUMA nodes, siblings from 64 on, two GCDs and an adapter a node."""
+    """Write a node of 64 cores in four NUMA nodes, with siblings from 64, and two GCDs and an adapter per NUMA node."""
     files = {}
     for bus, node in GCDS.items():
         first = 16 * node
@@ -104,7 +104,7 @@ def frontier(tmp_path: Path) -> Path:
 
 
 def near(root: Path, ranks: int) -> list[list[int]]:
-    """The cores near each rank's GCD."""
+    """Return the cores near each rank's GCD."""
     return [gpu_location(f"0000:{bus}:00.0", root).cores for bus in list(GCDS)[:ranks]]
 
 
@@ -121,7 +121,7 @@ def test_each_rank_gets_its_share_of_the_cores_near_its_gpu(frontier: Path) -> N
 
 
 def test_cores_that_the_system_keeps_for_itself_are_left_out(frontier: Path) -> None:
-    """Frontier gives jobs 56 cores: the first of each eight is the system's."""
+    """Frontier gives jobs 56 cores: the first of every eight cores is reserved for the system."""
     allowed = [core for core in range(64) if core % 8]
     masks = masks_near(allowed, near(frontier, 8))
     assert masks is not None
@@ -132,7 +132,7 @@ def test_cores_that_the_system_keeps_for_itself_are_left_out(frontier: Path) -> 
 @pytest.mark.parametrize(
     ("cores", "beside"),
     [
-        (range(8), [[], []]),  # the system does not say
+        (range(8), [[], []]),  # the system does not report it
         (range(8), [[0, 1, 2, 3], []]),
         (range(8), [[0, 1, 2, 3], [3, 4, 5, 6]]),  # no NUMA nodes
         (range(4), [[0, 1, 2, 3], [4, 5, 6, 7]]),  # none of these may be used
@@ -161,7 +161,7 @@ PARTS = core_masks(range(64), 8)
 
 
 def beside(root: Path) -> list[list[int]]:
-    """The cores near each GCD, by its number."""
+    """Return the cores near each GCD by its number."""
     return near(root, 8)
 
 
@@ -173,7 +173,7 @@ def test_ranks_that_srun_has_bound_get_frontiers_gcds_of_their_numa_nodes(fronti
     assert sorted(backwards) == list(range(8)), "no two ranks on a device"
 
 
-def test_ranks_that_nobody_has_bound_take_gpus_in_their_order_and_the_cores_near_them(frontier: Path) -> None:
+def test_unbound_ranks_use_gpus_in_order_and_the_cores_near_them(frontier: Path) -> None:
     whole = [list(range(64))] * 8
     devices = devices_near(whole, beside(frontier))
     assert devices == list(range(8))
@@ -202,11 +202,11 @@ def test_no_device_has_two_ranks_more_than_another(frontier: Path, ranks: int, s
 @pytest.mark.parametrize(
     ("masks", "cores", "devices"),
     [
-        (PARTS, [[]] * 8, list(range(8))),  # the system does not say
+        (PARTS, [[]] * 8, list(range(8))),  # the system does not report it
         (PARTS, [[]] * 3, [0, 1, 2, 0, 1, 2, 0, 1]),
         ([[0], [0], [9]], [[9], [0], [0]], [1, 2, 0]),
-        ([[0], [0], [0]], [[9], [0], [0]], [0, 1, 2]),  # one has to be far
-        ([[0, 9], [0]], [[0], [9]], [1, 0]),  # the first makes way for the second, which has no choice
+        ([[0], [0], [0]], [[9], [0], [0]], [0, 1, 2]),  # one rank must use a far one
+        ([[0, 9], [0]], [[0], [9]], [1, 0]),  # the first rank takes the far core, because the second has no choice
         ([[5]], [[9], [5]], [1]),
         ([[0], [1]], [[0, 1]], [0, 0]),  # one device for two
     ],

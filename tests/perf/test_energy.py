@@ -29,7 +29,7 @@ from tests.support.sensors import Closed, Grows, Told
 
 
 def meter(cpu: list[Any], gpu: Any = None, **how: Any) -> EnergyMeter:
-    """A meter that does not read in the middle of a region, unless it is told to."""
+    """Return a meter that does not read during a region, unless the arguments set another interval."""
     return EnergyMeter(cpu, gpu, how.pop("long_spans", []), **{"look_s": 600.0, **how})
 
 
@@ -46,7 +46,7 @@ def test_a_meter_adds_up_regions_and_nothing_between() -> None:
 
 
 def test_counters_that_stand_still_measure_no_energy() -> None:
-    """As in some virtual machines."""
+    """Counters of some virtual machines are constant."""
     measured = meter([Told(7.0, 7.0)])
     measured.begin()
     measured.end(2.0, {"gemm"})
@@ -70,7 +70,7 @@ def test_one_look_that_fails_leaves_all_unknown() -> None:
 
 
 def test_a_gpu_without_a_counter_leaves_the_energy_of_the_processors(tmp_path: Path) -> None:
-    """As an AMD GPU whose driver reports only its power; all numbers must be finite in JSON."""
+    """The driver of an AMD GPU may report only its power; all numbers must be finite in JSON."""
     measured = meter([Told(1.0, 4.0)], AmdgpuSensors("0000:c1:00.0", tmp_path))
     measured.begin()
     measured.end(2.0, {"gemm"})
@@ -138,7 +138,7 @@ def test_a_part_owns_its_window_and_the_phase_around_it_the_rest() -> None:
 
 
 def test_phases_that_run_at_the_same_time_own_nothing_meanwhile() -> None:
-    """As a product on a device and a panel on the host: the counters cannot tell them apart."""
+    """A product on a device and a panel on the host overlap like this: the counters cannot separate them."""
     spans = [LongSpan("gemm", "update", 1.0, 5.0), LongSpan("rfact", "", 4.0, 6.0), LongSpan("bcast", "", 4.5, 4.75)]
     assert attributed(TENTHS, spans, 0.0) == {"gemm": PhaseEnergy(30.0, 3.0), "rfact": PhaseEnergy(10.0, 1.0)}
 

@@ -8,7 +8,7 @@ from mxpeak.perf.fingerprint import blas_files, digest, gpu_models, machine_fact
 
 
 def machine(root: Path, *, model: str = "Xeon", memory_kb: int = 16 * 2**20, cores: int = 2) -> Path:
-    """A machine as its /proc and /sys tell of it."""
+    """Write the /proc and /sys files of a machine."""
     (root / "proc").mkdir(parents=True)
     (root / "proc/cpuinfo").write_text(f"processor : 0\nmodel name : {model}\nflags : fpu avx2 avx512f\n\n")
     (root / "proc/meminfo").write_text(f"MemTotal: {memory_kb} kB\nMemAvailable: {memory_kb // 2} kB\n")

@@ -15,7 +15,7 @@ NAMES = [f"c{k}" for k in range(12)]
 
 
 def race(names: list[str], rate_of: dict[str, float], limit: int = 10_000) -> tuple[list[str], dict[str, list[float]]]:
-    """Run turn after turn until nobody is to run; who is left, and what has run."""
+    """Run rounds until no candidate is left to run; return the remaining candidates and all samples."""
     samples: dict[str, list[float]] = {}
     for _ in range(limit):
         turn = next_turn(names, samples)
@@ -44,7 +44,7 @@ def test_any_rates_end_with_the_fastest_in_front(rates: list[float]) -> None:
     assert sum(map(len, samples.values())) <= max_runs(len(names))
 
 
-def test_repeats_take_turns() -> None:
+def test_repeats_alternate() -> None:
     names = ["a", "b"]
     assert next_turn(names, {}).batch == ["a", "b"]
     assert next_turn(names, {"a": [1.0]}).batch == ["b"]
@@ -62,7 +62,7 @@ def test_a_race_goes_on_where_it_was_stopped() -> None:
     _, whole = race(NAMES, rates)
     for done in range(max_runs(len(NAMES))):
         samples: dict[str, list[float]] = {}
-        for _ in range(done):  # as many runs as there was time for
+        for _ in range(done):  # as many runs as time allows
             name = next_turn(NAMES, samples).batch[0]
             samples.setdefault(name, []).append(rates[name])
         while batch := next_turn(NAMES, samples).batch:
@@ -70,7 +70,7 @@ def test_a_race_goes_on_where_it_was_stopped() -> None:
         assert samples == whole, done
 
 
-def test_ties_are_won_by_whoever_came_first_and_the_unknown_is_last() -> None:
+def test_ties_are_won_by_the_first_and_the_unknown_is_last() -> None:
     assert ranked(["a", "b", "c"], {"b": [1.0], "c": [1.0]}) == ["b", "c", "a"]
 
 

@@ -46,7 +46,7 @@ def test_hardware_threads_of_a_core_count_once(tmp_path):
 
 
 def kinds_of(folder: Path, speeds: Sequence[int], name: str = "cpu_capacity", small: str = "") -> Path:
-    """A processor whose cores have these speeds, one hardware thread each."""
+    """Write a processor whose cores have these speeds, with one hardware thread each."""
     files = {f"sys/devices/system/cpu/cpu{core}/{name}": str(speed) for core, speed in enumerate(speeds)}
     return put(folder, files | ({"sys/devices/cpu_atom/cpus": small} if small else {}))
 
@@ -89,7 +89,7 @@ def test_small_cores_of_intel_multiply_at_half_the_rate_and_favored_cores_are_no
 
 @pytest.fixture
 def mac(monkeypatch):
-    """The answers of a notebook with eight fast and two slow cores."""
+    """Return the answers of a notebook with eight fast and two slow cores."""
     answers = {
         "sysctl": "machdep.cpu.brand_string: Apple M1 Pro\nhw.packages: 1\nhw.physicalcpu: 10\n"
         "hw.perflevel0.physicalcpu: 8\nhw.perflevel1.physicalcpu: 2\nhw.perflevel0.l2cachesize: 12582912\n",

@@ -72,7 +72,7 @@ def test_ports_are_shared_by_those_that_send_and_one_rank_reaches_one() -> None:
 
 
 def test_a_gcd_has_64_gib_and_a_v100_16_of_which_the_system_keeps_some() -> None:
-    # 68,702,699,520 bytes of a GCD in OpenMxP's log; 16,160 MiB of a V100-SXM2-16GB.
+    # A GCD has 68,702,699,520 bytes in OpenMxP's log; a V100-SXM2-16GB has 16,160 MiB.
     memory = {name: find_machine(name).memory_bytes for name in known_machines()}
     assert memory["summit"] == pytest.approx(16160 * 2**20, rel=1e-3)
     assert {memory[name] for name in ("frontier", "crusher", "frontier-2022")} == {68702699520}
@@ -118,13 +118,13 @@ def test_shares_of_a_base_s_rates_are_not_those_of_other_rates(tmp_path: Path) -
         (("cores = 8", "cores ="), "is not valid TOML"),
     ],
 )
-def test_what_makes_no_sense_is_told_with_its_place(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+def test_an_invalid_value_is_reported_with_its_place(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     assert change[0] in WHOLE
     with pytest.raises(UsageError, match=message):
         find_machine(written(tmp_path, WHOLE.replace(*change)))
 
 
-def test_an_unknown_machine_is_told_with_the_nearest_one() -> None:
+def test_the_error_about_an_unknown_machine_names_the_nearest_one() -> None:
     with pytest.raises(UsageError, match="did you mean frontier"):
         find_machine("frontire")
     with pytest.raises(UsageError, match="use one of summit, frontier, crusher, frontier-2022"):

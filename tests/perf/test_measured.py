@@ -27,7 +27,7 @@ def fact_rate(nb: float) -> float:
 
 
 def records(ranks: int = 2) -> list[dict[str, Any]]:
-    """A machine of which all is known, as it would be measured."""
+    """Return measurements of a machine that contain every value."""
     rates = {"read": 20e9, "cast": 15e9, "generate": 1e9, "solve": 2e9, "copy": 5e9, "sweep": 16e9}
     entries: list[dict[str, Any]] = [{"name": name, "rate": rate} for name, rate in rates.items()]
     entries.append({"name": "rows", "bytes": 8e6, "seconds": 5 * 8e6 / 20e9})
@@ -111,7 +111,7 @@ def test_the_best_of_repeated_measurements_counts() -> None:
 
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
 def test_a_run_on_one_rank_takes_the_sum_of_its_kernels(benchmark: str) -> None:
-    """Where nothing is hidden and nothing sent, phases add up to the whole."""
+    """If no work overlaps and no messages are sent, the phases add up to the total."""
     low = "fp64" if benchmark == "hpl" else "bf16"
     forecast = simulate_lu(benchmark, LuRun(n=4096, nb=256, P=1, Q=1, precision=low), machine(1))
     assert sum(forecast.phases.values()) == pytest.approx(forecast.time_s, rel=1e-9)
@@ -120,7 +120,7 @@ def test_a_run_on_one_rank_takes_the_sum_of_its_kernels(benchmark: str) -> None:
 
 
 def test_panels_of_a_cpu_cost_its_own_time() -> None:
-    """The same machine whose panels cost nothing is faster by them on one rank."""
+    """The same machine with free panels is faster on one rank by the time of the panels."""
     run = LuRun(n=4096, nb=256, P=1, Q=1)
     slow, table = machine(1), machine_table(records(1), layout(1))
     table["fact"] = {"fp64": 1e17}

@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "published-results.md
 QUICK = [row for row in rows() if row.quick]
 
 
-def test_every_published_row_stands_on_the_page_once() -> None:
+def test_every_published_row_is_on_the_page_once() -> None:
     on_page = [line.split(" | ")[0].removeprefix("| ") for line in PAGE.splitlines() if line.startswith("| ")]
     found = [what for what in on_page if what in {row.what for row in rows()}]
     assert found == [row.what for row in rows()]

@@ -19,7 +19,7 @@ from mxpeak.perf.simulation.machines import Curve, Machine, Network, find_machin
 from mxpeak.perf.simulation.predict import predict, simulate_lu
 from tests.support.turns import for_each
 
-#: A rank a node, no latency of the diagonal block's tree, nothing at the edges: what a few lines can repeat.
+#: One rank per node, no tree latency of the diagonal block, no edge effects: a model that a few lines can repeat.
 PLAIN = Machine(
     name="plain",
     title="plain",
@@ -50,7 +50,7 @@ def test_local_sizes_are_those_of_the_block_cyclic_distribution(n: int, nb: int,
 
 
 def rank_by_rank(run: LuRun, machine: Machine) -> list[float]:
-    """When the owner of each step's diagonal block begins it, each rank and each message by itself; 1ring alone."""
+    """Return when the owner of each step's diagonal block begins it, from every rank and message; 1ring only."""
     net, P, Q = machine.network, run.P, run.Q
     gemm, trsm, factor = machine.gemm["fp16"](1), machine.trsm["fp32"](1), machine.factor["fp32"](1)
     ranks = list(product(range(P), range(Q)))
@@ -123,7 +123,7 @@ def test_hpl_mxp_on_arrays_is_hpl_mxp_rank_by_rank(P: int, Q: int, n: int, nb: i
 
 
 def test_one_process_on_the_host_updates_by_one_product() -> None:
-    """It looks ahead whatever it is asked for only where a device works in the background."""
+    """It looks ahead, for any requested depth, only if a device works in the background."""
     run, host = replace(MXP, P=1, Q=1, n=640), replace(PLAIN, edge=16.0, devices=False)
     device = replace(host, devices=True)
     plain = mxp.simulate_mxp(replace(run, depth=0), host).time_s
@@ -170,7 +170,7 @@ def test_own_cores_factor_at_their_rate_and_exchange_a_candidate_a_column() -> N
 
 @for_each("columns", [0, NARROW, NARROW + 1, 700])
 def test_rows_are_scattered_while_they_are_gathered(columns: int) -> None:
-    """The owner's way out carries 7/8 of U twice, in seven rolls, or three rounds of a binary exchange."""
+    """The owner sends 7/8 of U twice, in seven rolls, or in three rounds of a binary exchange."""
     P, jb = 8, 64
     simulation = hpl.HplClocks(replace(HPL, P=P, Q=1, nb=jb), PLAIN)
     hops = 3 if columns <= NARROW else 7
@@ -209,8 +209,8 @@ def test_phases_sum_to_the_time_and_steps_follow_one_another(benchmark: str) -> 
     assert len(done.step_s) == 16
 
 
-def test_products_are_all_of_the_matrix_s() -> None:
-    """Without edges the products of all ranks come to Σ 2 jb (n - j1)², whatever the order of the work."""
+def test_the_flops_of_products_add_up_to_those_of_the_matrix() -> None:
+    """Without edge effects, the products of all ranks have Σ 2 jb (n - j1)² flops for any order of the work."""
     flops = sum(2.0 * s.jb * (MXP.n - s.j1) ** 2 for s in lu_steps(MXP.n, MXP.nb, 2, 3))
     for depth in (0, 1):
         assert run_of("hpl-mxp", replace(MXP, depth=depth)).phases["gemm"] * 6 * 1e9 == pytest.approx(flops)
@@ -256,7 +256,7 @@ def test_the_split_update_hides_row_swaps() -> None:
     assert split.time_s < plain.time_s
 
 
-def test_slow_panels_that_begin_beside_update1_are_hidden_longer_than_rochpls() -> None:
+def test_slow_panels_that_overlap_update1_are_hidden_longer_than_rochpls() -> None:
     machine, run = find_machine("crusher"), LuRun(n=256000, nb=512, P=4, Q=2, node_grid=(4, 2), split=0.5)
     assert machine.core_rate is not None
     machine = replace(machine, core_rate=0.6 * machine.core_rate)
@@ -296,7 +296,7 @@ def test_an_interval_holds_the_rate() -> None:
     assert found.low < found.forecast.rate_flops < found.high
 
 
-def test_what_a_machine_does_not_say_is_told() -> None:
+def test_missing_machine_data_and_unsupported_options_raise_errors() -> None:
     with pytest.raises(UsageError, match=r"add core_rate and sync_s to its table \[plain.panel\]"):
         hpl.simulate_hpl(HPL, replace(PLAIN, core_rate=None))
     with pytest.raises(UsageError, match="HPL computes in fp64, not fp16"):
@@ -309,10 +309,10 @@ def test_refinement_waits_for_other_ranks_at_every_block_of_a_solve() -> None:
     calm = replace(PLAIN, generate_rate=1e9, refine_steps=5)
     waits = replace(calm, exchange_s=1e-4)
     more = run_of("hpl-mxp", MXP, waits).phases["refine"] - run_of("hpl-mxp", MXP, calm).phases["refine"]
-    both = 1 + 2  # of reductions over two rows or columns, and over three
+    both = 1 + 2  # hops of reductions over two rows or columns, and over three
     assert hops(MXP.P, MXP.Q) == both
     assert more == pytest.approx(5 * (2 * MXP.n / MXP.nb + mxp.REDUCTIONS) * both * 1e-4)
-    measured = replace(waits, turn_s=3e-4)  # in such solves, the message included
+    measured = replace(waits, turn_s=3e-4)  # measured in such solves, with the message
     times = 5 * (2 * MXP.n / MXP.nb + mxp.REDUCTIONS) * both
     more = run_of("hpl-mxp", MXP, measured).phases["refine"] - run_of("hpl-mxp", MXP, calm).phases["refine"]
     assert more == pytest.approx(times * (3e-4 - PLAIN.network.latency_s))

@@ -22,7 +22,7 @@ def rate(run: SparseRun, **changes: object) -> float:
 
 
 def test_one_rank_moves_the_bytes_that_are_written_down() -> None:
-    """A step of CG: sweeps of 27·12 + 80 bytes a row, two of them from zero; a product 27·12 + 16."""
+    """A step of CG has sweeps of 27·12 + 80 bytes per row, two of them from zero, and a product of 27·12 + 16."""
     box = Box(64, 64, 64)
     machine = replace(FRONTIER, launch_s=0.0, memory_share=1.0)
     forecast = simulate_sparse(SparseRun(box=box, benchmark="hpcg", iterations=1, low="fp64"), machine)

@@ -31,7 +31,7 @@ from mxpeak.perf.sparse_counts import (
     waxpby_bytes,
 )
 
-#: A small hierarchy whose products are easily followed.
+#: A small hierarchy whose products are easy to check by hand.
 SMALL = Levels(rows=(100, 10, 2), nnz=(700, 60, 4), coarse_nnz=(70, 12, 0))
 
 
@@ -54,7 +54,7 @@ def test_there_are_30_entries_a_row_in_all_levels_of_104_cubed():
 
 
 def counted_reference_flops(levels: Levels, cycles: list[int]) -> dict[str, int]:
-    """The reference's loop over cycles and steps, each operation adding its own flops."""
+    """Count the flops of each operation in the reference's loop over cycles and steps."""
     N, nnz, mg = levels.rows[0], levels.nnz[0], sum(2 * (1 + 1 + 1) * nnz for nnz in levels.nnz)
     flops = dict.fromkeys(HPG_MXP_MOTIFS, 0)
     for steps in cycles:
@@ -79,7 +79,7 @@ def test_flops_are_those_of_the_references_loop(cycles: list[int]):
 
 def test_flops_of_two_steps_worked_out_by_hand():
     assert hpg_mxp_flops(SMALL, [2]) == {
-        "gs": 3 * 6 * 764,  # two steps and the update, three sweeps or residuals of 2 flops an entry
+        "gs": 3 * 6 * 764,  # two steps and the update, three sweeps or residuals of 2 flops per entry
         "spmv": 3 * 1400,
         "ortho": 800 + 300 + 1600 + 300,
         "restriction": 0,
@@ -104,7 +104,7 @@ def test_a_large_problem_has_the_published_flops_a_row():
     levels = stencil_levels(Box(1024, 1024, 1024))
     for counting, expected in ((reference_mg_flops, 185.0), (ornl_mg_flops, 100.0)):
         assert sum(counting(levels).values()) / levels.rows[0] == pytest.approx(expected, rel=0.01)
-    # 127 flops a row and step at restart 30: 8 k on average 124, norm and scaling 3.
+    # 127 flops per row and step at restart 30: 8 k on average 124, norm and scaling 3.
     assert hpg_mxp_flops(levels, [30])["ortho"] / (30 * levels.rows[0]) == 127
 
 
@@ -123,7 +123,7 @@ def test_another_counting_is_refused():
 
 
 def counted_hpcg(levels: Levels, iterations: int, sets: int) -> tuple[dict[str, int], int, int]:
-    """HPCG's flops, bytes read and bytes written, operation by operation: sets of a preamble and equal iterations."""
+    """Count HPCG's flops, bytes read and bytes written by operation: sets of a preamble and equal iterations."""
     flops, read, written = dict.fromkeys(HPCG_MOTIFS, 0), 0, 0
     N, w = levels.rows[0], 8
 
@@ -156,7 +156,7 @@ def counted_hpcg(levels: Levels, iterations: int, sets: int) -> tuple[dict[str, 
             flops["mg"] += 2 * levels.nnz[level]
             read += 12 * levels.nnz[level] + w * levels.rows[level]
             smoothed(level)
-            written += w * levels.rows[level] + 2 * w * levels.nnz[level]  # as HPCG has it
+            written += w * levels.rows[level] + 2 * w * levels.nnz[level]  # the value of HPCG
         smoothed(len(levels.rows) - 1)
         written += w * levels.rows[-1]
     return flops, read, written

@@ -92,7 +92,7 @@ def test_a_library_of_the_winner_fits_runs_that_name_it_or_no_library() -> None:
     assert winner_for([HPL], replace(RUN, blas=None))[0] == HPL
 
 
-# --- books ------------------------------------------------------------------------------------------------------
+# --- stores of settings -----------------------------------------------------------------------------------------
 
 
 def test_a_book_comes_back_as_it_was_written() -> None:

@@ -19,14 +19,14 @@ WHERE = torch.device("cuda", 0)
 
 
 def races_of(body: Callable[[Device], Any]) -> list[Race]:
-    """The races of what a body begins on one virtual GPU."""
+    """Return the races among the operations that a function starts on one virtual GPU."""
     with mpi() as of:
         _, (log,) = on_virtual_gpus(1, lambda comm: body(Device(WHERE, triton=False)), of)
     return races(log)
 
 
 def begun_aside(device: Device, *, joined: bool = False, columns: slice = slice(None)) -> None:
-    """A matrix is written in the side stream and read in the main one, some columns of it."""
+    """Write a matrix in the side stream and read some of its columns in the main stream."""
     A = torch.zeros(6, 8, device=WHERE)
     with device.side_stream():
         A[:, :4].fill_(1.0)
@@ -83,7 +83,7 @@ def test_memory_may_end_only_after_every_stream_is_done_with_it(joined: bool) ->
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_buffer_may_be_written_again_only_after_its_message(waits: bool) -> None:
-    """MPI may read it until the request is complete, however long ago the message was sent."""
+    """MPI may read it until the request is complete, even if the message was sent long ago."""
 
     def body(comm: Communicator) -> None:
         transport = Device(WHERE, triton=False)

@@ -17,7 +17,7 @@ SPLIT = PivotedLuOptions(split=0.5)
 
 @cache
 def hpl(P: int, Q: int, transport: str, split: bool = False) -> list[Log]:
-    """What the ranks of HPL have begun."""
+    """Return the logs of the ranks of HPL."""
     return runs.hpl((P, Q), transport, SPLIT if split else PivotedLuOptions(), N)[1]
 
 
@@ -34,16 +34,16 @@ def test_panels_are_factored_on_the_host_while_the_update_is_under_way(transport
 
 
 def test_with_a_split_update_panels_go_to_the_host_before_the_update_of_the_step_before_has_ended() -> None:
-    """So FACT may take as long as both parts of an update together."""
+    """Then FACT may take as long as both parts of an update together."""
     for log in runs.hpl((2, 1), "mpi", SPLIT, 96)[1]:
         down = [one for one in beside(log, "transfer") if one.op.kind == "down" and one.op.bytes > 8 * 64]
         updates = [[op for op in one.under_way if op.kind == "gemm" and op.actor == "main 0"] for one in down]
         assert sum(map(bool, updates)) >= 3
 
 
-#: At most so many waits of the host in one step in the middle, and what for.
+#: The largest number of host waits per step in the middle of a run, with the reason.
 WAITS = {
-    # the pivots, by which rows are moved
+    # for the pivots, which determine the row swaps
     ("hpl", 1, 1, "nccl"): 1,
     ("hpl", 1, 2, "nccl"): 1,
 }

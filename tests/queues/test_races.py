@@ -26,7 +26,7 @@ N = 60
 
 
 def hpl(P: int, Q: int, transport: str, options: PivotedLuOptions = PivotedLuOptions()) -> runs.Found:  # noqa: B008
-    """HPL, whose solution is NumPy's."""
+    """Run HPL, and check its solution against NumPy's."""
     results, logs = runs.hpl((P, Q), transport, options, N)
     x = {j: value for part, _ in results for j, value in part.items()}
     A, b = system(N)
@@ -35,19 +35,19 @@ def hpl(P: int, Q: int, transport: str, options: PivotedLuOptions = PivotedLuOpt
 
 
 def whole(name: str, P: int, Q: int, transport: str) -> runs.Found:
-    """A benchmark, which is valid."""
+    """Run a benchmark, and check that it is valid."""
     results, logs = runs.benchmark(name, (P, Q), transport)
     assert all(result.status == "valid" for result in results[0])
     return results, logs
 
 
 def factored(transport: str) -> runs.Found:
-    """HPL-MxP's factorization alone."""
+    """Run only HPL-MxP's factorization."""
     return [], windows.hpl_mxp((2, 1), 6, 6, range(6), MixedLuOptions("fp16"), transport)
 
 
 def halo(transport: str) -> runs.Found:
-    """HPG-MxP's solver on 2×2 boxes, whose residual falls; on two where colours are found, for which none is sent."""
+    """Run HPG-MxP's solver on 2×2 boxes, or on two boxes with computed colors, and check that the residual falls."""
     colours = transport == "staged"
     results, logs = runs.hpg_mxp((1, 1 if colours else 2, 2), transport, colours=colours)
     assert all(history[-1] < 0.1 for history in results)
@@ -55,7 +55,7 @@ def halo(transport: str) -> runs.Found:
 
 
 def positive_definite(P: int, Q: int, transport: str, precision: str) -> runs.Found:
-    """The Cholesky factorization, whose blocks below the diagonal are NumPy's."""
+    """Run the Cholesky factorization, and compare the blocks below the diagonal with NumPy's."""
     results, logs = runs.factor_positive_definite((P, Q), transport, precision, n := 40)
     L = np.linalg.cholesky(runs.positive_definite(n))
     tolerance = 1e-13 if precision == "fp64" else 1e-2
@@ -97,7 +97,7 @@ CASES: dict[str, Callable[[], runs.Found]] = {
 
 @cache
 def logs_of(name: str) -> list[Log]:
-    """What a case's ranks have begun."""
+    """Return the logs of the ranks of a case."""
     return CASES[name]()[1]
 
 
@@ -108,7 +108,7 @@ def test_every_two_operations_on_the_same_memory_are_in_order(name: str) -> None
 
 
 def test_a_message_of_nccl_that_does_not_wait_for_its_buffer_is_reported() -> None:
-    """The panel is made in the side stream, and its broadcast begun while the main one is current."""
+    """The panel is computed in the side stream, and its broadcast starts while the main stream is current."""
     with patch.object(nccl.Channel, "_behind", lambda self, events: nullcontext()):
         _, logs = hpl(1, 2, "nccl")
     text = str(races(logs[0])[0])
@@ -154,7 +154,7 @@ OF_HOSTS = ("distributed/halo.py", "comm/exchange.py")
 
 
 def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:
-    # all ranks of boxes do the same
+    # all ranks with boxes do the same
     reported = verdicts(log for name in CASES for log in logs_of(name)[: 2 if name.startswith("hpl") else 1])
     named = {verdict: (verdict.site.file, verdict.site.function) for verdict in reported}
     silent = {named[verdict] for verdict in reported if verdict.reached and not verdict.race}
@@ -165,7 +165,7 @@ def test_leaving_out_any_wait_that_is_needed_is_reported() -> None:
 
 
 def test_a_message_that_is_begun_without_a_look_or_a_wait_for_its_memory_is_reported() -> None:
-    """Either is enough, and one of them is needed."""
+    """One of them is necessary, and either is sufficient."""
     both = [site for site in sites() if (site.file, site.function) in (LOOK, SETTLED)]
     assert len(both) == 2
     found = races(logs_of("hpl 2x2 mpi split")[0], lambda wait: any(site.matches(wait) for site in both))

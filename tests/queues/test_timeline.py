@@ -19,7 +19,7 @@ from tests.support.queues.sizes import Blocks, Boxes
 from tests.support.queues.timeline import Bar, Model, Played, play
 
 ONE = {"fp64": Curve(((1.0, 1.0),))}
-#: A second is a flop or a byte, and nothing else takes time.
+#: A flop or a byte takes a second, and all else takes no time.
 UNIT = Model(Machine(
     name="unit", title="", nodes=1, ranks_per_node=1, cores=1, memory_bytes=1.0, memory_rate=1.0,
     network=Network(1, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0), gemm=ONE, trsm=ONE, factor=ONE, core_rate=1.0, sync_s=0.0,
@@ -28,12 +28,12 @@ H200 = find_machine(str(Path(__file__).with_name("h200.toml")))
 
 
 def work(log: Log, actor: str, seconds: int) -> None:
-    """A product that takes so long."""
+    """Log a product that takes this time."""
     log.op(actor, "product", "gemm", (), precision="fp64", sizes=(seconds, 1, 1), bytes=seconds)
 
 
 def ends(played: Played) -> list[tuple[str, float, float]]:
-    """Who did something, and when."""
+    """Return the actor, the start and the end of each operation."""
     return [(bar.op.actor, bar.begin, bar.end) for bar in played.bars]
 
 
@@ -61,7 +61,7 @@ def test_streams_run_beside_each_other_and_events_hold_them_back() -> None:
 
 
 def two_ranks(looks: bool) -> list[Played]:
-    """A message that one sends after five seconds; the other waits for it, or looks and goes on."""
+    """Play a message that one rank sends after five seconds; the other waits for it, or tests it and continues."""
     logs = [Log(0), Log(1)]
     work(logs[0], "main 0", 5)
     logs[0].join(HOST, "main 0")
@@ -84,7 +84,7 @@ def test_a_message_begins_when_both_sides_have_and_the_host_may_look_without_wai
 
 @cache
 def rochpl(first: int) -> list[Played]:
-    """Steps of rocHPL's node: 4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %."""
+    """Return steps of rocHPL's node: 4 MI250X, N = 256,000, NB = 512, 4×2, split 50 %."""
     logs = windows.hpl((4, 2), 500, 4, range(first, first + 3), PivotedLuOptions(split=0.5), "mpi")
     return play(logs, Model(find_machine("crusher"), Blocks(4, 512), node=(4, 2)))
 
@@ -93,15 +93,15 @@ def test_hpl_hides_panels_and_messages_behind_its_updates_while_these_are_long()
     early, late = mean_of(rochpl(246)), mean_of(rochpl(370))
     assert early.hides, table([early])
     assert not late.hides, table([late])
-    # FACT, the panel's two ways and LBCAST take longer than UPDATE2, half of what the device does then and more
+    # FACT, both copies of the panel and LBCAST take longer than UPDATE2, which is half of the device's work and more
     assert sum(early.others.values()) > 0.5 * early.total, "there is something to hide"
-    # rocHPL IV-A: 175 TFLOP/s on a node while all is hidden, 95 % of the 4 × 46 that products alone reach in such a run
+    # rocHPL IV-A: 175 TFLOP/s per node while all is hidden, 95 % of the 4 × 46 that products alone reach in such a run
     flops = 2.0 * (256000.0 - 122 * 512) ** 2 * 512
     assert 175e12 < flops / mean_of(rochpl(120)).total < 4 * 46e12
 
 
 def test_hpl_hides_all_else_in_half_of_its_steps_and_three_quarters_of_its_time() -> None:
-    """rocHPL IV-A and III-C say so of the order in which FACT's rates were fitted; this one is mxpeak's own."""
+    """rocHPL IV-A and III-C report this for the order to which FACT's rates were fitted; this one is mxpeak's own."""
     places = (2, 120, 246, 370, 490)
     run = whole([replace(mean_of(rochpl(first)), step=first) for first in places], 500)
     assert run.until == 246, "all else is hidden at the place next to the middle, and not at the one after it"
@@ -117,7 +117,7 @@ def test_a_timeline_is_a_trace_and_a_table() -> None:
 
 
 def panels_hidden(first: int) -> float:
-    """The share of HPL-MxP's panels that products hide, N = 172,032 in blocks of 1024 on one H200."""
+    """Return the share of HPL-MxP's panels that products hide, N = 172,032 in blocks of 1024 on one H200."""
     steps = range(first, first + 3)
     (played,) = play(
         windows.hpl_mxp((1, 1), 168, 4, steps, MixedLuOptions("fp16"), "mpi"), Model(H200, Blocks(4, 1024))
@@ -131,7 +131,7 @@ def panels_hidden(first: int) -> float:
 
 
 def test_hpl_mxp_hides_its_panels_behind_its_updates_while_these_are_long() -> None:
-    """Until the last tenth of the 168 steps."""
+    """This holds except for the last tenth of the 168 steps."""
     assert panels_hidden(84) > 0.9
     assert panels_hidden(148) > 0.9
     assert panels_hidden(160) < 0.5
@@ -139,9 +139,9 @@ def test_hpl_mxp_hides_its_panels_behind_its_updates_while_these_are_long() -> N
 
 @pytest.mark.parametrize("transport", ["mpi", "nccl"])
 def test_hpg_mxp_hides_its_halo_on_the_two_finest_levels(transport: str) -> None:
-    """The finest level of 16³ stands for those of 256³ and 128³ on 8 devices in the grid 1×1×8.
+    """The finest level of 16³ represents those of 256³ and 128³ on 8 devices in the grid 1×1×8.
 
-    The first cycle, in which tables are made, does not count.
+    The first cycle, which sets up tables, does not count.
     """
     _, logs = runs.hpg_mxp((1, 1, 8), transport, max_steps=1, side=16, only_cycles=True)
     by_size = {256: H200, 128: find_machine("frontier")}
@@ -155,5 +155,5 @@ def test_hpg_mxp_hides_its_halo_on_the_two_finest_levels(transport: str) -> None
 
 
 def is_face(sizes: Boxes, begun: float, bar: Bar) -> bool:
-    """Whether a bar is a face of the finest level's halo on its way."""
+    """Return whether a bar is a message with a face of the finest level's halo."""
     return bar.begin >= begun and sizes.level(bar.op) == 0

@@ -18,17 +18,17 @@ from tests.support.queues.traces import FACT, STEP, played_of
 
 
 def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
-    """Microseconds, as the profiler has them."""
+    """Return an event with times in microseconds, as in the profiler's files."""
     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": 0, "args": args}
 
 
 def launch(correlation: int, at: float, what: dict[str, Any]) -> list[dict[str, Any]]:
-    """Something on the device, and the host's call that launched it."""
+    """Return an event of the device and the host's call that launched it."""
     what["args"]["correlation"] = correlation
     return [event("cuda_runtime", "cudaLaunchKernel", at, 1.0, correlation=correlation), what]
 
 
-#: Two steps: the host is ahead of the device, a copy and FACT run beside the first update, a message beside the second.
+#: Two steps: the host is ahead of the device, a copy and FACT overlap the first update, a message overlaps the second.
 TRACE = {
     "traceEvents": [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
@@ -67,7 +67,7 @@ def test_a_trace_without_a_device_says_so() -> None:
 
 @pytest.mark.parametrize("case", profiled.CASES, ids=lambda case: case.name)
 def test_a_run_that_is_traced_writes_its_steps(case: profiled.Case, tmp_path: Path) -> None:
-    """On the CPU, which has no device to trace.  HPL-MxP tells of step 0, too, when it begins."""
+    """The CPU has no device to trace. HPL-MxP also logs step 0 when it begins."""
     kernels, blocks = TorchKernels(Device(torch.device("cpu"), triton=False), HostKernels(1)), 4
     trace = profiled.traced(kernels, replace(case, nb=16), blocks, tmp_path / "trace.json")
     steps = [one["name"] for one in trace["traceEvents"] if one.get("cat") == "user_annotation"]

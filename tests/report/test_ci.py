@@ -21,7 +21,7 @@ SMALL = ["scan", "--ranks", "1", "--threads", "1", "-N", "40", "--nb", "16", "--
 
 
 def failures_of(text: str) -> dict[str, str | None]:
-    """The names of the tests, each with the message of its failure."""
+    """Return the names of the failed tests with the messages."""
     root = ElementTree.fromstring(text)
     tests = {str(case.get("name")): case.find("failure") for case in root.iter("testcase")}
     failed = sum(case is not None for case in tests.values())

@@ -20,7 +20,7 @@ from mxpeak.report.scoreboard import scoreboard, sweep
 from mxpeak.report.tables import comma_separated, markdown
 from mxpeak.report.text import cautions, phase_table
 
-#: Clears the screen, sets the title of the window, turns the direction, erases a line, and half a surrogate pair.
+#: Clears the screen, sets the window title, reverses the text direction, erases a line; and half a surrogate pair.
 EVIL = "\x1b[2J\x1b]0;mine\x07\u202egnp.exe\u2028\r\x9b31m\udcff"
 
 

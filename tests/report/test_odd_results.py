@@ -16,7 +16,7 @@ STEPS = {"index": [1, 2, 3], "elapsed_s": [1.0, 2.0, 3.0], "phases": {"gemm": {"
 
 
 def page_of(record: dict[str, Any], section: str, values: Any) -> str:
-    body = json.loads(json.dumps(record))  # as a file has it
+    body = json.loads(json.dumps(record))  # as it is in a file
     body[section] = {**body.get(section, {}), **values} if isinstance(values, dict) else values
     assert mismatch(body, "result", complete=False) == "", "a reader takes it"
     return html_report({"schema": "mxpeak.results/1", "results": [body, result("hpl", 1e12, 4)]})
@@ -123,7 +123,7 @@ def test_the_work_for_a_page_grows_with_its_results_and_not_with_their_square(mo
 
 
 def counted(original: Any, calls: list[int]) -> Any:
-    """The same function, which notes each call."""
+    """Wrap a function so that each call is counted."""
 
     def called(*arguments: Any) -> Any:
         calls.append(1)

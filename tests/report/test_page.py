@@ -20,7 +20,7 @@ def page_of(*results: dict[str, Any], runs: tuple[str, ...] = ()) -> str:
 
 
 def titles(figure: str) -> list[str]:
-    """What a figure says on hovering."""
+    """Return the texts that a figure shows on hovering."""
     return re.findall(r"<title>([^<]*)</title>", figure)
 
 
@@ -32,7 +32,7 @@ def test_machine_date_command_and_versions_stand_once_however_many_results_there
     assert re.search(f'<code class="command">{command}</code> <button type="button" data-copies', page)
 
 
-def test_runs_are_told_apart_by_their_names_and_share_what_is_the_same() -> None:
+def test_runs_are_named_and_common_facts_are_shown_once() -> None:
     page = page_of(result("hpl", 1e12), result("hpl", 2e12), runs=("monday", "tuesday"))
     assert page.count('data-name="run">monday</td>') == page.count('data-name="run">tuesday</td>') == 1
     assert page.count("<dt>machine</dt>") == 1
@@ -48,7 +48,7 @@ def test_only_settings_that_are_not_the_default_are_in_sight() -> None:
     assert '<td>quick</td><td class="value">no</td>' in collapsed
 
 
-def test_of_many_results_of_a_benchmark_the_fastest_stands_open() -> None:
+def test_of_many_results_of_a_benchmark_only_the_fastest_is_expanded() -> None:
     page = page_of(*(result("hpl", rate) for rate in (1e12, 3e12, 2e12)))
     assert re.findall(r"<section><h2>hpl.*?</h2><p class=\"big\">([^<]*)</p>", page) == ["3.00 TFLOP/s"]
     assert page.count("<details><summary><h2>") == 2
@@ -57,7 +57,7 @@ def test_of_many_results_of_a_benchmark_the_fastest_stands_open() -> None:
 
 def test_the_roofline_has_every_motif_in_both_precisions_under_the_measured_roofs() -> None:
     figure = roofline_figure({"mixed": phases({"gs": 2.0, "spmv": 1.0})}, Roofs(("memory", 9e9), {"DGEMM": 3e9}))
-    # gs does 2e9 flop/s at 2/9 of a flop a byte, spmv 4e9 at 4/9: memory would allow 2e9 and 4e9
+    # gs does 2e9 flop/s at 2/9 flop per byte, spmv 4e9 at 4/9: memory allows 2e9 and 4e9
     assert "gs mixed: 2.00 GFLOP/s at 0.222 flops per byte" in titles(figure)
     assert "spmv mixed: 4.00 GFLOP/s at 0.444 flops per byte" in titles(figure)
     assert "gs 100 %, spmv 100 %" in figure
@@ -91,7 +91,7 @@ def test_precisions_converge_in_one_figure() -> None:
     assert "</span> threshold 16.0</li>" in together
 
 
-def test_the_spread_of_runs_is_drawn_and_told() -> None:
+def test_the_spread_of_runs_is_drawn_and_summarized() -> None:
     figure = repeats_figure([1.0, 1.2, 1.1])
     assert titles(figure)[-3:] == ["run 1: 1.00 s", "run 2: 1.20 s", "run 3: 1.10 s"]
     assert "3 runs: best 1.00 s, median 1.10 s, spread 18.2 %" in figure

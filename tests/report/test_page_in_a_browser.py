@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
     browser() is None, reason="no browser here: install Debian's chromium, or name one in CHROMIUM"
 )
 
-#: Everything that a page must not be.
+#: A page with every defect that the test detects.
 BAD = """<!DOCTYPE html><body><p style="width: 3000px">wide</p>
 <button hidden>copy</button><a download="x">x</a>
 <p style="width: 2em; overflow-wrap: anywhere">unbreakable</p><img src="missing.png" alt="">

@@ -33,7 +33,7 @@ NORMS = [norm("max", 21.3e9, 25e9), norm("one", 26.04e9, 26.04e9), norm("all", 2
 
 
 def rows_of(text: str) -> list[str]:
-    """The rows of the table, below its titles and above the empty line."""
+    """Return the rows of the table, below its titles and above the empty line."""
     return text.split("\n\n")[1].splitlines()[1:]
 
 
@@ -90,7 +90,7 @@ def test_the_last_lines_are_the_page_and_at_quick_sizes_the_next_commands() -> N
     assert scoreboard([hpl(0.8)], page="out/report.html", quick=True).endswith(f"Report: out/report.html\n{following}")
 
 
-def test_what_can_be_submitted_only_from_longer_runs_is_said_with_the_flag() -> None:
+def test_a_note_names_the_flag_for_runs_that_can_be_submitted() -> None:
     rules = {"admissible": False, "violations": [{"rule": "time", "text": "1 s"}]}
     short = [Result(benchmark=name, status="valid", rules=rules) for name in ("hpg-mxp", "hpcg")]
     said = "HPCG and HPG-MxP results can be submitted only from runs of 30 minutes (--rt 30m)."

@@ -34,12 +34,12 @@ from mxpeak.runtime.checkpoint import (
 
 M, N, NB = 37, 38, 5
 WHOLE = np.random.default_rng(7).standard_normal((M, N))
-#: The bytes that a disk writes at once.
+#: The number of bytes that a disk writes at once.
 SECTOR = 512
 
 
 def part_of(**values: Any) -> CheckpointPart:
-    """A part of a small checkpoint, with some other values."""
+    """Return a part of a small checkpoint with some other values."""
     usual: dict[str, Any] = dict(about={"run": "this"}, generation="g", number=1, steps=4, m=M, n=N, nb=NB, P=1, Q=1)
     usual |= dict(p=0, q=0, dtype="float64", elapsed_s=1.5, unix=2.0, notes={"blocks": [1.0, float("nan")]})
     return CheckpointPart(**{**usual, **values})
@@ -60,13 +60,13 @@ def keep(folder: Path, P: int = 2, Q: int = 3, whole: Any = WHOLE) -> Checkpoint
 
 
 def kept_bytes(folder: Path, part: CheckpointPart, numbers: Any) -> bytes:
-    """The file of a part."""
+    """Return the file of a part."""
     write_part(folder / SLOTS[1], part, numbers)
     return (folder / SLOTS[1] / part.name).read_bytes()
 
 
 def defect(content: bytes) -> str:
-    """What is wrong with the bytes of a part, as a reader of its file finds it."""
+    """Return the defect that a reader finds in the bytes of a part, or ""."""
     file: Any = io.BytesIO(content)
     try:
         head, part = read_head(file)
@@ -94,8 +94,8 @@ def test_a_matrix_comes_back_on_any_grid(tmp_path: Path, shape: tuple[int, int],
             assert np.isnan(padded[:, columns.local_size :]).all()
 
 
-def test_every_value_of_a_head_comes_back(tmp_path: Path) -> None:
-    """Also notes that JSON has no number for."""
+def test_every_value_of_a_head_is_restored(tmp_path: Path) -> None:
+    """The notes include numbers that JSON does not have."""
     part = part_of(notes={"blocks": [0.1, -0.0, float("inf")], "singular": []}, elapsed_s=1 / 3, unix=1.75e9 + 1 / 7)
     write_part(tmp_path / SLOTS[1], part, WHOLE)
     assert read_part(tmp_path / SLOTS[1], 0, 0, whole=True)[0] == part
@@ -118,7 +118,7 @@ def test_any_single_flipped_bit_of_a_part_is_recognized(tmp_path: Path) -> None:
 
 
 def test_swapped_sectors_and_torn_writes_are_recognized(tmp_path: Path) -> None:
-    """Sectors that change places, within a part or between two, and a new part of which some sectors are still old."""
+    """Exchange sectors within a part or between two parts, and mix old and new sectors."""
     rng, draw = random.Random(1), np.random.default_rng(2)
     shape = (64, 128)
     parts = [part_of(m=64, n=128, nb=16, steps=k, elapsed_s=1.0 + k) for k in (1, 2)]
@@ -138,11 +138,11 @@ def test_swapped_sectors_and_torn_writes_are_recognized(tmp_path: Path) -> None:
             content[min(i, j) * SECTOR : max(i, j) * SECTOR] = bytes(abs(i - j) * SECTOR)
         else:
             del content[i * SECTOR + rng.randrange(SECTOR) :]
-        assert bytes(content) == new or defect(bytes(content)), case  # two sectors of spaces may change places
+        assert bytes(content) == new or defect(bytes(content)), case  # two sectors of spaces may be exchanged
 
 
 def test_every_exchange_of_pieces_changes_the_digest() -> None:
-    """Also an exchange of whole pieces of 16 MiB, each of which is summed by itself."""
+    """Also exchange whole pieces of 16 MiB, each of which has its own sum."""
     digests = []
     for order in ((b"a" * 64, b"b" * 64, b"c"), (b"b" * 64, b"a" * 64, b"c"), (b"a" * 64, b"b" * 63, b"bc")):
         digest = checkpoint.Digest(b"head")
@@ -240,7 +240,7 @@ def test_a_part_that_changes_before_it_is_loaded_is_refused(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("link", ["the part under way", "the part", "the slot"])
 def test_links_in_a_folder_of_checkpoints_lead_to_no_other_file(tmp_path: Path, link: str) -> None:
-    """A folder may come from another person: nothing outside of it is written."""
+    """A folder may come from another person: no file outside of it is written."""
     own = tmp_path / "mine"
     own.mkdir()
     (own / "0-0").write_text("my file")
@@ -338,10 +338,10 @@ def takes_direct_writes(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("refuses", ["nobody", "the file system", "the disk"])
-def test_what_is_written_past_the_cache_is_what_goes_through_it(
+def test_direct_and_cached_writes_give_the_same_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
 ) -> None:
-    """Several whole pages and a rest; where the file system or the disk refuses, all goes through the cache."""
+    """The file has several pages and a rest; if the file system or the disk refuses, all data use the cache."""
     if not takes_direct_writes(tmp_path):
         pytest.skip("the temporary folder's file system takes no direct writes")
     n = 3 * PAGE // 8 + 5

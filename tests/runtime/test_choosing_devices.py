@@ -24,7 +24,7 @@ from mxpeak.verbs.tune.candidates import default_nb
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a GPU, as far as `auto` asks."""
+    """Make `auto` find a GPU."""
     monkeypatch.setattr(choose, "has_gpu", lambda: True)
 
 
@@ -35,7 +35,7 @@ def test_auto_takes_the_host_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("gpu")
-def test_auto_takes_the_gpu_where_there_is_one_and_nobody_asks_for_the_hosts_kernels() -> None:
+def test_auto_selects_a_gpu_unless_the_cpu_or_its_kernels_are_requested() -> None:
     assert resolve("auto", "auto") == ("torch", "cuda")
     assert resolve("torch", "auto") == ("torch", "cuda")
     assert resolve("host", "auto") == ("host", "cpu")
@@ -179,7 +179,7 @@ class OutOfMemoryError(RuntimeError):
     """As torch's is called."""
 
 
-def test_what_happens_to_a_device_is_told_from_mistakes_in_the_code() -> None:
+def test_device_failures_are_distinguished_from_programming_errors() -> None:
     assert "out of memory" in (device_failure(OutOfMemoryError("CUDA out of memory. Tried to allocate")) or "")
     gone = device_failure(RuntimeError("CUDA error: an illegal memory access was encountered"))
     assert gone is not None
@@ -188,11 +188,11 @@ def test_what_happens_to_a_device_is_told_from_mistakes_in_the_code() -> None:
     assert device_failure(ValueError("CUDA")) is None
 
 
-# --- work that goes on in the background -------------------------------------------------------------------------
+# --- work in the background --------------------------------------------------------------------------------------
 
 
 class Background:
-    """A device whose work takes a second a mark; `done` lists the marks that somebody waited for."""
+    """A device whose work takes one second per mark; `done` lists the marks for which a caller waited."""
 
     lag = 2
 

@@ -32,7 +32,7 @@ from mxpeak.verbs.scan.config import ScanConfig
 
 SPARSE = ["--nx", "16", "--ny", "8", "--nz", "8", "--mode", "explore", "--rt", "0"]
 SHORT = [*SPARSE, "--iterations", "5", "--threshold", "1e-5"]
-#: Uses whose entry points are declared, and runs that take them.
+#: Uses with declared entry points, and runs with these uses.
 DECLARED = {
     "norms, float64 general": ["norms", "-N", "64"],
     "norms, float64 general deterministic": ["norms", "-N", "64", "--deterministic"],
@@ -57,7 +57,7 @@ DECLARED = {
         "--quick",
     ],
 }
-#: Declared uses by `gmres`, and its arguments.
+#: Declared uses of `gmres`, and its arguments.
 DECLARED_SOLVES = {
     "gmres, amg coloured bf16 fp32 True False": {"preconditioner": "amg"},
     "gmres, gs coloured bf16 fp32 True False": {"preconditioner": "gs"},
@@ -65,7 +65,7 @@ DECLARED_SOLVES = {
 
 
 class Recorded:
-    """An entry point that takes down when it is compiled."""
+    """An entry point that records its compilation."""
 
     module = "some.module"
 
@@ -83,7 +83,7 @@ class Recorded:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What is compiled of five entry points, of which the second is cached."""
+    """Return the list of compiled ones among five entry points, of which the second is cached."""
     done: list[int] = []
     five = [Recorded(number, done, cold=number != 1) for number in range(5)]
     monkeypatch.setattr(first_use, "entries", lambda name: five)
@@ -92,7 +92,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def helpers(monkeypatch: pytest.MonkeyPatch, start: Callable[[int], Any]) -> list[Any]:
-    """Those that are started, by `start` from the queue's descriptor."""
+    """Return the list of helpers, which `start` starts with the queue's descriptor."""
     started: list[Any] = []
 
     def helper(queue: int, name: str, cores: Any) -> Any:
@@ -116,7 +116,7 @@ def test_what_is_cold_is_compiled_here_as_far_as_no_helper_does(
     assert [one.returncode for one in started] == [0, 0], "none is left"
 
 
-def test_a_helper_that_takes_an_entry_point_and_dies_or_hangs_holds_nobody_up(
+def test_a_helper_that_dies_or_hangs_with_an_entry_point_blocks_no_other(
     done: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_uses, "PATIENCE_S", 0.1)
@@ -191,7 +191,7 @@ def test_the_queue_is_empty_where_others_could_still_write() -> None:
     os.close(queue)
 
 
-def test_entry_points_are_kept_while_nobody_else_writes_to_the_folder(
+def test_entry_points_are_cached_if_no_other_process_writes_to_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MXPEAK_CACHE_DIR", str(tmp_path))
@@ -314,8 +314,8 @@ def test_an_entry_point_whose_types_cannot_be_compiled_is_left_to_the_use(monkey
     compile_side_by_side("some use")
 
 
-#: Runs on a backend for devices in a fresh process, and after each which modules of the host's it has loaded of those
-#: that are compiled when they are loaded; and which where a device leaves its panels to the host.
+#: Runs in a fresh process on a backend for devices; prints after each run the loaded host modules that compile when
+#: they are loaded, also for runs in which a device leaves its panels to the host.
 RUNS_ON_TORCH = """
 import json, sys
 from mxpeak.cli.main import main
@@ -404,7 +404,7 @@ def test_machine_code_that_appears_is_counted(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_a_user_without_a_home_has_no_machine_code_of_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in a container that runs as an unknown user."""
+    """A container that runs as an unknown user is such a case."""
 
     def unknown(uid: int) -> None:
         raise KeyError(uid)

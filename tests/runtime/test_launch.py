@@ -34,8 +34,8 @@ from mxpeak.runtime.launcher import launcher
         ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6"}, ("srun", 5, 6)),
         ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "77"}, None),  # a batch script outside of srun
         ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, ("torchrun", 1, 4)),
-        ({"RANK": "1", "WORLD_SIZE": "4"}, None),  # anything may be called RANK
-        (  # torchrun started by srun, once a node
+        ({"RANK": "1", "WORLD_SIZE": "4"}, None),  # any program may set RANK
+        (  # srun starts torchrun once per node
             {
                 "RANK": "5",
                 "WORLD_SIZE": "8",
@@ -177,7 +177,7 @@ def test_the_cache_of_a_user_without_a_home_is_in_the_temporary_folder(
     monkeypatch.chdir(tmp_path)
     for name in ("MXPEAK_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user that no database lists
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # like a user without an entry in the database
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
     cache.cache_directory.cache_clear()
     try:
@@ -223,7 +223,7 @@ def test_kernels_are_compiled_into_the_cache_and_not_into_the_package(tmp_path: 
 
 @pytest.fixture(params=["/proc", "no /proc"])
 def open_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A system with the open files of processes in /proc, or without."""
+    """Run with the open files of processes in /proc, and without."""
     if request.param != "/proc":
         monkeypatch.setattr("mxpeak.runtime.launch.OPEN_FILES", tmp_path / "missing")
 
@@ -232,12 +232,12 @@ def open_files(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("word", "status", "expected"),
     [
-        ("3", 9, 3),  # a rank ended all with 3, and mpiexec tells of the SIGKILL by which it ended the others
+        ("3", 9, 3),  # a rank ended all with 3, and mpiexec reports the SIGKILL for the other ranks
         ("143", 9, 143),
-        ("1", 0, 1),  # ... or of nothing
-        ("", 9, 137),  # killed ranks leave no word
+        ("1", 0, 1),  # ... or reports nothing
+        ("", 9, 137),  # killed ranks leave no exit code
         ("6", 6, 6),
-        ("", 6, 134),  # by SIGABRT, as a library ends that finds itself broken
+        ("", 6, 134),  # by SIGABRT, with which a library ends after an internal error
         ("", 3, 3),
     ],
 )
@@ -253,7 +253,7 @@ def test_ranks_end_with_the_code_of_the_rank_that_ended_them(
     assert respawn(2, [], "mpi") == expected
 
 
-#: Tells its parent twice to end, and writes by which signals its parent was told, as it hears.
+#: Tells its parent to end twice, and writes which signals the parent got, in its order of signals.
 TWICE = """
 import os, signal, time
 from mxpeak.runtime.parent_watch import first_signal
@@ -281,7 +281,7 @@ def test_a_signal_that_comes_while_the_command_is_started_ends_it(monkeypatch: p
     assert started[0].returncode == -signal.SIGTERM
 
 
-#: Starts TWICE as its own parent, so that it is told of a signal that was told to another one.
+#: Starts TWICE as its own parent, so that it gets a signal that was sent to another process.
 NESTED = f"""
 import sys
 import tempfile
@@ -307,7 +307,7 @@ def test_a_disk_that_is_full_does_not_keep_a_signal_from_the_ranks(monkeypatch: 
 
 
 def test_a_second_signal_is_not_forwarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mpiexec, told twice, would fall over itself; the first is what the run ends with, and what it calls it."""
+    """A second signal would make mpiexec fail; the exit code is that of the first signal."""
     monkeypatch.chdir(tmp_path)
     assert code_of([sys.executable, "-c", TWICE]) == 128 + signal.SIGINT
     assert (tmp_path / "told").read_text() == f"[{signal.SIGINT:d}]"

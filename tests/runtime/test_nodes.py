@@ -11,7 +11,7 @@ from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.runtime import nodes
 from mxpeak.runtime.nodes import blocks_a_node, nodes_of
 
-#: Five ranks on three nodes, dealt out in turn.
+#: Five ranks on three nodes, assigned cyclically.
 NAMES = ["a", "b", "c", "a", "b"]
 
 

@@ -37,7 +37,7 @@ HOST = os.uname().nodename
     [
         ({}, None),
         ({VARIABLE: f"{HOST}:77"}, 77),
-        ({VARIABLE: "elsewhere:77"}, None),  # a number of another host's processes
+        ({VARIABLE: "elsewhere:77"}, None),  # a process ID of another host
         ({VARIABLE: f"{HOST}:"}, None),
         ({"TORCHELASTIC_RUN_ID": "x"}, os.getppid()),
         ({VARIABLE: f"{HOST}:77", "TORCHELASTIC_RUN_ID": "x"}, 77),
@@ -53,7 +53,7 @@ def test_what_is_started_knows_by_whom() -> None:
 
 
 class Terminal(io.StringIO):
-    """A stream that ends at a terminal."""
+    """A stream that is connected to a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -119,10 +119,10 @@ def test_without_a_starter_of_its_own_a_rank_passes_nothing_on(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["mxpeak run --ranks", "torchrun itself"])
-def test_torchrun_which_hears_of_its_ranks_by_itself_is_told_nothing(
+def test_no_signal_is_sent_to_torchrun_which_watches_its_ranks(
     other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    """`mxpeak run --ranks --comm torch` is the agent itself, and names itself too."""
+    """`mxpeak run --ranks --comm torch` is the torchrun agent itself, and also sets the variable."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv(VARIABLE, f"{HOST}:{other.pid if named else ''}")
     signals: list[tuple[int, int]] = []
@@ -158,7 +158,7 @@ def test_the_first_word_counts(text: str, code: int | None) -> None:
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGQUIT"])
 def test_a_crash_leaves_its_signal(tmp_path: Path, name: str) -> None:
     word, number = tmp_path / "word", getattr(signal, name)
-    heard = f"import os, signal; signal.signal({number}, signal.SIG_DFL)"  # whatever a shell in the background ignores
+    heard = f"import os, signal; signal.signal({number}, signal.SIG_DFL)"  # even if the shell ignores it
     crash = (
         f"{heard}; from mxpeak.runtime.parent_watch import record_crashes as go; go(); os.kill(os.getpid(), {number})"
     )
@@ -185,7 +185,7 @@ runpy.run_module("mxpeak", run_name="__main__")
 def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
     tmp_path: Path, module: str, number: int
 ) -> None:
-    """If it ended with a code, MPICH's launcher would leave the other ranks waiting for it."""
+    """With an exit code, MPICH's launcher would let the other ranks wait for it."""
     word = tmp_path / "word"
     environ = {**child_environment(), EXIT_CODE_FILE: str(word), "PMI_RANK": "1", "PMI_SIZE": "2"}
     command = [sys.executable, "-c", LOADED.format(module=module, number=int(number))]
@@ -194,12 +194,12 @@ def test_a_rank_that_is_hit_before_it_is_one_of_mpi_ends_by_the_signal(
     assert first_exit_code(word.read_text()) == 128 + number
 
 
-def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
+def test_mpiexec_gets_a_request_to_end_all_ranks_if_it_left_a_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, client = socket.socketpair()
     with server, client, (tmp_path / "file").open("w") as file:
-        abort_mpiexec(1, {"PMI_FD": str(client.fileno())})  # somebody else's: not of this process's parent
+        abort_mpiexec(1, {"PMI_FD": str(client.fileno())})  # the socket is not of this process's parent
         monkeypatch.setattr(os, "getppid", os.getpid)
         abort_mpiexec(2, {"PMI_FD": str(client.fileno())})
         assert server.recv(100) == b"cmd=abort exitcode=2\n"
@@ -209,9 +209,7 @@ def test_mpiexec_is_told_to_end_all_ranks_where_it_has_left_a_socket(
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_all_are_ended_when_the_last_words_have_been_read_or_nobody_reads(
-    monkeypatch: pytest.MonkeyPatch, reads: bool
-) -> None:
+def test_all_ranks_end_after_stderr_was_read_or_without_a_reader(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
     reader, writer = os.pipe()
     looks: list[int] = []
 
@@ -251,7 +249,7 @@ def test_nohup_keeps_a_run_from_hearing_that_the_terminal_is_closed() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-#: Opens a file after the streams; says which numbers the streams and it have.
+#: Opens a file after the streams; prints the numbers of the streams and of the file.
 STREAMS = """
 import os, sys
 from mxpeak.runtime.parent_watch import open_streams

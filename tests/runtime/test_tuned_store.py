@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def here(nothing_tuned: Path) -> Store:
-    """The store of this very machine, in a folder of the test's."""
+    """Return the store of this machine, in a folder of the test."""
     return tuned.this_store()
 
 
@@ -89,7 +89,7 @@ def test_another_machine_in_the_same_folder_has_files_of_its_own(store: Store) -
 def test_measurements_are_appended_and_a_half_written_line_costs_only_itself(store: Store) -> None:
     store.note([{"kind": "kernel", "k": 1}])
     with store.journal_file.open("a") as file:
-        file.write('{"kind": "kernel", "k"')  # ended here
+        file.write('{"kind": "kernel", "k"')  # an interrupted write
     store.note([{"kind": "kernel", "k": 2}, {"kind": "kernel", "k": 3}])
     found, problem = store.journal()
     assert [one["k"] for one in found] == [1, 2, 3]
@@ -112,7 +112,7 @@ def test_tables_are_found_by_their_layout(store: Store) -> None:
     assert store.tables() == {(1, 2): store.table_file(1, 2), (2, 1): store.table_file(2, 1)}
 
 
-# --- what runs take ---------------------------------------------------------------------------------------------
+# --- settings of runs -------------------------------------------------------------------------------------------
 
 
 def run_with(name: str, **flags: str) -> Run[RunConfig]:
@@ -121,7 +121,7 @@ def run_with(name: str, **flags: str) -> Run[RunConfig]:
 
 
 def taken(store: Store, *winners: Winner, benchmark: str = "hpl", **flags: str) -> tuple[dict[str, Any], list[str]]:
-    """What of a run's settings is tuned, and the notes."""
+    """Return the tuned settings of a run, and the notes."""
     book = Winners(store.facts)
     for winner in winners:
         book.add(winner)
@@ -189,7 +189,7 @@ def test_a_searched_order_is_taken_if_nothing_determines_the_order(here: Store) 
 
 
 @pytest.mark.parametrize("settings", [{"nb": "0"}, {"nb": "wide"}, {"nonsense": "1"}, {"bcast": "telegram"}])
-def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store, settings: dict[str, str]) -> None:
+def test_an_invalid_stored_value_is_ignored_with_a_note(here: Store, settings: dict[str, str]) -> None:
     nothing, notes = taken(here, replace(HPL, settings=settings), n="2000")
     assert nothing == {}
     assert "--fresh" in notes[0]
@@ -197,7 +197,7 @@ def test_a_stored_value_that_no_flag_would_take_is_ignored_and_told(here: Store,
 
 @pytest.fixture
 def with_library(tmp_path: Path) -> Winner:
-    """A winner with a BLAS library, whose file is installed."""
+    """Return a winner with a BLAS library whose file exists."""
     file = tmp_path / "libblis.so"
     file.write_bytes(b"code")
     return replace(HPL, settings={"blas": "blis"}, library=tuned._properties(str(file)))
@@ -212,7 +212,7 @@ def test_a_run_uses_the_file_that_was_measured(here: Store, with_library: Winner
     link.symlink_to(file)
     for name in (file, str(link), os.path.relpath(file)):
         assert taken(here, both, n="2000", blas=name) == ({"nb": (64,)}, [])
-    no_file = replace(with_library, library={})  # as macOS's Accelerate, which is no file on disk
+    no_file = replace(with_library, library={})  # like macOS's Accelerate, which is no file on disk
     assert taken(here, no_file, n="2000") == ({"blas": "blis"}, [])
 
 
@@ -280,8 +280,8 @@ def test_winners_without_settings_change_nothing(here: Store) -> None:
     assert taken(here, replace(HPL, settings={}), n="2000") == ({}, [])
 
 
-def test_the_folder_is_beside_the_compiled_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.undo()  # the real one
+def test_the_folder_is_next_to_that_of_compiled_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()  # the real folder
     assert tuned.store_folder() == tuned.cache_directory().parent / "tuned"
     assert json.dumps(dict(tuned.machine_facts())), "a fingerprint is JSON"
     assert os.sep not in tuned.this_store().name

@@ -15,7 +15,7 @@ from tests.support.roundoff import U
 
 @pytest.mark.parametrize("n", [17, 101, 251])
 def test_the_backward_error_is_that_of_a_stable_solver(n: int) -> None:
-    """|b - Ax| <= c·n·u·(|A||x| + |b|) with c about the growth of partial pivoting, n^(2/3) on random matrices."""
+    """|b - Ax| <= c·n·u·(|A||x| + |b|), where c is about the growth of partial pivoting, n^(2/3) on average."""
     x, norms, _ = solve(n, 16, ProcessGrid(1, 1), PivotedLuOptions())
     A, b = system(n)
     residual = np.abs(b - A @ np.array(x)).max()
@@ -30,7 +30,7 @@ def test_the_residual_is_as_small_as_lapacks(n: int) -> None:
     A, b = system(n)
     y = np.linalg.solve(A, b)
     scale = U * n * (np.abs(A).sum(axis=1).max() * np.abs(y).max() + np.abs(b).max())
-    # Both are random sums of rounding errors; ten times the other's, or a twentieth of HPL's unit, is no difference.
+    # Both are random sums of rounding errors; a factor of 10, or a twentieth of HPL's unit, is no difference.
     assert norms.scaled(n, U) <= max(10 * np.abs(b - A @ y).max() / scale, 0.05)
 
 

@@ -28,7 +28,7 @@ N, NB = 53, 8  # 7 blocks, the last of 5
 def witness(
     P: int, Q: int, *, pivoted: bool, plant: tuple[int, int] | None = None, value: float = np.nan
 ) -> GrowthReport:
-    """What the blocks say on every rank of an LU, with one entry of block `plant` made bad before it."""
+    """Return the report of an LU, on which all ranks agree, with one bad entry in block `plant` of A."""
 
     def body(comm: Any) -> GrowthReport:
         kernels = HostKernels(1, poison=True)
@@ -79,7 +79,7 @@ def test_without_pivoting_the_block_that_was_not_finite_is_named(
 @for_each("plant", [(0, 0), (3, 3), (5, 2), (2, 5), (0, 6)])
 @for_each(("P", "Q"), [(1, 1), (2, 3)])
 def test_with_pivoting_a_block_that_is_not_finite_is_named(P: int, Q: int, plant: tuple[int, int]) -> None:
-    """Rows have moved, and L is not kept: what is known is a block of U, at or behind the column of the entry."""
+    """Rows were swapped and L is not stored: the report names a block of U at or behind the column of the entry."""
     found = witness(P, Q, pivoted=True, plant=plant)
     assert found.not_finite is not None
     i, j = found.not_finite

@@ -27,7 +27,7 @@ GRIDS = [(1, 1), (2, 1), (1, 3), (2, 3), (3, 2)]
 
 
 def dense_butterfly(n: int, depth: int, seed: int, side: int) -> Any:
-    """U (side 0) or V (side 1), built entry by entry: the product of its layers, the shortest first."""
+    """Return U (side 0) or V (side 1), built entry by entry as the product of its layers, the shortest first."""
     random = Entries("lcg", n, seed=seed, first=1 + n * n + n + side * depth * n, scale=-2.0, shift=1.0)
     shortest = -(-n // 2**depth)
     layers = []
@@ -47,7 +47,7 @@ def entries_of(n: int) -> Any:
 
 
 def transformed(n: int, nb: int, depth: int, shape: tuple[int, int], precision: str, make: Any) -> list[Any]:
-    """U^T A V put together, and U^T r, U r, V y and V^T y for r_i = y_i = i + 1."""
+    """Return the assembled U^T A V, and U^T r, U r, V y and V^T y for r_i = y_i = i + 1."""
 
     def body(comm: Any) -> Any:
         kernels, grid = make(), make_grid(ProcessGrid(*shape, "row", None), comm)

@@ -115,7 +115,7 @@ def test_the_direction_before_the_first_step_is_not_read(A: Any) -> None:
     assert system.reads_of_p == done.steps - 1
 
 
-# --- ends that are no solutions ---------------------------------------------------------------------------------
+# --- unsolved systems -------------------------------------------------------------------------------------------
 
 
 def test_nothing_to_solve_is_solved_without_a_step(A: Any) -> None:
@@ -124,7 +124,7 @@ def test_nothing_to_solve_is_solved_without_a_step(A: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_ends_it_and_is_said(A: Any, bad: float) -> None:
+def test_infinity_and_nan_end_the_solve_with_an_outcome(A: Any, bad: float) -> None:
     b = np.ones(N)
     b[3] = bad
     with np.errstate(invalid="ignore"):

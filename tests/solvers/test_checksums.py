@@ -1,6 +1,6 @@
 """Test that checksums of both LUs find flipped bits, correct single ones, and accept clean runs.
 
-A few dozen runs of each kind; `-m exhaustive -rP` makes a thousand of them, and prints what was found.
+Run a few dozen of each kind by default; `-m exhaustive -rP` runs a thousand, and prints the results.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from tests.support.result_file import VALIDATOR
 THOUSAND = [pytest.param(part, 250, marks=pytest.mark.exhaustive) for part in range(2, 6)]
 SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2)]
 PRECISIONS = ["fp64", "fp32", "tf32", "bf16", "fp16", "fp8"]
-#: Those of HPL-MxP whose LU needs no pivoting.
+#: The generators of HPL-MxP whose LU needs no pivoting.
 GENERATORS = ["sqrt-n", "ddd", "fasi-higham", "gaussian", "dominant-n", "icl"]
-#: Of the diagonal c·sqrt(N); below 0.58 entries grow during an LU without pivoting.
+#: Factors c of the diagonal c·sqrt(N); below 0.58 entries grow during an LU without pivoting.
 SCALES = [None, 1.0, 0.3, 0.5]
 BITS = {"float64": np.uint64, "float32": np.uint32}
 
 
 @dataclass(frozen=True)
 class Flip:
-    """One bit of one number of one rank, or all of them, after some step; the place as a share of rows and columns."""
+    """A flipped bit of a number on one rank, or a new value, after a step; the place is a share of rows and columns."""
 
     step: int
     rank: int
@@ -64,7 +64,7 @@ class Flip:
     value: float | None = None
 
     def at(self, local: Any, rank: int) -> Callable[[Step], None]:
-        """What a run's spans call after each step."""
+        """Return the function that the spans of a run call after each step."""
 
         def look(step: Step) -> None:
             if (step.index, rank) == (self.step, self.rank):
@@ -78,12 +78,12 @@ class Flip:
 
 @dataclass(frozen=True)
 class Flips:
-    """Several, one after the other."""
+    """Several flips in sequence."""
 
     all: list[Flip]
 
     def at(self, local: Any, rank: int) -> Callable[[Step], None]:
-        """What a run's spans call after each step."""
+        """Return the function that the spans of a run call after each step."""
         looks = [flip.at(local, rank) for flip in self.all]
 
         def look(step: Step) -> None:
@@ -94,7 +94,7 @@ class Flips:
 
 
 class After:
-    """A keeper that notes after which steps the matrix would have been kept, by ranks."""
+    """A checkpointer that records after which steps each rank would store the matrix."""
 
     def __init__(self, *steps: int):
         self.first, self.steps, self.kept = 0, steps, list[int]()
@@ -109,7 +109,7 @@ class After:
 
 @dataclass(frozen=True)
 class Case:
-    """One LU: of HPL, where no precision is named."""
+    """One LU: of HPL if `precision` is None, otherwise of HPL-MxP."""
 
     n: int
     nb: int
@@ -129,7 +129,7 @@ class Case:
 def factored(
     case: Case, flip: Flip | Flips | None = None, keeper: Checkpointer = NO_CHECKPOINTS
 ) -> tuple[FaultSummary, float]:
-    """What the checks found; and the error, in units of what rounding may do: HPL's residual over 16, or by rows
+    """Return the results of the checks, and the error relative to rounding: HPL's residual over 16, or row by row
     ||A - LU|| over (2 u_low + N u)·|||L||U|||.
     """
 
@@ -182,7 +182,7 @@ def _mixed(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: An
 
 
 def _made(case: Case) -> Generator:
-    """The diagonal's scale as c of c·sqrt(N), as ddd has it, too."""
+    """Return the generator; `scale` is c of c·sqrt(N), which is converted for ddd."""
     scale = case.scale
     if scale is not None and case.generator == "ddd":
         scale = min(2.0 * scale / case.n**0.5, 0.99)
@@ -203,7 +203,7 @@ def _lu_error(case: Case, parts: list[Any]) -> float:
 
 
 def drawn(rng: Any, pivoted: bool, least: int = 1) -> Case:
-    """A case at random."""
+    """Return a random case."""
     n = int(rng.integers(least, 300))
     case = Case(
         n, int(rng.choice([8, 16, 32])), SHAPES[int(rng.integers(4))], int(rng.integers(3)), int(rng.integers(999))
@@ -211,7 +211,7 @@ def drawn(rng: Any, pivoted: bool, least: int = 1) -> Case:
     if pivoted:
         return case
     low, name, nb = str(rng.choice(PRECISIONS)), str(rng.choice(GENERATORS)), int(rng.choice([8, 16, 32, 96, 128]))
-    scales = SCALES if low != "fp8" else SCALES[:2]  # whose range growth leaves
+    scales = SCALES if low != "fp8" else SCALES[:2]  # whose range is too small for growth
     scale = scales[int(rng.integers(len(scales)))] if name in SCALED else None
     return Case(n, nb, case.shape, case.variant, case.seed, low, name, scale, bool(rng.integers(2)))
 
@@ -241,15 +241,15 @@ def test_equal_entries_whose_operands_err_alike_raise_no_alarm() -> None:
     assert not checked.faults
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # ranks' sums
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid value:RuntimeWarning")  # of ranks
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
 @pytest.mark.parametrize(("part", "runs"), [(0, 8), (1, 8), *THOUSAND])
 def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, part: int, runs: int) -> None:
-    """Of HPL residuals that fail; of HPL-MxP rows of A - LU four times beyond what rounding may do."""
+    """For HPL, flips count if the residual fails; for HPL-MxP, if a row of A - LU exceeds rounding four times."""
     rng = np.random.default_rng([part, benchmark == "hpl", 7])
     harmful, missed, wrongly_mended = 0, [], []
     for _ in range(runs):
-        case = drawn(rng, benchmark == "hpl", least=129)  # all ranks have some of it
+        case = drawn(rng, benchmark == "hpl", least=129)  # all ranks have a part of it
         bits = 32 if stored_as(case.precision or "fp64") == "fp32" else 64
         ranks = case.shape[0] * case.shape[1]
         flip = Flip(
@@ -272,8 +272,8 @@ def test_flips_that_change_the_result_beyond_rounding_are_found(benchmark: str, 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("low", [None, "fp32", "bf16"])
-def test_one_wrong_entry_is_named_and_mended(low: str | None, shape: tuple[int, int]) -> None:
-    """A high bit of an entry of rank 0's last row, in the last step before a check: nothing has used it yet."""
+def test_one_wrong_entry_is_located_and_corrected(low: str | None, shape: tuple[int, int]) -> None:
+    """A high bit of an entry in rank 0's last row flips in the last step before a check, so no step has used it."""
     case = Case(192, 8, shape, 1, 100, low, "sqrt-n" if low else "hpl")
     bit = {None: 61, "fp32": 27, "bf16": 30}[low]
     checked, error = factored(case, Flip(EVERY - 1, 0, 0.99, 0.9, bit))
@@ -290,7 +290,7 @@ def test_one_wrong_entry_is_named_and_mended(low: str | None, shape: tuple[int, 
 def test_a_wrong_number_in_a_received_panel_is_found(
     low: str | None, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It changes one rank's carried sums too: all ranks of a process row still mend together, or not at all."""
+    """It also changes one rank's carried sums: either all ranks of a process row correct the entry, or none."""
     whose: Any = lu.Panels if low else FactoredPanel
     right = whose.wait
 
@@ -309,7 +309,7 @@ def test_a_wrong_number_in_a_received_panel_is_found(
 
 @pytest.mark.parametrize("name", ["dominant-n", "icl"])
 def test_a_wrong_number_of_a_finished_l_is_found(name: str) -> None:
-    """L of these matrices is about 1/N, and sums of A about N: they say nothing of what is typical for L."""
+    """L of these matrices is about 1/N, and sums of A about N: they do not show the typical size of L."""
     checked, error = factored(Case(192, 8, (1, 2), 1, 100, "fp32", name), Flip(20, 0, 0.9, 0.3, 20))
     assert error > 4.0
     assert checked.detected
@@ -338,7 +338,7 @@ def test_nothing_is_kept_once_a_fault_could_not_be_mended(low: str | None) -> No
 
 
 class Copy(After):
-    """A keeper that copies the matrix after some steps, and gives them to a run that goes on."""
+    """A checkpointer that copies the matrix after some steps, and gives the copy to a run that continues."""
 
     A: DistMatrix
     copy: Any
@@ -351,8 +351,8 @@ class Copy(After):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2)], ids=str)
-def test_a_run_that_goes_on_from_the_middle_is_checked_from_there(shape: tuple[int, int]) -> None:
-    """From a step between two checks, with ragged last blocks, and rows and columns that some ranks lack."""
+def test_a_run_that_continues_from_the_middle_is_checked_from_there(shape: tuple[int, int]) -> None:
+    """The step is between two checks; last blocks are ragged, and some ranks have no rows or columns."""
     n, nb, begin = 187, 8, EVERY + 3
 
     def body(comm: Any) -> list[FaultSummary]:
@@ -384,7 +384,7 @@ def test_a_run_that_goes_on_from_the_middle_is_checked_from_there(shape: tuple[i
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_carried_sum_that_is_not_finite_is_no_fault_of_the_matrix(value: float) -> None:
-    """The first column behind the matrix, on one of two ranks."""
+    """The changed value is in the first column behind the matrix, on one of two ranks."""
     checked, error = factored(Case(192, 8, (1, 2), 1, 100), Flip(4, 1, 0.99, 0.985, 0, value))
     assert {fault.part for fault in checked.faults} == {"checksum"}
     assert checked.passed
@@ -392,7 +392,7 @@ def test_a_carried_sum_that_is_not_finite_is_no_fault_of_the_matrix(value: float
 
 
 def reported(benchmark: str, flip: Flip | None, monkeypatch: pytest.MonkeyPatch) -> Result:
-    """The result of a run on two ranks."""
+    """Return the result of a run on two ranks."""
     right = Checks.begin
 
     def begin(self: Checks) -> None:
@@ -421,7 +421,7 @@ def test_a_run_says_what_its_checks_found(benchmark: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("benchmark", ["hpl", "hpl-mxp"])
 def test_a_wrong_entry_that_has_spread_makes_a_run_invalid(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a column that is eliminated before the next check."""
+    """The entry is in a column that is eliminated before the next check."""
     bit = 29 if benchmark == "hpl-mxp" else 61
     result = reported(benchmark, Flip(1, 0, 0.99, 0.2, bit), monkeypatch)
     assert result.status == "invalid"

@@ -14,7 +14,7 @@ from mxpeak.solvers.condition import MAX_POINTS, Reductions, inverse_one_norm
 
 
 def estimate(B: Any) -> float:
-    """That of a matrix which is there."""
+    """Return the estimate for an explicit matrix."""
     n = len(B)
     return inverse_one_norm(lambda x: B @ x, lambda y: B.conj().T @ y, np.arange(n), n, B.dtype, xp)
 
@@ -39,7 +39,7 @@ def test_zeros_and_a_diagonal_are_exact() -> None:
 
 
 def test_alternating_signs_see_what_the_first_gradient_does_not() -> None:
-    """B (1, …, 1) = (1, …, 1) = B^T (1, …, 1) whatever theta is: no vertex promises more."""
+    """B (1, …, 1) = (1, …, 1) = B^T (1, …, 1) for any theta, so the gradient shows no larger value."""
     n, theta = 8, 1e6
     w = (-1.0) ** np.arange(n)
     B = np.ones((n, n)) / n + theta * np.outer(w, w)
@@ -72,7 +72,7 @@ def test_few_products_are_made() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_ranks_with_parts_of_the_vectors_agree_with_one(size: int) -> None:
-    n = 5  # fewer entries than ranks, too
+    n = 5  # also fewer entries than ranks
     B = np.random.default_rng(2).standard_normal((n, n))
     alone = estimate(B)
 

@@ -1,8 +1,8 @@
 """Compare HPG-MxP's solver with the theory: steps, the distance from x = 1, and any format.
 
-The oracle is the same multigrid on sparse matrices of the whole domain: ranks are sets of rows between which a sweep
-sees the x of before it (block Jacobi), and in a rank groups of rows follow each other.  It has no kernel, no halo and
-no layout in common with the solver.
+The oracle is the same multigrid on sparse matrices of the whole domain. Ranks are sets of rows between which a sweep
+uses the old x (block Jacobi); within a rank, groups of rows are processed in order.  It shares no kernel, halo or
+layout with the solver.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tests.support.roundoff import U
 # --- the oracle -------------------------------------------------------------------------------------------------
 
 
-# --- the solver, on as many ranks as there are ------------------------------------------------------------------
+# --- the solver on any number of ranks --------------------------------------------------------------------------
 
 
-# --- the same steps as the matrices say -------------------------------------------------------------------------
+# --- the steps of the oracle ------------------------------------------------------------------------------------
 
 
 def test_the_oracle_is_the_27_point_matrix_with_its_eigenvalue() -> None:
@@ -80,16 +80,16 @@ def test_restarts_are_those_of_the_matrices(restart: int) -> None:
 
 @pytest.mark.parametrize(("kind", "nonsymmetric"), [(kind, turn % 2 == 1) for turn, kind in enumerate(KINDS)])
 def test_the_first_mixed_cycle_is_doubles_until_fp32_ends(kind: str, nonsymmetric: bool) -> None:
-    """Where it ends is fp32's business, and what is left then is rounding, of which each order of sums has its own."""
+    """The cycle ends at the accuracy of fp32, where only rounding is left, which depends on the order of sums."""
     shape = (16, 8, 16)
     double, mixed = solved(Solo(), shape, (1, 1, 1), [DOUBLE, mixed_form("bf16")], kind, nonsymmetric)
     U32 = PRECISIONS["fp32"].u
     together = min(mixed.solve.cycles[0], double.solve.steps)
     for one, other in zip(mixed.solve.estimates[:together], double.solve.estimates):
-        # 27 products and sums a row, on seven sweeps of about half as much: 4 times as much as one product's.
+        # 27 products and sums per row, on seven sweeps of about half as much: 4 times as much as one product's.
         assert one == pytest.approx(other, rel=4 * 27 * U32 * together)
     assert abs(mixed.solve.cycles[0] - double.solve.steps) <= 1
-    # ||A||·||x||·u / ||b||, with ||A|| <= 53 and x = 1, and 27 sums that add up in each row at worst.
+    # ||A||·||x||·u / ||b||, with ||A|| <= 53 and x = 1, and at worst 27 sums per row.
     floor = 53 * math.sqrt(math.prod(shape)) * U32 / double.solve.initial
     assert TOLERANCE < mixed.solve.history[1] < 27 * floor
     narrow = oracle(shape, (1, 1, 1), kind, nonsymmetric, np.float32)
@@ -115,7 +115,7 @@ def test_every_format_reaches_the_tolerance_and_x_equal_to_one(storage: str, non
 
 
 def test_formats_that_hold_every_value_change_no_bit() -> None:
-    """26, -1, -1.5 and -0.5 are numbers of fp8 already, and values become what vectors are before they are used."""
+    """26, -1, -1.5 and -0.5 are exact in fp8, and values are converted to the type of vectors before use."""
     names = ("fp32", "bf16", "fp16", "fp8", *PER_LEVEL[:2])
     first, *others = solved(Solo(), (16, 8, 8), (1, 1, 1), [mixed_form(one) for one in names], nonsymmetric=True)
     for name, found in zip(names, (first, *others)):
@@ -150,7 +150,7 @@ def test_the_mixed_solver_is_as_accurate_as_it_is_asked_to_be(tolerance: float) 
 
 @pytest.mark.parametrize(("tolerance", "values"), [(0.0, "fp64"), (1e-7, "fp32"), (1e-2, "bf16"), (0.02, "fp8")])
 def test_a_matrix_that_a_format_does_not_hold_is_rounded_as_far_as_was_allowed(tolerance: float, values: str) -> None:
-    """Residuals are those of the matrix itself, so x = 1 all the same."""
+    """Residuals use the matrix itself, so the solution is still x = 1."""
     stencil = [-0.99] * 27
     stencil[13] = 26.1
     kernels, box = HostKernels(1).sparse, Box(16, 8, 8)

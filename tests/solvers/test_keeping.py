@@ -30,7 +30,7 @@ VARIANTS: dict[str, Any] = {
 
 
 class Memory:
-    """A keeper that copies this rank's part after some steps, or has the steps before `first` skipped."""
+    """A checkpointer that copies this rank's part after some steps, or makes the run skip the steps before `first`."""
 
     def __init__(self, A: Any, steps: tuple[int, ...] = (), first: int = 0, notes: Any = None):
         self.A, self.steps, self.first, self.notes = A, steps, first, notes or {}
@@ -44,7 +44,7 @@ class Memory:
 
 
 def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: Any = None) -> tuple[Any, Any, Any]:
-    """The factors as a whole, the witness, and the wholes that were kept by step, with all ranks' notes."""
+    """Return the assembled factors, the growth report, and the assembled copies by step with the notes of all ranks."""
     pivoted, columns = name.startswith("HPL,"), N + name.startswith("HPL,")
 
     def body(comm: Any) -> Any:
@@ -61,7 +61,7 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
         if begin is None:
             system = generator("hpl" if pivoted else "sqrt-n", N)
             kernels.generate(A.local, A.rows, A.cols, system.entries)
-            if system.diagonal is not None:  # without it the LU without pivots grows to 10^4
+            if system.diagonal is not None:  # otherwise entries of the LU without pivoting grow to 10^4
                 A.local[np.equal.outer(places[0][:, 0], places[1][0])] = system.diagonal
         else:
             first, whole, notes = begin
@@ -93,8 +93,8 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
 
 @pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.parametrize("shapes", [((1, 1), (1, 1)), ((2, 2), (2, 2)), ((2, 3), (1, 3)), ((1, 3), (3, 2))], ids=str)
-def test_an_lu_goes_on_from_where_it_was_kept(name: str, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
-    """U and b̂ (of HPL-MxP: L, too) within 100·n·u·|A| of the run that nobody kept: both are backward stable."""
+def test_an_lu_continues_from_a_stored_state(name: str, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """U and b̂ (for HPL-MxP also L) are within 100·n·u·|A| of an uninterrupted run: both are backward stable."""
     upper = np.triu if name.startswith("HPL,") else np.asarray
     want, witness, _ = factored(name, shapes[0], ())
     same, same_witness, kept = factored(name, shapes[0], (1, 3, 7))

@@ -26,7 +26,7 @@ VARIANTS = {
 
 
 class ByRows(HostKernels):
-    """What asks of products with rounded operands that C lies by rows, as the processor's own take it."""
+    """Kernels that require C stored by rows in products with rounded operands, like the processor's own products."""
 
     def subtract_product(self, C: Any, A: Any, B: Any) -> None:
         assert C.strides[1] == C.itemsize or C.shape[1] <= 1

@@ -55,7 +55,7 @@ class DenseSystem:
 
 
 class ScriptedSystem:
-    """Residuals as told, the last one from then on; steps that compute nothing."""
+    """Returns the given residuals, then the last one repeatedly; steps compute nothing."""
 
     def __init__(self, residuals: Sequence[float]):
         self._left, self._k = list(residuals), 0
@@ -84,12 +84,12 @@ class ScriptedSystem:
 
 
 def well_conditioned(rng: Any, n: int) -> tuple[Array, Array]:
-    """A non-symmetric system whose condition is below 10: I + a random matrix of norm about 0.6, and b."""
+    """Return A and b: A = I + a random matrix of norm about 0.6, non-symmetric with a condition below 10."""
     return np.eye(n) + 0.3 * rng.standard_normal((n, n)) / math.sqrt(n), rng.standard_normal(n)
 
 
 def best_residual(A: Array, r: Array, k: int) -> float:
-    """min ||r - A v|| over v in span(r, A r, …, A^(k-1) r): what GMRES is defined by."""
+    """Return min ||r - A v|| over v in span(r, A r, …, A^(k-1) r), the definition of GMRES."""
     vectors = [r / np.linalg.norm(r)]
     for _ in range(k):
         w = A @ vectors[-1]
@@ -102,7 +102,7 @@ def best_residual(A: Array, r: Array, k: int) -> float:
 
 
 def cyclic(n: int) -> tuple[Array, Array]:
-    """The shift e_1 → e_2 → … → e_n → e_1 and b = e_1: no n - 1 steps of GMRES gain anything, the n-th gains all."""
+    """Return the shift e_1 → e_2 → … → e_n → e_1 and b = e_1: GMRES makes no progress before its n-th step."""
     b = np.zeros(n)
     b[0] = 1.0
     return np.roll(np.eye(n), 1, axis=0), b
@@ -113,7 +113,7 @@ def cyclic(n: int) -> tuple[Array, Array]:
 
 @st.composite
 def operators(draw: Any) -> tuple[Array, Array]:
-    """B and z of up to 12 unknowns: real or complex, fp32 or fp64, of any rank, at any scale, z possibly zero."""
+    """Draw B and z of up to 12 unknowns: real or complex, fp32 or fp64, of any rank, at any scale, z possibly zero."""
     n, seed = draw(st.integers(1, 12)), draw(st.integers(0, 2**32 - 1))
     dtype = draw(st.sampled_from([np.float32, np.float64, np.complex64, np.complex128]))
     rank, scale = draw(st.integers(0, n)), 2.0 ** draw(st.integers(-20, 20))
@@ -219,8 +219,8 @@ def test_restarts_begin_with_the_residual_that_is_left(rng: Any) -> None:
         assert done.history[k + 1] == pytest.approx(wanted, abs=10**m * n * U)
 
 
-def test_the_preconditioner_stands_on_the_right(rng: Any) -> None:
-    """So the residuals are those of A x = b itself; with M = A one step solves it."""
+def test_the_preconditioner_is_applied_from_the_right(rng: Any) -> None:
+    """The residuals are those of A x = b itself; with M = A one step solves it."""
     n = 17
     A, b = well_conditioned(rng, n)
     rough = np.linalg.inv(np.triu(A))
@@ -301,7 +301,7 @@ def test_what_was_solved_before_takes_no_step(rng: Any) -> None:
 
 
 def test_a_space_that_is_exhausted_ends_the_cycle_with_the_solution_in_it() -> None:
-    """b is in a space of three of A's eigenvectors, all numbers powers of two: the fourth vector is exactly zero."""
+    """b is in the span of three eigenvectors of A, all numbers powers of two: the fourth vector is exactly zero."""
     A, b = np.diag([1.0, 2.0, 4.0, 2.0, 1.0, 4.0, 8.0]), np.zeros(7)
     b[1] = 2.0
     system = DenseSystem(A, b)
@@ -374,7 +374,7 @@ def test_a_nan_or_inf_in_the_system_is_an_outcome_and_no_error(rng: Any, where: 
     assert done.steps <= 5
 
 
-# --- what others see of it --------------------------------------------------------------------------------------
+# --- history and callbacks --------------------------------------------------------------------------------------
 
 
 def test_the_callback_gets_every_cycle(rng: Any) -> None:
@@ -387,7 +387,7 @@ def test_the_callback_gets_every_cycle(rng: Any) -> None:
     assert [residual for _, residual in seen] == done.history[1:]
 
 
-def test_residuals_are_told_relative_to_b_and_the_first_one_as_it_is(rng: Any) -> None:
+def test_residuals_are_relative_to_b_except_the_initial_one(rng: Any) -> None:
     A, b = well_conditioned(rng, 11)
     done = DenseSystem(A, 1024.0 * b).solve(tolerance=1e-9)
     same = DenseSystem(A, b).solve(tolerance=1e-9)

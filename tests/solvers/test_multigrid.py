@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Recorder:
-    """A level that computes nothing and writes down what it is asked for."""
+    """A level that computes nothing and records the calls."""
 
     def __init__(self, depth: int, levels: int, calls: list[str]):
         self.name, self._said = f"level {depth}", calls
@@ -41,7 +41,7 @@ class Recorder:
 
 
 class DenseLevel:
-    """A level with A and a smoother M as dense matrices: x += M^-1 (b - A x); every second point is a coarser one."""
+    """A level with dense matrices A and M: x += M^-1 (b - A x); every second point belongs to the coarser level."""
 
     def __init__(self, A: Array, M: Array, coarser: DenseLevel | None = None):
         self.A, self.M, self.coarser = A, M, coarser
@@ -62,23 +62,23 @@ class DenseLevel:
 
 
 def advection(n: int) -> Array:
-    """A non-symmetric tridiagonal matrix, diagonally dominant."""
+    """Return a non-symmetric tridiagonal matrix that is diagonally dominant."""
     return 4.0 * np.eye(n) - 1.5 * np.eye(n, k=-1) - 0.5 * np.eye(n, k=1)
 
 
 def cycle_matrix(A: Array, M: Array, points: Array, coarse: Array) -> Array:
-    """B with x = B b: 1 - B A = (1 - M^-1 A) (1 - R^T C R A) (1 - M^-1 A), C the coarser level's B, R its points."""
+    """Return B of x = B b: 1 - B A = (1 - M^-1 A) (1 - R^T C R A) (1 - M^-1 A), C the coarser B, R its points."""
     one, R = np.eye(len(A)), np.eye(len(A))[points]
     smooth = one - np.linalg.solve(M, A)
     return (one - smooth @ (one - R.T @ coarse @ R @ A) @ smooth) @ np.linalg.inv(A)
 
 
 def applied(level: Any, n: int) -> Array:
-    """B, column after column."""
+    """Return B, computed column by column."""
     return np.array([cycle(level, e).copy() for e in np.eye(n)]).T
 
 
-# --- the order of things ----------------------------------------------------------------------------------------
+# --- the order of operations ------------------------------------------------------------------------------------
 
 
 def test_four_levels_go_down_and_up_once() -> None:
@@ -116,7 +116,7 @@ def test_two_grids_are_the_matrix_of_the_formula() -> None:
     M, Mc = np.tril(A), np.tril(coarse)
     B = cycle_matrix(A, M, np.arange(0, 14, 2), np.linalg.inv(Mc))
     found = applied(DenseLevel(A, M, DenseLevel(coarse, Mc)), 14)
-    # Both make some ten products and solves of 14 numbers, all of norm about 1 or less.
+    # Both compute about ten products and solves of 14 numbers, all of norm about 1 or less.
     assert found == pytest.approx(B, abs=10 * 14 * U)
 
 
@@ -142,7 +142,7 @@ def test_a_cycle_forgets_what_the_one_before_left(rng: Any) -> None:
 
 
 def stencil_matrix(shape: tuple[int, int, int], nonsymmetric: bool) -> Array:
-    """The 27-point matrix of a box, dense, point by point."""
+    """Return the 27-point matrix of a box, dense, computed point by point."""
     nx, ny, nz = shape
     number = {(x, y, z): (z * ny + y) * nx + x for x, y, z in product(range(nx), range(ny), range(nz))}
     A = np.zeros((len(number), len(number)))
@@ -175,6 +175,6 @@ def test_levels_of_the_27_point_problem_are_the_matrix_of_the_formula(symmetric:
     found = applied(problem.hierarchies[0].top, box.rows)
     natural = np.zeros_like(found)
     natural[np.ix_(new_to_old, new_to_old)] = found
-    # B's entries are below 0.1, and each comes of a few sweeps, each with 27 products and a quotient a row.
+    # B's entries are below 0.1, and each results from a few sweeps, each with 27 products and a quotient per row.
     assert natural == pytest.approx(B, abs=4 * 27 * U)
     assert problem.b.tolist() == A.sum(1)[new_to_old].tolist(), "small integers and halves: exact"

@@ -40,14 +40,14 @@ LARGEST = np.finfo(np.float64).max
 
 
 def check(A: Any, name: str = "general", **options: Any) -> None:
-    """All public functions for one matrix against exact norms."""
+    """Compare all public functions for one matrix with exact norms."""
     sizes = expanded(A, name, **options)
     exact, settings = exact_norms(sizes), {"structure": name, **options}
     at_once = mx.norms(A, **settings)
     same = mx.norms(A, deterministic=True, **settings)
     for kind in KINDS:
         agree(mx.norm(A, kind, **settings), exact[kind], kind, A)
-        agree(mx.norm(A, kind, threads=1, **settings), exact[kind], kind, A)  # not the short way of small matrices
+        agree(mx.norm(A, kind, threads=1, **settings), exact[kind], kind, A)  # not the fast path of small matrices
         agree(getattr(at_once, kind), exact[kind], kind, A)
         agree(getattr(same, kind), exact[kind], kind, A)
         for norms_of, lines in ((mx.row_norms, sizes), (mx.column_norms, list(zip(*sizes)))):
@@ -73,7 +73,7 @@ def test_zeros_ones_and_nothing_at_all(name: str) -> None:
     empty = [(0, 0)] if shapes(name)[0] == (11, 11) else [(0, 0), (0, 5), (5, 0)]
     every = product(*map(enumerate, (TYPES.values(), [*empty, *shapes(name)], cases(name))))
     for (i, dtype), (j, shape), (k, options) in every:
-        turn, rest = divmod(i + j + k, 2)  # every other type; with these each shape and options have all three
+        turn, rest = divmod(i + j + k, 2)  # every second one: each shape and options still have all three
         if rest == 0:
             A = (np.zeros(shape, dtype), np.ones(shape, dtype), -np.zeros(shape, dtype))[turn % 3]
             with note_case(dtype=dtype, shape=shape, options=options):
@@ -129,7 +129,7 @@ def test_inf_gives_inf_and_nan_takes_precedence() -> None:
         assert all(map(math.isnan, mx.norms(A, deterministic=deterministic))), (dtype, deterministic)
 
 
-def test_one_entry_among_zeros_is_the_norm_wherever_it_stands() -> None:
+def test_one_entry_among_zeros_is_the_norm_at_any_position() -> None:
     for dtype, value, at in product(TYPES.values(), (np.nan, np.inf, 0.25), np.ndindex(5, 4)):
         A = np.zeros((5, 4), dtype)
         A[at] = value
@@ -261,8 +261,8 @@ def test_ten_million_random_numbers_where_naive_summation_fails(many: Any) -> No
 
 
 @pytest.mark.parametrize("name", ["float64", "float32", "complex128", "complex64"])
-def test_slates_tolerance_is_met_with_room(rng: Any, name: str) -> None:
-    """SLATE asks for an exact maximum of real entries, and else for 10·eps times the root of what is summed up."""
+def test_errors_are_well_below_slates_tolerance(rng: Any, name: str) -> None:
+    """SLATE requires an exact maximum of real entries; other errors may be 10·eps times the root of their terms."""
     dtype, (m, n) = TYPES[name], (211, 307)
     A, eps = random_values(rng, (m, n), dtype), float(np.finfo(dtype).eps)
     sizes = np.abs(A.astype(np.clongdouble if dtype.kind == "c" else np.longdouble))
@@ -280,7 +280,7 @@ def test_slates_tolerance_is_met_with_room(rng: Any, name: str) -> None:
             assert error == 0.0 or kind != "max" or dtype.kind == "c"
 
 
-# --- how it lies in memory --------------------------------------------------------------------------------------
+# --- memory layouts ---------------------------------------------------------------------------------------------
 
 STEPS = st.sampled_from([1, 2, 3, -1, -2, -3])
 

@@ -54,7 +54,7 @@ def with_eigenvalues(rng: np.random.Generator, values: Any, *, hermitian: bool =
 
 
 def check(system: Dense, done: Recurrence, tol: float) -> None:
-    """The residual of the recurrence is small, and that of x up to rounding: a few u·||A||·||x|| per step."""
+    """Check that the residuals of the recurrence and of x are small, up to rounding: a few u·||A||·||x|| per step."""
     b, size = np.linalg.norm(system.b), np.linalg.norm(system.A, 2) * np.linalg.norm(system.x)
     assert not done.broken
     assert done.estimates[-1] <= tol * b

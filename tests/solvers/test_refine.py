@@ -38,7 +38,7 @@ class Dense:
 
 
 def system(rng: Any, n: int, dtype: Any = np.float64, error: float = 1e-3) -> Dense:
-    """A random A of condition about 10, its inverse with relative errors of this size, and b."""
+    """Return a random A of condition about 10, its inverse with relative errors of this size, and b."""
 
     def random(*shape: int) -> Array:
         numbers = rng.standard_normal(shape)
@@ -50,7 +50,7 @@ def system(rng: Any, n: int, dtype: Any = np.float64, error: float = 1e-3) -> De
 
 
 def eta(system: Dense, x: Array, u: float) -> float:
-    """The backward error by its definition, in fp64."""
+    """Return the backward error by its definition, in fp64."""
     A, b, x = (v.astype(np.complex128) for v in (system.A, system.b, x))
     return float(np.abs(b - A @ x).max() / ((system.A_inf * np.abs(x).max() + system.b_inf) * system.n * u))
 

@@ -1,6 +1,6 @@
 """Test that checks of CG and GMRES-IR find flipped bits that change a solve, and accept clean solves.
 
-A few dozen solves of each kind; `-m exhaustive -rP` makes a thousand of them, and prints what was found.
+Run a few dozen solves of each kind by default; `-m exhaustive -rP` runs a thousand, and prints the results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from mxpeak.spans import Spans
 from tests.support.result_file import VALIDATOR
 
 GRIDS = [(1, 1, 1), (2, 1, 1), (1, 2, 2)]
-#: Every format has kernels of its own to compile; by default, checks take those of the first three.
+#: Each format compiles its own kernels; by default, tests use the first three formats.
 FEW, VALUES = ["fp64", "fp32", "bf16"], ["fp64", "fp32", "bf16", "fp16", "fp8"]
 #: The solves of an exhaustive test, and their formats.
 THOUSAND = pytest.param(1000, VALUES, marks=pytest.mark.exhaustive, id="1000")
@@ -50,7 +50,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Case:
-    """One solve to 1e-9: by CG, where no format of values is named."""
+    """One solve to 1e-9: by CG if `values` is None, otherwise by GMRES-IR."""
 
     shape: tuple[int, int, int]
     grid: tuple[int, int, int]
@@ -69,7 +69,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Flip:
-    """A bit that flips on a rank when so many operations have been begun; the array and its entry are drawn."""
+    """A bit that flips on a rank when a given number of operations have begun; the array and the entry are random."""
 
     rank: int
     moment: int
@@ -87,7 +87,7 @@ class Flip:
 
 
 class Counting(Spans):
-    """Spans that count what is begun, and strike in between."""
+    """Spans that count the operations, and flip the bit between two of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Counting(Spans):
 
 @dataclass(frozen=True)
 class Solved:
-    """How a solve went: steps, outcome, ||b - A x|| / ||b|| with A and b as they were, and what the checks say."""
+    """Results of a solve: steps, outcome, ||b - A x|| / ||b|| with the original A and b, and the faults found."""
 
     steps: int
     outcome: Outcome
@@ -114,16 +114,16 @@ class Solved:
     margin: float
 
     def harmed(self, clean: Solved) -> bool:
-        """Whether it differs from the clean one in what a benchmark says of it, or is not as good as it says.
+        """Return whether the reported results differ from the clean solve's, or the solution is worse than reported.
 
-        A step more or less is what rounding does, too: another number of ranks or threads, another backend.
+        One step more or less is allowed, because other numbers of ranks or threads and other backends also cause it.
         """
         right = self.residual <= 1.05 * max(TOLERANCE, clean.residual)
         return abs(self.steps - clean.steps) > 1 or self.outcome != clean.outcome or not right
 
 
 class Watched(SolveChecks):
-    """Checks that note how near to their limits clean solves come."""
+    """Checks that record how close clean solves come to the limits."""
 
     margin = 0.0
 
@@ -170,7 +170,7 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
     else:
         how = {"reduction": system.reduction, "tolerance": TOLERANCE}
         done = gmres_ir(system, system.norm_of_b(), restart=case.restart, max_steps=300, **how)
-    begun = spans.begun - (case.values is not None)  # what GMRES begins last is a check: x may change behind it
+    begun = spans.begun - (case.values is not None)  # the last operation of GMRES is a check: x may change after it
     system.ended()
     with np.errstate(all="ignore"):
         clean = make()
@@ -184,7 +184,7 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
 
 
 def _arrays(system: Any, problem: StencilProblem) -> Iterator[tuple[str, Any]]:
-    """Every vector of a solve, and every value of its matrices."""
+    """Yield every vector of a solve, and the values of its matrices."""
     yield "b", problem.b
     yield "x", system.solution
     yield "r", system._r
@@ -204,7 +204,7 @@ def _arrays(system: Any, problem: StencilProblem) -> Iterator[tuple[str, Any]]:
 
 
 def drawn(rng: Any, method: str, formats: list[str]) -> Case:
-    """A case at random, whose values have one of these formats."""
+    """Return a random case with one of these formats of values."""
     shape = tuple(int(n) for n in rng.choice([4, 8, 12], 3))
     grid = GRIDS[int(rng.integers(len(GRIDS)))]
     storage = str(rng.choice(["rows", "packed", "sell", "ell"]))
@@ -243,11 +243,11 @@ def test_clean_solves_with_a_basis_in_16_bits_raise_no_alarm(grid: tuple[int, in
     assert outcome.margin > 1e-3, "the limit is that of the stored vectors, not a larger one"
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of what is not finite any more
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # sums of numbers that are no longer finite
 @pytest.mark.parametrize("method", ["cg", "gmres"])
 @pytest.mark.parametrize(("solves", "formats"), [pytest.param(16, FEW, id="16"), THOUSAND])
 def test_flips_that_change_a_solve_are_found(method: str, solves: int, formats: list[str]) -> None:
-    """Steps, outcome, or a residual that is not what the solve says."""
+    """A change counts if steps or outcome differ, or the residual is not the reported one."""
     rng = np.random.default_rng([0, method == "cg", 7])
     harmful, missed = 0, []
     for _ in range(solves):
@@ -265,11 +265,11 @@ def test_flips_that_change_a_solve_are_found(method: str, solves: int, formats: 
     assert len(missed) <= harmful // 100
 
 
-# --- what is found, and where -----------------------------------------------------------------------------------
+# --- locations of faults ----------------------------------------------------------------------------------------
 
 
 class At:
-    """A vector's entry that changes before some operation is begun for the n-th time."""
+    """A change of a vector's entry before the n-th call of an operation."""
 
     def __init__(self, operation: str, time: int, vector: Callable[[Any], Any], factor: float):
         self.operation, self.time, self.vector, self.factor, self.seen = operation, time, vector, factor, 0
@@ -288,7 +288,7 @@ class At:
 
 
 def found_by_cg(at: At) -> list[Any]:
-    """What the checks of 50 steps of CG on two ranks say of a change on rank 1."""
+    """Return the faults that the checks of 50 steps of CG on two ranks report after a change on rank 1."""
 
     def body(comm: Any) -> Any:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (16, 16, 16), (2, 1, 1))
@@ -314,13 +314,13 @@ def test_a_wrong_vector_of_cg_is_named_with_rank_and_step(name: str) -> None:
 
 
 def test_a_direction_that_is_not_conjugate_is_named_with_its_step() -> None:
-    """z of the sixth step is wrong when p is made of it: x and r still belong together."""
+    """z of the sixth step is wrong when p is computed from it: x and r are still consistent."""
     (fault,) = found_by_cg(At("update_direction", 6, lambda system: system._z, 1.5))
     assert (fault.part, fault.step) == ("directions", 6)
 
 
 def test_a_solve_of_a_matrix_that_is_not_definite_is_no_fault() -> None:
-    """It ends with p^T A p < 0, before x and r have moved along p; but one that a wrong A p has made is a fault."""
+    """The solve ends with p^T A p < 0, before x and r move along p; but if a wrong A p causes this, it is a fault."""
     outcomes = [ended_by_curvature(change) for change in (1.0, 2.0, float("nan"))]
     assert [steps for steps, _ in outcomes] == [outcomes[0][0]] * 3
     assert outcomes[0][0] > 1
@@ -328,7 +328,7 @@ def test_a_solve_of_a_matrix_that_is_not_definite_is_no_fault() -> None:
 
 
 class WrongCurvature(CheckedCg):
-    """CG whose p^T A p is wrong by a factor where it is negative."""
+    """CG in which a negative p^T A p is multiplied by a factor."""
 
     change = 1.0
 
@@ -338,7 +338,7 @@ class WrongCurvature(CheckedCg):
 
 
 def ended_by_curvature(change: float) -> tuple[int, list[Any]]:
-    """Steps and faults of CG on an indefinite matrix, its last p^T A p changed by a factor."""
+    """Return steps and faults of CG on an indefinite matrix, with its last p^T A p multiplied by a factor."""
     kernels, comm, form = HostKernels(1).sparse, Solo(), Form(("fp64",), "fp64", "rows", symmetric=True)
     indefinite = tuple(20.0 if d == 13 else -1.0 for d in range(27))
     made = make_stencil(kernels, comm, [Box(8, 8, 8)], [form], "natural", indefinite, Spans())
@@ -397,7 +397,7 @@ RUNS: dict[str, tuple[Any, Any]] = {"hpcg": (hpcg.run, HpcgConfig), "hpg-mxp": (
 
 
 def reported(benchmark: str, abft: bool = True) -> Any:
-    """The result of a short run on two ranks."""
+    """Return the result of a short run on two ranks."""
     run, config = RUNS[benchmark]
     more = {"iterations": 20, "restart": 10} if benchmark == "hpg-mxp" else {}
     told = config(nx=16, rt=0.0, quick=True, threads=1, warmup="none", abft=abft, **more)
@@ -422,8 +422,8 @@ def test_checks_change_nothing_of_a_run(benchmark: str) -> None:
     assert "abft" not in plain.telemetry
 
 
-def test_a_problem_is_gone_before_the_next_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is planned for one of them; that of the reference sweeps is the first."""
+def test_a_problem_is_freed_before_the_next_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is planned for one problem at a time; that of the reference sweeps comes first."""
     entries, alive = list[Any](), list[list[bool]]()
 
     def make(*arguments: Any) -> StencilProblem:
@@ -441,7 +441,7 @@ def test_a_problem_is_gone_before_the_next_is_made(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("benchmark", list(RUNS))
 def test_a_matrix_that_has_changed_makes_a_run_invalid(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A low bit, which no validation would see, of the coarsest level of rank 1, as soon as the matrices are known."""
+    """A low bit flips on the coarsest level of rank 1 after `know`; no validation detects it."""
     right = SolveChecks.know
 
     def know(self: SolveChecks, problem: StencilProblem) -> None:

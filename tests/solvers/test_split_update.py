@@ -17,12 +17,12 @@ from mxpeak.solvers.lu.row_swap import RowSwap, SwapOptions
 from mxpeak.spans import Spans
 
 N, NB = 96, 8
-#: The steps in which something is left in the left section, and was in the step before.
+#: The steps whose left section is not empty, neither now nor in the previous step.
 SERVED = range(1, 4)
 
 
 class Noting(HostKernels):
-    """Kernels that note how many columns are updated, and the solver's steps and row swaps between."""
+    """Kernels that record the number of updated columns, and the solver's steps and row swaps in between."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -34,7 +34,7 @@ class Noting(HostKernels):
 
 
 def hidden_behind(noted: list[tuple[str, int]]) -> dict[int, list[int]]:
-    """For the swaps finished in each step: the columns updated between a swap's start and its end."""
+    """Return the columns that were updated between the start and the end of each swap, by the step of its end."""
     step, begun, hidden, columns = 0, {}, {}, 0  # type: int, dict[int, int], dict[int, list[int]], int
     for what, number in noted:
         if what == "columns":

@@ -44,7 +44,7 @@ def host() -> Kernels:
 
 
 def with_torch(triton: bool = False, **choices: str) -> Callable[[], Kernels]:
-    """The torch backend, its new tensors full of NaN."""
+    """Provide the torch backend, whose new tensors are filled with NaN."""
 
     def make() -> Kernels:
         kernels = TorchKernels(torch_device(triton), HostKernels(1))
@@ -57,14 +57,14 @@ def with_torch(triton: bool = False, **choices: str) -> Callable[[], Kernels]:
 
 
 def alone() -> Grid:
-    """The grid of one rank."""
+    """Return the grid of one rank."""
     grid = make_grid(ProcessGrid(1, 1), Solo())
     assert grid is not None
     return grid
 
 
 def array(local: Any) -> Any:
-    """A rank's part of a matrix or a vector in fp64."""
+    """Return a rank's part of a matrix or a vector in fp64."""
     return np.asarray(torch_devices.array(local), dtype=np.float64)
 
 
@@ -73,7 +73,7 @@ def array(local: Any) -> Any:
 
 @dataclass
 class Pivoted:
-    """HPL's solution, its check, and every panel's pivots."""
+    """HPL's solution, its check, and the pivots of every panel."""
 
     x: Any
     norms: ResidualNorms
@@ -84,7 +84,7 @@ class Pivoted:
 def solve_hpl(
     n: int, nb: int, options: pivoted_lu.PivotedLuOptions, make: Callable[[], Kernels], zero: bool = False
 ) -> Pivoted:
-    """HPL's system of order n; with `zero`, two of its columns are alike, so that a pivot vanishes."""
+    """Solve HPL's system of order n; with `zero`, two of its columns are equal, so that a pivot is zero."""
     kernels, pivots = make(), []
     factor_panel: Any = kernels.factor_panel
 
@@ -121,7 +121,7 @@ def by_host(n: int, nb: int, order: str, zero: bool = False) -> Pivoted:
 
 @cache
 def condition(n: int) -> float:
-    """κ_2 of HPL's matrix."""
+    """Return κ_2 of HPL's matrix."""
     A, whole = np.empty((n, n)), BlockCyclic(n, n, 0, 1)
     host().generate(A, whole, whole, generator("hpl", n).entries)
     return float(np.linalg.cond(A))
@@ -182,7 +182,7 @@ def solve_mixed(
     scaling: bool = False,
     method: str = "gmres",
 ) -> Mixed:
-    """A generated system of order n in a low precision, refined to fp64."""
+    """Solve a generated system of order n in a low precision, refined to fp64."""
     kernels, grid = make(), alone()
     system = GeneratedSystem(grid, n, nb, generator(name, n), kernels)
     A = dist_matrix(grid, n, n, nb, kernels, stored_as(low))
@@ -203,15 +203,15 @@ def mixed_by_host(n: int, nb: int, low: str, **options: Any) -> Mixed:
 
 
 def check_against_the_host(n: int, nb: int, low: str, make: Callable[[], Kernels], **options: Any) -> None:
-    """The same validation, steps within one, and factors apart by no more than their errors."""
+    """Check the same validation, steps within one, and factors that differ by no more than their errors."""
     ours, theirs = solve_mixed(n, nb, low, make, **options), mixed_by_host(n, nb, low, **options)
     for solved in (ours, theirs):
         assert (solved.outcome, solved.singular) == (Outcome.SOLVED, 0)
         assert solved.eta <= 1.0
         assert solved.proof.passed
     assert abs(ours.steps - theirs.steps) <= 1
-    # Both factor the same A with |ΔA| <= 2·u_low·|L||U| + N·u·|L||U|; these systems are well conditioned, and near the
-    # diagonal's size their factors show little more: a factor 4 for both, and for |L||U| against |U|.
+    # Both factor the same A with |ΔA| <= 2·u_low·|L||U| + N·u·|L||U|; these systems are well conditioned, so errors
+    # of factors relative to the diagonal are little larger: a factor 4 for both, and for |L||U| against |U|.
     u = format_of("fp64" if low == "fp64" else "fp32").u * n + (0.0 if low == "fp64" else 2.0 * format_of(low).u)
     assert np.abs(ours.LU - theirs.LU).max() <= 4.0 * u * np.abs(theirs.LU).max()
 

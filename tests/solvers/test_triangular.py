@@ -18,7 +18,7 @@ N, NB = 50, 4
 
 
 def whole() -> Any:
-    """L and U of a matrix that is near the identity, as they lie in one array."""
+    """Return L and U of a matrix near the identity, stored in one array."""
     return np.eye(N) + np.random.default_rng(3).uniform(-0.02, 0.02, (N, N))
 
 
@@ -33,7 +33,7 @@ def part(A: DistMatrix, LU: Any) -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("sides", [(), (3,), (6,)])
 def test_every_grid_solves_as_one_process_does(P: int, Q: int, transposed: bool, sides: tuple[int, ...]) -> None:
-    """One vector, a few, which are multiplied one by one, and more, which are multiplied together."""
+    """Solve for one vector, a few, which are multiplied individually, and more, which are multiplied together."""
     LU, b = whole(), np.random.default_rng(4).uniform(-1.0, 1.0, (N, *sides))
     M = (np.tril(LU, -1) + np.eye(N)) @ np.triu(LU)
 
@@ -59,7 +59,7 @@ def test_every_grid_solves_as_one_process_does(P: int, Q: int, transposed: bool,
 
 
 class Noting(HostKernels):
-    """Notes after how many reductions a rank multiplies more than a block row."""
+    """Kernels that record after how many reductions a rank multiplies more than a block row."""
 
     reductions = 0
 
@@ -101,7 +101,7 @@ def test_all_process_columns_multiply_what_lies_beyond_a_round_between_the_same_
 
 @pytest.mark.parametrize(("P", "Q"), [(1, 3), (3, 1), (2, 2)])
 def test_a_block_row_is_multiplied_with_all_that_is_known_when_the_one_before_it_is_solved(P: int, Q: int) -> None:
-    """Its long rows at once, and then, where other process rows have turns between, single blocks."""
+    """Its long rows are multiplied at once, and then single blocks, when other process rows solve in between."""
 
     class Shapes(HostKernels):
         def __init__(self) -> None:
@@ -125,5 +125,5 @@ def test_a_block_row_is_multiplied_with_all_that_is_known_when_the_one_before_it
         long = [known for _, known in shapes if known > NB]
         assert all(rows <= NB for rows, _ in shapes)
         assert max(long) >= columns - (P + 1) * NB
-        if Q == 1:  # else the other process rows' blocks may be in columns of others
+        if Q == 1:  # otherwise the other process rows' blocks may be in other columns
             assert len(shapes) - len(long) >= (P - 1) * (len(long) - P)

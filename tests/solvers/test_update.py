@@ -29,9 +29,7 @@ def test_pieces_are_all_columns_once_and_the_rest_is_one_when_all_has_arrived(
 
 
 @given(columns=st.integers(0, 5000), nb=st.integers(1, 300), looks=st.integers(0, 40))
-def test_fixed_cuts_do_not_depend_on_what_has_arrived_and_nobody_looks_for_it_again(
-    columns: int, nb: int, looks: int
-) -> None:
+def test_fixed_cuts_do_not_depend_on_arrived_messages(columns: int, nb: int, looks: int) -> None:
     answers = iter([False] * looks + [True])
     cut = list(column_chunks(columns, nb, lambda: next(answers), fixed=True))
     assert cut == list(column_chunks(columns, nb, lambda: False, fixed=True))
@@ -43,8 +41,8 @@ def test_fixed_cuts_do_not_depend_on_what_has_arrived_and_nobody_looks_for_it_ag
 
 
 @given(columns=st.integers(1, 5000), nb=st.integers(1, 300))
-def test_what_comes_late_is_looked_for_before_the_last_block(columns: int, nb: int) -> None:
-    """The last piece is no wider than a block or the grain; no other is wider than that and what comes after it."""
+def test_messages_are_polled_before_the_last_block(columns: int, nb: int) -> None:
+    """The last piece is at most a block or the grain; every other piece is at most that, or the width of the rest."""
     cut = list(column_chunks(columns, nb, lambda: False, fixed=False))
     rest, *before = [c1 - c0 for c0, c1 in reversed(cut)]
     assert rest <= max(nb, GRAIN)
@@ -55,7 +53,7 @@ def test_what_comes_late_is_looked_for_before_the_last_block(columns: int, nb: i
 
 
 class Cut(HostKernels):
-    """Notes how many columns each product has, of a library whose products depend on cuts."""
+    """Kernels that record the columns of each product, and report that cuts change results."""
 
     def __init__(self, widths: list[int]) -> None:
         super().__init__(1)
@@ -73,15 +71,15 @@ class Cut(HostKernels):
     ("P", "Q", "forwards", "split", "cut"),
     [(1, 2, False, 0.0, False), (1, 2, True, 0.0, True), (2, 1, True, 0.0, False), (2, 1, False, 0.5, True)],
 )
-def test_an_update_is_cut_only_for_what_goes_on_by_looks(
+def test_an_update_is_cut_only_for_work_that_needs_polling(
     P: int, Q: int, forwards: bool, split: float, cut: bool
 ) -> None:
-    """For panels that are passed on within process rows, and for row swaps; without cuts: those of the sections."""
+    """Cuts serve panels that are forwarded within process rows, and row swaps; otherwise pieces are the sections."""
     n, nb, widths = 1200, 64, list[int]()
     options = PivotedLuOptions(forwards=forwards, split=split)
     solve(n, nb, ProcessGrid(P, Q), options, make=lambda: Cut(widths))
     steps = -(-n // nb)
-    # on each rank of a process column the next panel's, on every rank the rest; which the split update halves, and of a
-    # half takes the columns of the panel after the next first
+    # the next panel on each rank of a process column, the rest on every rank; the split update halves both, and its
+    # first half begins with the columns of the panel after the next
     sections = steps * P * (1 + Q if split == 0.0 else 4)
     assert (len(widths) > sections) == cut

@@ -1,6 +1,6 @@
-"""Compile every Triton kernel for GPUs that need not be there:  python -m tests.triton.compile_kernels [TARGET...]
+"""Compile every Triton kernel for GPUs that need not be present:  python -m tests.triton.compile_kernels [TARGET...]
 
-Each file kernels/torch/triton/*.py names the signatures and constants that its kernels are used with.
+Each file kernels/torch/triton/*.py names the signatures and constants of its kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import mxpeak.kernels.torch.triton as backend
 
-#: The GPUs: NVIDIA A100, H100 and H200, B200; AMD MI250 and MI300. B200 compiles only the forms that are for it alone.
+#: The GPUs: NVIDIA A100, H100 and H200, B200; AMD MI250 and MI300. B200 compiles only the forms for B200.
 TARGETS = {
     "sm_80": ("cuda", 80, 32),
     "sm_90": ("cuda", 90, 32),
@@ -23,18 +23,18 @@ TARGETS = {
     "gfx90a": ("hip", "gfx90a", 64),
     "gfx942": ("hip", "gfx942", 64),
 }
-#: The chips of each vendor, the older one first, which take the first forms of kernels by turns.
+#: The chips of each vendor, the older one first; they compile the first forms of kernels alternately.
 BY_AGE = {"cuda": ("sm_80", "sm_90"), "hip": ("gfx90a", "gfx942")}
-#: The newer ones, which take the other forms by turns.
+#: The newer chips, which compile the other forms alternately.
 NEWER = tuple(chips[-1] for chips in BY_AGE.values())
 
 
 def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with its file, signatures and constants.
+    """Return the kernels for a target, each with its file, signature and constants.
 
-    The first form of each kernel is compiled for one chip of either vendor, the older and the newer one in turn: a
-    vendor's chips share a compiler.  Each of the other forms, which are the same code for other types and options, goes
-    to a newer chip, of one vendor and the other in turn.  Each chip gets the forms that are for it alone.
+    The first form of each kernel is compiled for one chip per vendor, the older or the newer one alternately: the
+    chips of a vendor share a compiler.  Each of the other forms, the same code for other types and options, is
+    compiled for a newer chip, alternately of both vendors.  Each chip also compiles the forms for this chip only.
     """
     chips = BY_AGE[TARGETS[target][0]]
     entries, seen = [], set()
@@ -49,7 +49,7 @@ def kernels(target: str) -> list[tuple[str, Any, dict[str, str], dict[str, Any]]
 
 
 def files() -> list[Any]:
-    """The modules kernels/torch/triton/*.py, which name the forms of all of their kernels."""
+    """Return the modules kernels/torch/triton/*.py, which name the forms of all of their kernels."""
     modules = [import_module(f"{backend.__name__}.{module.name}") for module in pkgutil.iter_modules(backend.__path__)]
     for file in modules:
         own = {value for name, value in vars(file).items() if name.endswith("_kernel")}
@@ -58,18 +58,18 @@ def files() -> list[Any]:
 
 
 def name_of(file: Any) -> str:
-    """Of a module, without its packages."""
+    """Return the name of a module without its packages."""
     return str(file.__name__.rpartition(".")[2])
 
 
 def options_of(file: str) -> dict[str, Any]:
-    """With how many warps a file's kernels are launched."""
+    """Return the number of warps with which a file's kernels are launched."""
     module = import_module(f"{backend.__name__}.{file}")
     return {"num_warps": getattr(module, "WARPS", 4)}
 
 
 def compile_for(name: str) -> list[str]:
-    """Compile all kernels for one target; what went wrong."""
+    """Compile all kernels for one target, and return the errors."""
     import triton
     from triton.backends.compiler import GPUTarget
 
@@ -87,7 +87,7 @@ def compile_for(name: str) -> list[str]:
 
 
 def main(*targets: str) -> int:
-    """Compile for some targets, or for all: those of a vendor one after the other, both vendors at once."""
+    """Compile for the given targets or for all: both vendors in parallel, the targets of a vendor in sequence."""
     files()  # loads PyTorch and Triton once, before the processes fork
     by_vendor = [[name for name in targets or TARGETS if TARGETS[name][0] == vendor] for vendor in BY_AGE]
     with ProcessPoolExecutor(len(by_vendor), get_context("fork")) as pool:
@@ -99,7 +99,7 @@ def main(*targets: str) -> int:
 
 
 def compile_all(targets: list[str]) -> list[tuple[str, list[str]]]:
-    """What went wrong for each."""
+    """Return the errors of each target."""
     return [(target, compile_for(target)) for target in targets]
 
 

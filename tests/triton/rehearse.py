@@ -1,6 +1,6 @@
-"""Rehearse a use of sparse kernels for a GPU that need not be there:  python -m tests.triton.rehearse
+"""Rehearse a use of sparse kernels for a GPU that need not be present:  python -m tests.triton.rehearse
 
-Tensors are the CPU's, which Triton takes as it takes a GPU's as long as nothing is launched.
+Tensors are in host memory, which Triton treats like that of a GPU as long as no kernel is launched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class H100:
-    """What Triton asks of a driver before it launches."""
+    """A driver with the functions that Triton calls before a launch."""
 
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("cuda", 90, 32)
@@ -35,12 +35,12 @@ class H100:
 
 
 def no_host() -> HostSparse:
-    """Nothing here is left to the host."""
+    """Fail, because no operation here uses the host kernels."""
     raise AssertionError
 
 
 def use() -> None:
-    """Dot products, differences and a basis of two sizes."""
+    """Compute dot products, a difference and projections with bases of two sizes."""
     kernels = TorchSparse(Device(torch.device("cpu"), triton=True), 1, no_host)
     x, y = torch.ones(128, dtype=torch.float64), torch.ones(128, dtype=torch.float64)
     kernels.dot(x, y)
@@ -50,7 +50,7 @@ def use() -> None:
 
 
 def compiled(work: Any) -> list[str]:
-    """The kernels that Triton compiles during some work."""
+    """Return the kernels that Triton compiles during a function."""
     names: list[str] = []
 
     def hear(*, fn: Any, **report: Any) -> None:
@@ -65,12 +65,12 @@ def compiled(work: Any) -> list[str]:
 
 
 def failing(*args: Any, **options: Any) -> None:
-    """In place of Triton's compiler."""
+    """Raise an error instead of Triton's compiler."""
     raise RuntimeError("no compiler today")
 
 
 def unresolved() -> int:
-    """Forms that kernels wait for."""
+    """Return the forms for which kernels wait."""
     from mxpeak.kernels.torch.triton import vectors
 
     kernels = (vectors.dot_kernel, vectors.subtract_kernel, vectors.basis_kernel)
@@ -78,7 +78,7 @@ def unresolved() -> int:
 
 
 def again() -> None:
-    """The use's launches, told apart from those of a rehearsal by whoever counts."""
+    """Rehearse the same launches under another name, so that they can be counted separately."""
     with compile_ahead.rehearsal():
         use()
 

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What tests.triton.rehearse has seen, and what it has said."""
+    """Return the results of tests.triton.rehearse, and its stderr."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
-    environment.pop("TRITON_INTERPRET", None)  # it is read when kernels are decorated: so not in this process
+    environment.pop("TRITON_INTERPRET", None)  # read when kernels are decorated: so not in this process
     command = [sys.executable, "-m", "tests.triton.rehearse"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -33,6 +33,6 @@ def test_all_that_a_use_launches_is_compiled_ahead_and_nothing_is_left_for_its_l
     assert report["after it"] == []
 
 
-def test_a_compiler_that_fails_ahead_is_told_of_and_leaves_everything_to_the_launches(report: dict[str, Any]) -> None:
+def test_a_failed_compilation_ahead_is_reported_and_launches_compile(report: dict[str, Any]) -> None:
     assert report["left behind by a compiler that fails"] == 0
     assert "compiled one after the other, not in parallel: RuntimeError: no compiler today" in report["stderr"]

@@ -19,9 +19,9 @@ Done = subprocess.CompletedProcess[str]
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """How a process ended that compiled for all targets."""
+    """Run a process that compiles for all targets."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
-    environment.pop("TRITON_INTERPRET", None)  # it is read when kernels are decorated: so not in this process
+    environment.pop("TRITON_INTERPRET", None)  # read when kernels are decorated: so not in this process
     command = [sys.executable, "-m", "tests.triton.compile_kernels"]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
 
