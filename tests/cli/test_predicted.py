@@ -135,7 +135,11 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
             ["simulate", "hpcg", "--machine", "frontier", "--nx", "36"],
             ["36 / 8 leaves a remainder of 4", "--nx 32 or --nx 40"],
         ),
-        (2, ["simulate", "hpl", "--machine", "summit"], ["no gemm rate in fp64"]),
+        (
+            2,
+            ["simulate", "hpl", "--machine", "summit"],
+            ["summit lacks values for hpl in fp64", "add fp64 to [mycluster.gemm]"],
+        ),
         (
             5,
             ["simulate", "hpl-mxp", "--machine", "frontier", "--grid", "2x4", "-N", "900000"],

@@ -133,6 +133,32 @@ def test_the_error_about_an_unknown_machine_names_the_nearest_one() -> None:
         find_machine("summit").curve("gemm", "fp64")
 
 
+def test_an_error_lists_all_rates_that_a_benchmark_lacks(tmp_path: Path) -> None:
+    machine = find_machine(written(tmp_path, WHOLE))
+    keys = "; docs/reference/machine-files.md describes the keys"
+    for benchmark, precision, message in (
+        ("hpl-mxp", "fp16", "add fp32 to [mine.trsm], fp32 to [mine.factor]"),
+        ("hpl-mxp", "bf16", "add bf16 to [mine.gemm], fp32 to [mine.trsm], fp32 to [mine.factor]"),
+        ("hpl", "fp64", "add fp64 to [mine.trsm], core_rate and sync_s to [mine.panel]"),
+    ):
+        with pytest.raises(UsageError) as refused:
+            machine.check_rates(benchmark, precision)
+        assert str(refused.value) == f"the machine mine lacks values for {benchmark} in {precision}; {message}{keys}"
+    with pytest.raises(UsageError, match=r"mine has no trsm rate in fp32; add fp32 to \[mine.trsm\]$"):
+        machine.curve("trsm", "fp32")
+
+
+def test_a_precision_with_all_rates_is_proposed_and_the_added_keys_suffice(tmp_path: Path) -> None:
+    rates = "[mine.trsm]\nfp32 = 1e12\n[mine.factor]\nfp32 = 1e11\n"
+    machine = find_machine(written(tmp_path, WHOLE + rates))
+    machine.check_rates("hpl-mxp", "fp16")
+    with pytest.raises(UsageError, match=r"in bf16; use --precision fp16, or add bf16 to \[mine.gemm\]; docs"):
+        machine.check_rates("hpl-mxp", "bf16")
+    known = r'FILE whose table \[mycluster\] contains based_on = "summit", and add fp64 to \[mycluster.gemm\]'
+    with pytest.raises(UsageError, match=known):
+        find_machine("summit").check_rates("hpl", "fp64")
+
+
 def test_all_missing_keys_are_listed_at_once_and_mem_can_replace_one(tmp_path: Path) -> None:
     text = "[mine]\nranks_per_node = 4\nmemory_rate = 1e12\n[mine.network]\nnics = 1\nlocal_rate = 1e9\n"
     with pytest.raises(UsageError) as refused:

@@ -297,7 +297,7 @@ def test_an_interval_holds_the_rate() -> None:
 
 
 def test_missing_machine_data_and_unsupported_options_raise_errors() -> None:
-    with pytest.raises(UsageError, match=r"add core_rate and sync_s to its table \[plain.panel\]"):
+    with pytest.raises(UsageError, match=r"lacks values for hpl in fp64; add core_rate to \[plain.panel\]"):
         hpl.simulate_hpl(HPL, replace(PLAIN, core_rate=None))
     with pytest.raises(UsageError, match="HPL computes in fp64, not fp16"):
         hpl.simulate_hpl(MXP, PLAIN)

@@ -118,12 +118,7 @@ class HplClocks(LuClocks):
     def __init__(self, run: LuRun, machine: Machine):
         if run.precision != "fp64":
             raise UsageError(f"HPL computes in fp64, not {run.precision}; remove --precision, or use hpl-mxp")
-        if not machine.fact and (machine.core_rate is None or machine.sync_s is None):
-            raise UsageError(
-                f"the machine {machine.name} has no data for FACT, the panel factorization on the host; add "
-                f"core_rate and sync_s to its table [{machine.name}.panel]"
-                + ("" if "fp64" in machine.trsm else f", and fp64 to its table [{machine.name}.trsm]")
-            )
+        machine.check_rates("hpl", "fp64")
         if run.P > 1 and None not in (
             machine.core_rate,
             machine.sync_s,

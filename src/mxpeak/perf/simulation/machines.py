@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
 from mxpeak.options import closest
+from mxpeak.precision import stored_as
 
 Table = Mapping[str, Any]
 
@@ -131,13 +132,49 @@ class Machine:
 
     def curve(self, kernel: str, precision: str) -> Curve:
         """Return the rate curve of a kernel; if there is none, raise a UsageError with the available precisions."""
-        curves: Mapping[str, Curve] = getattr(self, kernel)
+        curves = self._of(kernel)
         if precision in curves:
             return curves[precision]
-        have = ", ".join(curves) or "none"
+        have = f" (it has {', '.join(curves)}); use another precision, or " if curves else "; "
         raise UsageError(
-            f"the machine {self.name} has no {kernel} rate in {precision} (it has {have}); use another "
-            f"precision, or use a --machine FILE whose table [{self.name}.{kernel}] contains {precision}"
+            f"the machine {self.name} has no {kernel} rate in {precision}{have}{self._to_add({kernel: [precision]})}"
+        )
+
+    def check_rates(self, benchmark: str, precision: str) -> None:
+        """Raise a UsageError that lists all rates that an LU benchmark in this precision needs and that are missing."""
+        if not (missing := self._missing_rates(benchmark, precision)):
+            return
+        others = [name for name in self.gemm if benchmark == "hpl-mxp" and not self._missing_rates(benchmark, name)]
+        change = f"use --precision {' or '.join(others)}, or " if others else ""
+        raise UsageError(
+            f"the machine {self.name} lacks values for {benchmark} in {precision}; {change}{self._to_add(missing)}; "
+            "docs/reference/machine-files.md describes the keys"
+        )
+
+    def _missing_rates(self, benchmark: str, precision: str) -> dict[str, list[str]]:
+        """Return the keys that an LU benchmark in this precision needs and that are missing, by table."""
+        stored = stored_as(precision)
+        needed = {"gemm": precision, "trsm": stored}
+        if benchmark == "hpl-mxp":
+            needed["factor"] = stored
+        missing = {kernel: [key] for kernel, key in needed.items() if key not in self._of(kernel)}
+        if benchmark == "hpl" and not self.fact:  # hosts factor the panels
+            panel = [key for key in ("core_rate", "sync_s") if getattr(self, key) is None]
+            missing |= {"panel": panel} if panel else {}
+        return missing
+
+    def _of(self, kernel: str) -> Mapping[str, Curve]:
+        """Return the rate curves of a kernel by precision."""
+        curves: Mapping[str, Curve] = getattr(self, kernel)
+        return curves
+
+    def _to_add(self, missing: Mapping[str, Sequence[str]]) -> str:
+        """Return the hint to add keys to tables of the machine's file; a known machine needs a new file."""
+        known = self.name in known_machines()
+        name = "mycluster" if known else self.name
+        place = f'use a --machine FILE whose table [{name}] contains based_on = "{self.name}", and ' if known else ""
+        return f"{place}add " + ", ".join(
+            f"{' and '.join(keys)} to [{name}.{table}]" for table, keys in missing.items()
         )
 
     def gemm_rate(self, precision: str, k: float, side: float) -> float:

@@ -32,6 +32,7 @@ class MxpClocks(LuClocks):
     """The clocks of a simulated HPL-MxP run. `L` and `U` contain the arrival times of a step's panels."""
 
     def __init__(self, run: LuRun, machine: Machine):
+        machine.check_rates("hpl-mxp", run.precision)
         super().__init__(run, machine)
         self.L, self.U = np.zeros_like(self.device), np.zeros_like(self.device)
         self.busy = dict.fromkeys(("gemm", "trsm", "factor", "cast"), 0.0)

@@ -197,6 +197,8 @@ def lu_run(args: argparse.Namespace, benchmark: str, machine: Machine, **setting
     from mxpeak.perf.simulation.predict import simulate_lu
 
     low = "fp64" if benchmark == "hpl" else args.precision or _low(machine)
+    if machine.gemm:  # the memory of this machine is known, but not its rates
+        machine.check_rates(benchmark, low)
     if args.nb is not None:
         return _lu_run(args, benchmark, machine, low, args.nb, settings)
     curve = machine.curve("gemm", low)
