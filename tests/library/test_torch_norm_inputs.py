@@ -78,14 +78,34 @@ def test_norms_of_columns_of_a_tensor_are_a_tensor() -> None:
                 assert isinstance(function(array(A), kind), np.ndarray)
 
 
-def test_a_tensor_is_taken_with_its_gradient_conjugation_and_sign() -> None:
+def test_a_tensor_is_taken_with_its_conjugation_and_sign() -> None:
     A = random((7, 5), torch.complex128)
     expected = mx.norms(array(A))
-    assert mx.norms(A.clone().requires_grad_()) == expected
     assert mx.norms(A.conj()) == expected
     assert mx.norm(A.conj().imag, "one") == mx.norm(array(A).imag, "one"), "which is negated on reading"
-    assert mx.norm(torch.nn.Parameter(A), "max") == expected.max
     assert mx.norm(A.mH, "inf") == expected.one
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        mx.norm,
+        lambda A: mx.norm(A, "one", deterministic=True),
+        mx.norms,
+        mx.column_norms,
+        mx.row_norms,
+        lambda A: mx.emulation_error(A, torch.eye(5, dtype=torch.float64)),
+        lambda A: mx.norm(mx.from_tiles({(0, 0): A}, [7], [5])),
+    ],
+)
+def test_a_gradient_is_refused_instead_of_lost(function: Any) -> None:
+    A = random((7, 5), torch.float64).requires_grad_()
+    for tensor in (A, torch.nn.Parameter(A.detach())):
+        with pytest.raises(UsageError, match=r"requires a gradient, .* use .*\.detach\(\), or use torch\.no_grad"):
+            function(tensor)
+    with torch.no_grad():
+        function(A)
+    function(A.detach())
 
 
 def test_whole_numbers_are_widened() -> None:

@@ -67,15 +67,14 @@ class Input:
         return x if self.framework is None else self.framework.array_of(x)
 
 
-def read(values: Any, name: str, *, instead: str = "", constant: bool = False) -> Input:
+def read(values: Any, name: str, *, instead: str = "") -> Input:
     """Validate `values` and wrap them as an `Input`; raise a UsageError if they are invalid.
 
-    instead    the function that the error suggests for a sparse matrix
-    constant   whether the result is not a tensor, so that gradient tracking is allowed
+    `instead` is the function that the error suggests for a sparse matrix.
     """
     check_not_traced(values, name)
     tensor = is_tensor(values)
-    if tensor and not constant:
+    if tensor:
         check_no_gradient(values, name)
     if is_sparse(values) or (tensor and str(values.layout) != "torch.strided"):
         dense = f"{name}.{'to_dense' if tensor else 'toarray' if hasattr(values, 'toarray') else 'todense'}()"

@@ -79,7 +79,7 @@ def emulation_error(A: Any, B: Any, *, entries: int = 100, device: str = "auto")
 
 def _matrix(values: Any, name: str) -> Input:
     """Wrap a real matrix as an `Input`; raise a UsageError if it is complex or not two-dimensional."""
-    matrix = read(values, name, constant=True)
+    matrix = read(values, name)
     if len(matrix.shape) != 2:
         raise UsageError(f"{name} has shape {matrix.shape}; use a matrix")
     if matrix.dtype.kind == "c":

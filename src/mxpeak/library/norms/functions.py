@@ -10,7 +10,7 @@ import numpy as np
 from mxpeak.configs.norms import KINDS
 from mxpeak.kernels.choose import host_norms
 from mxpeak.library.frameworks import framework_of
-from mxpeak.library.inputs import as_array, check_no_gradient, is_tensor
+from mxpeak.library.inputs import as_array, is_tensor
 from mxpeak.library.norms.prepare import NormOptions, dense, kind_name, prepare
 from mxpeak.solvers import norms as four_stages
 from mxpeak.solvers.exact_norms import reproducible_norms, vector_norms
@@ -298,8 +298,6 @@ def _vector_norms(A: Any, kind: Any, by: str, options: NormOptions) -> Any:
 
     Collective over A's ranks.
     """
-    if is_tensor(A):
-        check_no_gradient(A, "A")
     call = prepare(A, (kind,), by, options)
     with np.errstate(all="ignore"):
         return call.restore(vector_norms(call.matrix, call.structure, call.kinds[0], by, call.kernels))

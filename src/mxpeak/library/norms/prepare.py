@@ -110,7 +110,7 @@ def dense(values: Any, name: str) -> Input:
     Convert it only if necessary. Conjugation does not change absolute values, so the kernels read the memory of a
     conjugate view directly.
     """
-    given = read(values, name, instead="scipy.sparse.linalg.norm", constant=True)
+    given = read(values, name, instead="scipy.sparse.linalg.norm")
     supported, array = given.dtype.name in TYPES, given.array
     dtype = given.dtype if supported else np.dtype(np.float64)
     if given.is_tensor:
