@@ -392,7 +392,7 @@ def test_a_second_solver_adds_its_matrices_and_the_larger_basis_counts():
 
 
 def test_memory_of_the_hierarchy_is_that_of_the_literature():
-    # 320 cubed with 27 entries of 12 bytes a row and an eighth more a level: 12.13 GB.
+    # 320 cubed with 27 entries of 12 bytes per row and an eighth more per level: 12.13 GB.
     assert memory_need(Box(320, 320, 320), [DOUBLE])["matrix"] == pytest.approx(12.13e9, rel=0.001)
     assert memory_need(Box(320, 320, 320), [MIXED])["basis"] == pytest.approx(4.06e9, rel=0.002)
 

@@ -268,7 +268,7 @@ def test_a_solver_in_memory_is_compared_with_memory(
     assert read() == (values if reads == "values" else 2000)
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------
 
 
 def shown(name: str, limit: dict[str, Any] | None) -> Result:

@@ -27,7 +27,7 @@ def write(folder: Path, text: str, name: str = "A.mtx") -> Path:
     return path
 
 
-# --- what is read --------------------------------------------------------------------------------------------------
+# --- accepted files ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_corrupted_file_is_read_as_its_lines_define_or_refused(
         assert np.array_equal(read_matrix(path).toarray(), wanted)
 
 
-# --- what is refused -----------------------------------------------------------------------------------------------
+# --- refused files -------------------------------------------------------------------------------------------------
 
 MISTAKES = {
     "no banner": ("hello\n1 1 1\n1 1 1\n", "line 1: 'hello' is not a Matrix Market banner"),

@@ -66,7 +66,7 @@ def check_result(r: Result, A: Any, name: str = "A.mtx") -> None:
     assert r.phases["restriction"]["calls"] == r.phases["prolongation"]["calls"] == 0
     assert r.phases["gs"]["calls"] == p["ranks"] * figures["solves"] * (p["max_iterations"] + 1)
     assert check["penalty"] == min(1.0, check["double_iterations"] / check["mixed_iterations"])
-    # ||x - 1|| <= ||A^-1||·||b - A x||, and rounding: n products and sums a row.
+    # ||x - 1|| <= ||A^-1||·||b - A x||, and rounding: n products and sums per row.
     inverse, b = np.linalg.norm(np.linalg.inv(A.toarray()), 2), A.sum(axis=1)
     rounding = A.shape[0] * U * np.linalg.norm(abs(A).sum(axis=1))
     assert check["max_error"] <= inverse * (check["residual"] * np.linalg.norm(b) * (1 + 1e-6) + rounding)
@@ -199,11 +199,11 @@ def test_a_format_that_is_too_narrow_is_raised_and_said_so(tmp_path: Path) -> No
     assert [caution.code for caution in result.warnings if caution.code == "raised"] == ["raised"]
 
 
-# --- what does not converge -------------------------------------------------------------------------------------
+# --- matrices without convergence -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_gmres_cannot_solve_is_an_invalid_result_with_its_history_and_advice(tmp_path: Path, ranks: int) -> None:
+def test_an_unsolved_system_is_an_invalid_result_with_history_and_advice(tmp_path: Path, ranks: int) -> None:
     """With a random matrix, two steps reduce the residual only little, and a restart does not help."""
     A = sp.csr_array(np.random.default_rng(5).standard_normal((40, 40)))
     result = measured(write(tmp_path, A), ranks, restart=2)

@@ -279,7 +279,7 @@ def test_ranks_without_a_block_cause_a_warning():
     assert not [w for w in measured(2, nb=(N // 2,), kind=("one",))[0].warnings if w.code == "idle"]
 
 
-def test_what_cases_share_is_booked_once():
+def test_phases_that_cases_share_are_counted_once():
     results = measured(kind=("max", "one"), structure=("general", "symmetric"))
     assert [sorted(r.phases) for r in results] == [
         ["check", "generate", "limit", "norm"],

@@ -155,7 +155,7 @@ def test_a_spread_beyond_the_tolerance_is_undecided_with_the_reason() -> None:
     )
 
 
-def test_what_is_decided_and_what_is_not_are_both_said() -> None:
+def test_decided_and_undecided_measures_are_both_reported() -> None:
     lines = verdict(BODIES["slow and open"]).splitlines()
     assert BODIES["slow and open"]["status"] == "different"
     assert lines[0] == "of 4 ranks, 1 is slow"

@@ -715,7 +715,7 @@ def test_the_time_to_load_kernels_does_not_count(store: Store, monkeypatch: pyte
     assert [r["kind"] for r in store.journal()[0]] == ["loaded"]
 
 
-def test_a_page_shows_what_was_measured_and_nothing_else() -> None:
+def test_a_page_shows_only_measured_values() -> None:
     curves = [
         {"ranks": 1, "threads": 2, **probe, "seconds": 1.0, "rate": 1e9 * (1 + at)}
         for at, probe in enumerate(probes(1, ["bf16"], on_gpu=False))

@@ -281,7 +281,7 @@ def begins_of(pattern: Any) -> Any:
 
 
 @pytest.mark.parametrize("storage", ["rows", "packed"])
-def test_a_box_is_dealt_out_so_that_threads_work_at_the_same_time(storage: str) -> None:
+def test_a_box_is_divided_so_that_threads_work_at_the_same_time(storage: str) -> None:
     """If time is proportional to entries, two threads need little more than half of the time of one."""
     host = HOSTS[0]
     for box, share in ((Box(32, 32, 32), (0.6, 0.45)), (Box(40, 33, 23), (0.6, 0.5))):

@@ -40,7 +40,7 @@ def test_coarse_points_are_every_second_point_in_both_orders(shape: tuple[int, i
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(("order", "storage"), [("greedy", "packed"), ("surface_last", "packed"), ("levels", "sell")])
-def test_what_is_sent_during_a_sweep_is_what_the_residual_needs(order: str, storage: str, symmetric: bool) -> None:
+def test_the_halo_sent_during_a_sweep_is_that_of_the_residual(order: str, storage: str, symmetric: bool) -> None:
     """The results are bitwise those of a sweep, a halo exchange and a residual one after the other, done twice."""
 
     def compared(comm: Communicator) -> None:

@@ -249,7 +249,7 @@ def test_the_file_is_named_by_version_and_time():
     assert form.file.format(NOW) == "HPCG-Benchmark_3.1_2025-03-07_14-05-09.txt"
 
 
-def test_the_rating_has_all_its_digits_and_stands_beside_the_one_of_2_4():
+def test_the_rating_has_all_digits_and_is_next_to_that_of_2_4():
     found, raw = values(hpcg_report(result_of(), NOW)), TOTAL / 60.0
     assert float(found["Final Summary::HPCG result is VALID with a GFLOP/s rating of"]) == 0.9 * raw / 1e9
     assert float(found["Final Summary::HPCG 2.4 rating for historical reasons is"]) == 0.905 * raw / 1e9
@@ -358,7 +358,7 @@ def test_tests_that_did_not_run_are_not_called_failed():
     assert "FAILED" not in verdict(BARE)
 
 
-def test_a_plain_figure_stands_beside_that_of_another_storage():
+def test_a_plain_figure_is_next_to_that_of_another_storage():
     plain = {"label": "official", "storage": "ell", "precision": "fp64", "rate_flops": 2.5e9, "raw_rate_flops": 2.7e9}
     packed = result_of(result=figures_of(beside=[plain]))
     VALIDATOR.validate(document([packed]))

@@ -90,7 +90,7 @@ def test_a_matrix_of_ones_own_is_named_instead_of_its_mesh():
     assert "Linear System Information::Number of Equations=986703\n" in hpgmp_report(own, NOW)
 
 
-def test_the_scoreboard_sets_mixed_beside_double_and_a_sweep_names_mesh_grid_precision_and_storage():
+def test_the_scoreboard_has_mixed_and_double_rates_and_a_sweep_names_its_settings():
     row = scoreboard([result_of()]).splitlines()[3]
     assert row == "hpg-mxp  48.6 GFLOP/s  71 of 20.5 GB/s  memory  PASSED  1.6 × double"
     row = sweep([result_of()]).splitlines()[1]

@@ -154,7 +154,7 @@ def test_multigrid_is_smoothing_restriction_and_prolongation_together():
     assert float(found["Floating Point Operations Summary::Raw MG"]) == 12 * (1.2e11 + 4e9)
 
 
-def test_the_products_of_all_ranks_are_told_as_those_of_one():
+def test_the_products_of_all_ranks_are_reported_like_those_of_one():
     assert values(hpgmp_report(result_of(), NOW))["Benchmark Time Summary::Num SpMVs"] == str(310 * 12)
 
 

@@ -110,7 +110,7 @@ def verdicts(text: str) -> list[str]:
     return outcomes
 
 
-def test_each_case_reads_as_passed_or_failed_whatever_stands_around_it():
+def test_each_case_reads_as_passed_or_failed_in_any_context():
     inadmissible = {"mode": "explore", "admissible": False, "violations": [{"rule": "mode", "text": "exploring"}]}
     text = report(result_of(passed=False), result_of(), result_of(rules=inadmissible), None)
     assert verdicts(text) == ["failed", "passed", "passed"]

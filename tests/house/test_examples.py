@@ -44,7 +44,7 @@ def test_the_page_of_examples_names_each_file() -> None:
     assert sorted(EXAMPLES / name for name in named) == [file for file in FILES if file.name != "README.md"]
 
 
-#: A command of mxpeak in a file, also one in a container: what follows its name.
+#: A command of mxpeak in a file, also one in a container: the arguments after its name.
 COMMAND = re.compile(r"(?:\bmxpeak|\.sif) ((?:run|scan|doctor|report|compare|baseline)\b[^\n`>#{]*)")
 COMMANDS = [
     (file.name, line.rstrip(" |',"))

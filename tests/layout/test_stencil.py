@@ -97,7 +97,7 @@ def test_a_rank_outside_the_grid_is_refused():
         Box(0, 2, 2)
 
 
-# --- neighbours -------------------------------------------------------------------------------------------------
+# --- neighbors --------------------------------------------------------------------------------------------------
 
 
 def test_what_a_rank_sends_is_what_its_neighbour_receives_in_the_same_order() -> None:

@@ -52,7 +52,7 @@ def test_sums_of_a_matrix_that_is_read_in_strips(monkeypatch: pytest.MonkeyPatch
     assert largest == np.abs(A).max()
 
 
-def test_what_is_not_good_enough_is_mended_or_left_to_others() -> None:
+def test_inaccurate_solutions_are_corrected_or_left_to_other_solvers() -> None:
     n = 60
     growth = np.tril(-np.ones((n, n)), -1) + np.eye(n)
     growth[:, -1] = 1.0

@@ -90,7 +90,7 @@ def test_growth_is_mended_by_one_correction_where_that_does_and_refined_where_no
 @pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("sides", [1, 9])
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_what_it_cannot_judge_is_left_to_others(order: Any, sides: int) -> None:
+def test_undecided_systems_are_left_to_other_solvers(order: Any, sides: int) -> None:
     n = 75
     b = np.ones((n, sides))
     for (i, j), value in (((3, 3), 0.0), ((70, 70), 0.0), ((5, 5), 1e-9), ((3, 5), np.nan), ((74, 2), np.inf)):

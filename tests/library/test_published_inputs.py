@@ -119,7 +119,7 @@ def test_a_vandermonde_matrix_after_one_cycle_of_five_steps() -> None:
     assert mx.gmres(sparse.csr_array(A), np.eye(10)[0])[1].converged
 
 
-def test_the_callback_hears_the_residual_of_a_step() -> None:
+def test_the_callback_gets_the_residual_of_a_step() -> None:
     heard: list[float] = []
     A = -bands(6, -1, 0, 1)
     mx.gmres(A, np.ones(6), rtol=1e-16, maxiter=1, preconditioner="none", precision="fp64", callback=heard.append)

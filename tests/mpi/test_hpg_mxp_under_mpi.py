@@ -106,7 +106,7 @@ def test_a_validation_that_fails_is_exit_code_3_from_all_ranks(on_two: dict[str,
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_ends_all_ranks_with_2_and_is_told_once(on_two: dict[str, Ended], name: str) -> None:
+def test_a_mistake_ends_all_ranks_with_2_and_is_reported_once(on_two: dict[str, Ended], name: str) -> None:
     on_two[name].check(2)
     assert MISTAKES[name][1] in on_two[name].stderr
     assert on_two[name].stderr.count("error:") == 1

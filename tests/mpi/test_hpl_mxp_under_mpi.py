@@ -110,7 +110,7 @@ def test_fp8_is_refused_in_official_mode_by_one_rank(on_four: dict[str, Ended]) 
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_what_breaks_a_rule_is_named(on_one: dict[str, Ended], rule: str) -> None:
+def test_broken_rules_are_named(on_one: dict[str, Ended], rule: str) -> None:
     on_one[rule].check(0)
     body = on_one[rule].body
     assert not body["rules"]["admissible" if rule == "generator" else "meaningful"]
@@ -119,7 +119,7 @@ def test_what_breaks_a_rule_is_named(on_one: dict[str, Ended], rule: str) -> Non
 
 
 @pytest.mark.parametrize("says", IGNORED)
-def test_what_would_be_ignored_is_refused(on_one: dict[str, Ended], says: str) -> None:
+def test_options_that_would_be_ignored_are_refused(on_one: dict[str, Ended], says: str) -> None:
     on_one[says].check(2)
     assert says in on_one[says].stderr
 

@@ -259,7 +259,7 @@ def test_vector_operations_move_their_vectors():
 
 
 def test_the_least_bytes_of_an_iteration_are_those_of_the_traffic_model():
-    # ELL of 27 entries of 8 bytes a row at restart 30: product 216 + 8, basis 3 * 15.5 * 4 on average.
+    # ELL of 27 entries of 8 bytes per row at restart 30: product 216 + 8, basis 3 * 15.5 * 4 on average.
     n = 100
     ell = StoredSizes(rows=n, values=26 * n, value_bytes=4, index_bytes=4 * 27 * n, vector_bytes=4, wide_bytes=4)
     assert product_bytes(ell) == (216 + 8) * n

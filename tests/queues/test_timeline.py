@@ -37,7 +37,7 @@ def ends(played: Played) -> list[tuple[str, float, float]]:
     return [(bar.op.actor, bar.begin, bar.end) for bar in played.bars]
 
 
-def test_streams_run_beside_each_other_and_events_hold_them_back() -> None:
+def test_streams_overlap_and_wait_for_events() -> None:
     log = Log(0)
     log.records.append(Step(0))
     work(log, "main 0", 10)

@@ -208,7 +208,7 @@ class Background:
         return float(end - begin)
 
 
-def test_spans_on_a_device_wait_for_nothing_until_somebody_asks() -> None:
+def test_spans_on_a_device_do_not_wait_until_they_are_read() -> None:
     device = Background()
     spans = Spans((), device)
     spans.start("work", 1.0)

@@ -47,7 +47,7 @@ def test_who_shall_not_be_outlived(environ: dict[str, str], found: int | None) -
     assert parent_pid(environ) == found
 
 
-def test_what_is_started_knows_by_whom() -> None:
+def test_a_started_process_knows_its_parent() -> None:
     assert parent_pid(child_environment({})) == os.getpid()
     assert child_environment({"A": "b"})["A"] == "b"
 

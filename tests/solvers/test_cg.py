@@ -133,7 +133,7 @@ def test_infinity_and_nan_end_the_solve_with_an_outcome(A: Any, bad: float) -> N
 
 
 @pytest.mark.parametrize("what", ["A", "M"])
-def test_what_is_not_positive_ends_it_before_it_is_divided_by(A: Any, what: str) -> None:
+def test_a_curvature_or_preconditioner_that_is_not_positive_ends_the_solve(A: Any, what: str) -> None:
     system = Dense(-A, np.ones(N)) if what == "A" else Dense(A, np.ones(N), -np.eye(N))
     done = conjugate_gradients(system, max_steps=5, tolerance=1e-10)
     assert (done.outcome, done.steps, done.residual) == (Outcome.NOT_CONVERGED, 0, 1.0)

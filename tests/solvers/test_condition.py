@@ -38,7 +38,7 @@ def test_zeros_and_a_diagonal_are_exact() -> None:
     assert estimate(np.diag([1.0, -7.0, 3.0, 0.0])) == 7.0
 
 
-def test_alternating_signs_see_what_the_first_gradient_does_not() -> None:
+def test_alternating_signs_find_a_norm_that_the_first_gradient_misses() -> None:
     """B (1, …, 1) = (1, …, 1) = B^T (1, …, 1) for any theta, so the gradient shows no larger value."""
     n, theta = 8, 1e6
     w = (-1.0) ** np.arange(n)

@@ -178,7 +178,7 @@ def test_a_cycle_ends_with_the_first_number_that_is_not_finite(rng: Any, bad: fl
     assert not estimates[3] > 0.0
 
 
-# --- what it computes -------------------------------------------------------------------------------------------
+# --- iterates ---------------------------------------------------------------------------------------------------
 
 
 def test_every_step_has_the_smallest_residual_of_its_krylov_space(rng: Any) -> None:
@@ -353,7 +353,7 @@ def test_a_singular_matrix_ends_and_leaves_x_finite() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_ends_the_solve_at_once(bad: float) -> None:
+def test_infinity_and_nan_end_the_solve_at_once(bad: float) -> None:
     at_first = gmres_ir(ScriptedSystem([bad]), 1.0, restart=3, max_steps=300, tolerance=1e-9)
     assert (at_first.outcome, at_first.steps) == (Outcome.NOT_FINITE, 0)
     later = gmres_ir(ScriptedSystem([1.0, 0.5, bad]), 1.0, restart=3, max_steps=300, tolerance=0.0)

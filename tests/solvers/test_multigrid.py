@@ -108,7 +108,7 @@ def test_one_level_is_one_sweep() -> None:
     assert said == ["level 0: smooth from zero, b"]
 
 
-# --- what it computes -------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------
 
 
 def test_two_grids_are_the_matrix_of_the_formula() -> None:

@@ -36,7 +36,7 @@ from tests.support.roundoff import U
 LARGEST = np.finfo(np.float64).max
 
 
-# --- what must agree --------------------------------------------------------------------------------------------
+# --- comparison with exact norms --------------------------------------------------------------------------------
 
 
 def check(A: Any, name: str = "general", **options: Any) -> None:
