@@ -396,6 +396,10 @@ def test_links_of_hdf5_without_a_target_or_back_to_a_group_are_skipped(tmp_path:
         file["run1/root"] = h5py.SoftLink("/")
         file["lost"] = h5py.SoftLink("/none")
         file["elsewhere"] = h5py.ExternalLink("none.h5", "/A")
+        file["nothing"] = h5py.Empty("f8")
+    for name in ("lost", "elsewhere", "nothing"):
+        with pytest.raises(UsageError, match=f"has no dataset '{name}'; use one of run1/A"):
+            mx.DistributedMatrix.from_file(path, dataset=name)
     M = mx.DistributedMatrix.from_file(path, nb=5, comm=Solo())
     assert np.array_equal(M.blocks().local, A)
 

@@ -266,8 +266,8 @@ def _dataset(path: Path, store: Any, dataset: str | None) -> Any:
     if dataset is None:
         return _only(path, _datasets(store))
     name = dataset.strip("/")
-    member = store[name] if name and name in store else None
-    if hasattr(member, "shape"):
+    member = store.get(name) if name and name in store else None  # None for a link without a target
+    if _is_dataset(member):
         return member
     found = _datasets(store)
     if inside := [other for other in found if other.startswith(f"{name}/")]:
@@ -296,12 +296,17 @@ def _datasets(store: Any) -> dict[str, Any]:
         prefix, group = waiting.popleft()
         for name in group:
             member = group.get(name)  # None for a link without a target
-            if hasattr(member, "shape"):
+            if _is_dataset(member):
                 found[prefix + name] = member
             elif hasattr(member, "keys") and member not in visited:  # a link may lead back to a group
                 visited.append(member)
                 waiting.append((f"{prefix}{name}/", member))
     return dict(sorted(found.items()))
+
+
+def _is_dataset(member: Any) -> bool:
+    """Return whether a member of a store is a dataset with entries; the shape of an empty HDF5 dataset is None."""
+    return getattr(member, "shape", None) is not None
 
 
 def _listed(names: Sequence[str], last: str = "") -> str:
