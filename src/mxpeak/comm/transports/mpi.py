@@ -417,10 +417,15 @@ def depart() -> None:
     """Finalize MPI and exit with code 0, without Python's finalization. Return if there is only one MPI rank.
 
     MPI for Python would finalize MPI at the end of Python's finalization, when the watchdog has ended. Its function for
-    MPI_Finalize also stops all threads of Python. This function therefore calls the library directly.
+    MPI_Finalize also stops all threads of Python. This function therefore calls the library directly. Return if the
+    library's function is not visible, as with some static libraries.
     """
     if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
         return
+    try:
+        finalize = ctypes.CDLL(MPI.__file__).MPI_Finalize
+    except (OSError, AttributeError):
+        return
     with LibraryWait(f"MPI_Finalize of all {MPI.COMM_WORLD.Get_size()} ranks"):
-        ctypes.CDLL(MPI.__file__).MPI_Finalize()
+        finalize()
     shutdown.exit_now(0)
