@@ -51,7 +51,10 @@ def judge(result: Result, config: RunConfig) -> None:
         lines.append(f"{rate_text(rate)} is below --min-gflops {config.min_gflops:g}")
     target = getattr(config, "target", None)
     if target is not None and rate < 1e9 * target:
-        lines.append(f"{rate_text(rate)} is below --target {target:g}; the run ended before mxpeak could stop it")
+        limit = f"--target {target:g}"
+        if (slowdown := getattr(config, "max_slowdown", None)) is not None:  # it sets the target
+            limit = f"{target:.3g} GFLOP/s, the limit of --max-slowdown {slowdown:.0%}"
+        lines.append(f"{rate_text(rate)} is below {limit}; the run ended before mxpeak could stop it")
     if config.min_share is not None and (share is None or share < config.min_share):
         floor = f"--min-share {config.min_share:.0%}"
         unknown = f"no limit was measured, so {floor} cannot be checked"
