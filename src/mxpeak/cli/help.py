@@ -51,7 +51,8 @@ The rules of each list: docs/explanation/list-rules.md
 VARIABLES = (
     "Variables set flags of run, scan and peak, and the files, output and hardware of",
     "resume. Other commands read only their own flags. All commands except doctor,",
-    "help and completion reject unknown variables and invalid values.",
+    "help and completion reject unknown variables. run, scan and resume reject invalid",
+    "values of their own flags; the others reject every invalid value.",
 )
 TOPICS = ("exit-codes", "settings", "submit")
 

@@ -191,7 +191,7 @@ def _run_verb(argv: list[str], session: Session) -> int:
 
 
 def _check_variables(verb: str, session: Session) -> None:
-    """Raise a UsageError for an MXPEAK_* variable that `run` would reject; `doctor` prints the error as a warning."""
+    """Raise a UsageError for an unknown MXPEAK_* variable or an invalid value; `doctor` prints it as a warning."""
     if verb in (*READS_VARIABLES, *IGNORES_VARIABLES) or not any(name.startswith("MXPEAK_") for name in os.environ):
         return
     from mxpeak.cli.request import check_unused_variables

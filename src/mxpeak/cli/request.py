@@ -130,7 +130,7 @@ def check_variables(environ: Mapping[str, str]) -> None:
 def check_unused_variables(environ: Mapping[str, str]) -> None:
     """Raise a UsageError for an unknown MXPEAK_* variable, or a value that no option of this name accepts.
 
-    Commands without settings use this check, so that they reject the same variables as `run`.
+    Commands without settings use this check; `run`, `scan` and `resume` check the values of their own options.
     """
     check_variables(environ)
     for name, known in variables().items():

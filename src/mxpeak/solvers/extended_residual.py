@@ -1,8 +1,8 @@
 """Compute the residual b - C y with about twice as many digits as its operands have.
 
 A product of matrices in fp32 is computed in fp64. In fp64, C and y are cut into slices of β bits, with
-2·β + log2(n) <= 53 (Ozaki, Ogita, Oishi and Rump 2012). The products of slices are then exact in any order of
-summation. They are subtracted from b with the rounding errors of each subtraction (Knuth's TwoSum).
+2·β + log2(n) <= 53 for sums of n terms (Ozaki, Ogita, Oishi and Rump 2012). The products of slices are then exact in
+any order of summation. They are subtracted from b with the rounding errors of each subtraction (Knuth's TwoSum).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.solvers.scaling import powers
 
-#: Number of slices, which contain all bits of numbers in fp64 for n <= 2^17.
+#: Number of slices, which contain all bits of numbers in fp64 for sums of up to 2^17 terms.
 SLICES = 3
 #: Number of entries of C that are cut at a time, so that they stay in the second-level cache.
 ENTRIES = 1 << 16
