@@ -211,6 +211,17 @@ if os.environ.get("PMI_RANK") == "{rank}":
 """
 
 
+def ended_by_a_stop(tmp_path: Path, rank: int, function: str) -> tuple[int, float, str]:
+    """Run HPL with a rank that is stopped in `function`; return the exit code, the time and the standard error."""
+    module, _, name = function.partition(":")
+    (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
+        code, after_s = run.ended()
+        message = run.stderr()
+    return code, after_s, message
+
+
 @pytest.mark.parametrize(
     ("phase", "rank", "function"),
     [
@@ -223,12 +234,7 @@ def test_a_rank_that_is_stopped_outside_of_the_computation_is_named(
     tmp_path: Path, phase: str, rank: int, function: str
 ) -> None:
     """The rank is reported within the minimum time of --watchdog, although its message may take ten minutes."""
-    module, _, name = function.partition(":")
-    (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
-    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
-        code, after_s = run.ended()
-        message = run.stderr()
+    code, after_s, message = ended_by_a_stop(tmp_path, rank, function)
     print(f"hpl stopped in {phase}: code {code} after {after_s:.1f} s")
     assert code == 6, message
     named = rf"^\[rank {1 - rank} .*error: {phase}: rank {rank} on \S+ has been stopped for [12]"
@@ -246,12 +252,7 @@ def test_a_rank_that_is_stopped_outside_of_the_computation_is_named(
     ],
 )
 def test_a_rank_that_is_stopped_after_the_result_is_named(tmp_path: Path, rank: int, function: str) -> None:
-    module, _, name = function.partition(":")
-    (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
-    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
-        code, after_s = run.ended()
-        message = run.stderr()
+    code, after_s, message = ended_by_a_stop(tmp_path, rank, function)
     assert code == 6, message
     waits = "this rank waits for (a barrier|MPI_Finalize) of all 2 ranks"
     named = rf"^\[rank {1 - rank} .*error: exit: rank {rank} on \S+ has been stopped for [12].*; {waits}.*; the results"
