@@ -211,12 +211,12 @@ if os.environ.get("PMI_RANK") == "{rank}":
 """
 
 
-def ended_by_a_stop(tmp_path: Path, rank: int, function: str) -> tuple[int, float, str]:
+def ended_by_a_stop(tmp_path: Path, rank: int, function: str, *flags: str) -> tuple[int, float, str]:
     """Run HPL with a rank that is stopped in `function`; return the exit code, the time and the standard error."""
     module, _, name = function.partition(":")
     (tmp_path / "sitecustomize.py").write_text(STOPS.format(rank=rank, module=module, function=name))
     places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    with job(tmp_path, [*small_run(), "--watchdog", "5,1"], PYTHONPATH=places) as run:
+    with job(tmp_path, [*small_run(), "--watchdog", "5,1", *flags], PYTHONPATH=places) as run:
         code, after_s = run.ended()
         message = run.stderr()
     return code, after_s, message
@@ -244,22 +244,51 @@ def test_a_rank_that_is_stopped_outside_of_the_computation_is_named(
 
 
 @pytest.mark.parametrize(
-    ("rank", "function"),
+    ("rank", "function", "status"),
     [
-        (1, "mxpeak.cli.run:most_severe"),  # before it receives the exit code
-        (1, "mxpeak.cli.observers:RunObservers.close"),  # before MPI_Finalize
-        (0, "mxpeak.cli.observers:RunObservers.close"),
+        (1, "mxpeak.cli.run:most_severe", "valid"),  # before it receives the exit code
+        (1, "mxpeak.cli.observers:RunObservers.close", "valid"),  # before MPI_Finalize
+        (0, "mxpeak.cli.observers:RunObservers.close", "valid"),
+        (1, "mxpeak.cli.observers:RunObservers.close", "invalid"),
     ],
 )
-def test_a_rank_that_is_stopped_after_the_result_is_named(tmp_path: Path, rank: int, function: str) -> None:
-    code, after_s, message = ended_by_a_stop(tmp_path, rank, function)
+def test_a_rank_that_is_stopped_after_the_result_is_named(
+    tmp_path: Path, rank: int, function: str, status: str
+) -> None:
+    flags = ["--threshold", "1e-9"] if status == "invalid" else []
+    code, after_s, message = ended_by_a_stop(tmp_path, rank, function, *flags)
     assert code == 6, message
     waits = "this rank waits for (a barrier|MPI_Finalize) of all 2 ranks"
     named = rf"^\[rank {1 - rank} .*error: exit: rank {rank} on \S+ has been stopped for [12].*; {waits}.*; the results"
     assert re.search(named + " in results/result.json are complete$", message, re.MULTILINE), message
-    assert json.loads((tmp_path / "results" / "result.json").read_text())["results"][0]["status"] == "valid"
+    assert json.loads((tmp_path / "results" / "result.json").read_text())["results"][0]["status"] == status
     assert after_s < 60.0
     assert "Traceback" not in message
+
+
+#: A script that delays the end of rank 1 after MPI_Finalize.
+ENDS_LATE = """
+import os, time
+if os.environ.get("PMI_RANK") == "1":
+    import mxpeak.comm.transports.mpi as mpi
+    finalize = mpi.finalize
+    def finalize_and_wait():
+        finalize()
+        time.sleep(2)
+    mpi.finalize = finalize_and_wait
+"""
+
+
+@pytest.mark.parametrize(("threshold", "code"), [("16", 0), ("1e-9", 3)])
+def test_ranks_end_at_different_times(tmp_path: Path, threshold: str, code: int) -> None:
+    """The launcher must not kill a rank because another rank has ended after MPI_Finalize."""
+    (tmp_path / "sitecustomize.py").write_text(ENDS_LATE)
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with job(tmp_path, [*small_run(), "--threshold", threshold], PYTHONPATH=places) as run:
+        ended, after_s = run.ended()
+        message = run.stderr()
+    assert (ended, message) == (code, "results in results/\n")
+    assert after_s > 2.0
 
 
 @pytest.mark.parametrize("function", ["mxpeak.cli.observers:ranks_of_this_node", "mxpeak.bench.harness:load_kernels"])

@@ -262,13 +262,13 @@ def entry() -> None:
     session = Session()
     code = main(session=session)
     if code:
-        write_exit_code(code)
         session.abort_unjoined(code)
     restore_signals()
+    if mpi := sys.modules.get("mxpeak.comm.transports.mpi"):
+        session.watch_exit()
+        mpi.finalize()
+    if code:
+        write_exit_code(code)
     if torchdist := sys.modules.get("mxpeak.comm.transports.torchdist"):
         torchdist.depart(code)
-    mpi = sys.modules.get("mxpeak.comm.transports.mpi")
-    if mpi and not code:  # after another code, mpiexec kills the ranks that end later, and returns the code of SIGKILL
-        session.watch_exit()
-        mpi.depart()
     sys.exit(code)

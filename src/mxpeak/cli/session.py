@@ -224,6 +224,7 @@ class Session:
             sleep(LEAVE_S)
             print(printable(f"{self.name}{self.failed}"), file=sys.stderr)
         flush()
+        write_exit_code(code)
         abort_mpiexec(code)
 
     def end_with_grace(self, code: int) -> int:

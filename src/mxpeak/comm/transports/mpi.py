@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from math import inf
 from pathlib import Path
@@ -413,19 +414,17 @@ def world() -> Mpi:
     return Mpi(MPI.COMM_WORLD.Dup())
 
 
-def depart() -> None:
-    """Finalize MPI and exit with code 0, without Python's finalization. Return if there is only one MPI rank.
+def finalize() -> None:
+    """Finalize MPI while the threads of Python continue. Do nothing if there is only one MPI rank.
 
-    MPI for Python would finalize MPI at the end of Python's finalization, when the watchdog has ended. Its function for
-    MPI_Finalize also stops all threads of Python. This function therefore calls the library directly. Return if the
-    library's function is not visible, as with some static libraries.
+    At the end of Python's finalization, MPI for Python would finalize MPI, but the watchdog has ended by then. Its
+    function for MPI_Finalize also stops all threads of Python. This function therefore calls the library directly. It
+    does nothing if the library's function is not visible, as with some static libraries.
+
+    After this function, the process must end by `exit`, not by `_exit`. MPICH disconnects from mpiexec in a handler of
+    `exit`. Without it, mpiexec kills the other ranks.
     """
     if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
         return
-    try:
-        finalize = ctypes.CDLL(MPI.__file__).MPI_Finalize
-    except (OSError, AttributeError):
-        return
-    with LibraryWait(f"MPI_Finalize of all {MPI.COMM_WORLD.Get_size()} ranks"):
-        finalize()
-    shutdown.exit_now(0)
+    with suppress(OSError, AttributeError), LibraryWait(f"MPI_Finalize of all {MPI.COMM_WORLD.Get_size()} ranks"):
+        ctypes.CDLL(MPI.__file__).MPI_Finalize()
