@@ -20,6 +20,7 @@ import pytest
 from mxpeak.bench.limits import Limit, Reading
 from mxpeak.cli import main as cli
 from mxpeak.cli import session
+from mxpeak.cli.display import Display
 from mxpeak.cli.run_history import last_rate
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.installation import install_command
@@ -461,6 +462,23 @@ def test_a_signal_ends_with_128_and_its_number_and_leaves_nothing_half_written(
     assert sorted(path.name for path in Path("out").iterdir()) == ["report.html", "result.json"]
     assert json.loads(Path("out/result.json").read_text())["status"] == "aborted"
     assert signal.getsignal(number) == before
+
+
+def test_a_benchmark_that_an_error_has_ended_is_not_aborted_by_a_later_signal(
+    bench: Bench, comm: Comm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(case: object) -> None:
+        raise UsageError("no such grid")
+
+    def close(self: Display) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    comm.size, bench.outcome = 2, fail
+    monkeypatch.setattr(Display, "close", close)
+    assert cli.main(["run", "hpl", "--out", "out"]) == 128 + signal.SIGTERM
+    assert "no such grid" in capsys.readouterr().err
+    assert not Path("out/result.json").exists() or json.loads(Path("out/result.json").read_text())["results"] == []
 
 
 def inside_set_name(number: int) -> None:

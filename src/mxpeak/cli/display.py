@@ -78,6 +78,7 @@ class Display:
     rows_only: bool = False  # show the results in the scoreboard only
     results: list[Result] = field(default_factory=list)
     skipped: int = 0
+    failed: bool = False  # an error has ended the benchmark
     _warned: set[str] = field(default_factory=set)
     _report: io.StringIO = field(default_factory=io.StringIO)
     _texts: list[OwnReport] = field(default_factory=list)

@@ -244,7 +244,7 @@ class Execution:
             raise
 
     def _add_aborted(self, first: RunRequest, why: str) -> None:
-        """Add the result of the current benchmark if none of its cases has begun."""
+        """Add the result of the current benchmark if none of its cases has begun and no error has ended it."""
         from mxpeak.bench.partial_result import aborted_at_start
 
         comm = self.session.comm
@@ -252,7 +252,7 @@ class Execution:
         if not self.displays:
             self._new_display(first, comm.size)
         display = self.displays[-1]
-        if not display.results and not display.skipped:
+        if not (display.results or display.skipped or display.failed):
             request = display.request
             display.on_abort(aborted_at_start(request.benchmark.name, request, comm, self.argv, why))
 
@@ -316,7 +316,7 @@ class Execution:
             code = _verdict_code(display.results, display.skipped)
         except MxpeakError as error:
             session.log(f"mxpeak: error: {error}")
-            code = int(error.exit_code)
+            code, display.failed = int(error.exit_code), True
         display.close()
         return code
 
