@@ -225,6 +225,23 @@ def test_a_table_has_a_row_per_step_with_the_time_of_each_phase_since_the_previo
     assert len({len(line) for line in lines[3:]}) == 1, "columns are aligned"
 
 
+def test_the_last_row_of_a_table_has_the_time_and_the_flops_after_the_last_step():
+    stream = io.StringIO()
+    table = StepTable(stream, {}, interval_s=0.5)
+    totals = {"gemm": Phase()}
+    table.start("hpl", 10e9)
+    for k, done in enumerate((5e9, 8e9, 9e9), 1):
+        totals["gemm"].time_s = 0.4 * k
+        table.step(Step("hpl", k, 3, done, 10e9, 0.4 * k, totals))
+    totals["ptrsv"] = Phase(time_s=0.75)
+    table.finish("hpl", 2.0)
+    rows = [line.split() for line in stream.getvalue().splitlines()[2:]]
+    assert rows[0] == ["2/3", "80", "%", "0.800", "s", "10.0", "GFLOP/s", "10.0", "GFLOP/s", "0.8000"]
+    assert rows[1] == ["3/3", "90", "%", "1.20", "s", "2.50", "GFLOP/s", "7.50", "GFLOP/s", "0.4000"]
+    assert rows[2][-2:] == ["gemm", "ptrsv"]
+    assert rows[3] == ["end", "100", "%", "2.00", "s", "1.25", "GFLOP/s", "5.00", "GFLOP/s", "0.0000", "0.7500"]
+
+
 def test_a_table_combines_short_steps_and_ends_with_the_last_one():
     lines = table_of([(0.01 * k, 0.2e9 * k, {"gemm": 0.01 * k}) for k in range(1, 51)])
     rows = [line.split() for line in lines if "/50" in line]
