@@ -53,6 +53,8 @@ PROBE_RESIDUAL = 2.0**-6
 TOGETHER, SOLVES = 64, 2
 #: Number of roundings of the largest terms in b - A x at which a residual is as small as fp64 permits.
 ROUNDINGS = 8.0
+#: Largest |b - A x|_i / (|A||x| + |b|)_i at which all rows count as solved. For x = 0, this is 1.
+SOLVED_ROWS = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Ending(StrEnum):
     SLOW = "slow"
     NOT_FINITE = "not finite"
     ROUNDED_X = "x rounded"
+    SOLVED_BY_ROWS = "rows solved"
 
 
 @dataclass(slots=True)
@@ -343,12 +346,7 @@ class GmresDriver:
             ending = self._rounds(result, b_s, tol)
         system, self._rounded_terms = self.problem.system, 0.0
         if ending is not Ending.CONVERGED:
-            if ending is Ending.STALLED and scaling.active:
-                y = self._matrix.unordered(system.go_back())
-                terms = self._terms(y, b_s)
-                if is_least(self._relative(system.residual_vector, b_s), terms):
-                    self._rounded_terms = terms
-            system.go_back(unscaled=True)
+            ending = self._go_back(b_s, ending)
         result.residual = self._relative(system.residual_vector, b_s)
         y = self._matrix.unordered(system.solution)
         result.x = scaling.solution(y, k)
@@ -364,6 +362,27 @@ class GmresDriver:
         if ending is Ending.NOT_FINITE:
             self._restart_problem()
         return result
+
+    def _go_back(self, b: Vector, ending: Ending) -> Ending:
+        """Restore the x with the smallest residual, or one that solves all rows, and return the ending. Collective.
+
+        If rows differ in scale, an x that solves all rows to rounding errors may have a larger residual than x = 0. If
+        the x with the smallest residual does not solve all rows, but the best x of the scaled system does, the latter
+        is restored.
+        """
+        system, solves_rows = self.problem.system, False
+        if self.plan.scaling.active:
+            y = self._matrix.unordered(system.go_back())
+            solves_rows = self._row_error(y, b) <= SOLVED_ROWS
+            if ending is Ending.STALLED and is_least(
+                self._relative(system.residual_vector, b), terms := self._terms(y, b)
+            ):
+                self._rounded_terms = terms
+        y = self._matrix.unordered(system.go_back(unscaled=True))
+        if solves_rows and self._row_error(y, b) > SOLVED_ROWS:
+            system.go_back()
+            return Ending.SOLVED_BY_ROWS
+        return ending
 
     def _begin(self, b: Vector, y: Vector) -> None:
         """Start a solve for another b from the initial guess y; both vectors are in the user's order of rows."""
@@ -523,8 +542,19 @@ class GmresDriver:
         """Return the size of the terms of b - A y, relative to b."""
         return self.plan.scaling.relative_terms(self._matrix.A, y, b)
 
+    def _row_error(self, y: Vector, b: Vector) -> float:
+        """Return the largest |b - A y|_i / (|A||y| + |b|)_i for the y whose residual was computed last. Collective."""
+        r = self._matrix.unordered(self.problem.system.residual_vector)
+        return self.plan.scaling.row_error(self._matrix.A, y, b, r)
+
     def _advice(self, result: SolveResult, ending: Ending, y: Vector, b: Vector) -> str:
         """Return a text that explains why the residual is not smaller, and suggests a remedy."""
+        if ending is Ending.SOLVED_BY_ROWS:
+            return (
+                f"x solves all rows: |b - A x| is at most {self._row_error(y, b):.1e} of |A||x| + |b| in each row; but "
+                "the rows of A and b differ so much in scale that the norm of b - A x is not small; scale the rows of "
+                "A and b to similar sizes"
+            )
         terms = self._terms(y, b)
         if ending is not Ending.ROUNDED_X and is_least(result.residual, terms):
             least = f"use rtol={2 * result.residual:.0e} or more, or " if 2 * result.residual < 1.0 else ""

@@ -144,3 +144,7 @@ class OperatorDriver(GmresDriver):
     def _terms(self, y: Vector, b: Vector) -> float:
         """Return infinity, because |A| is unknown."""
         return inf
+
+    def _row_error(self, y: Vector, b: Vector) -> float:
+        """Return infinity, because |A| is unknown."""
+        return inf

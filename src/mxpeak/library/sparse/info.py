@@ -35,7 +35,8 @@ class GmresInfo(Info):
         these values.
     residual : float
         Relative residual ||b - A x|| / ||b|| of the returned x, computed in fp64 for the worst right-hand side. Its
-        rounding error is about u·|| |A||x| + |b| || / ||b||. It is at most that of x0, unless x underflows.
+        rounding error is about u·|| |A||x| + |b| || / ||b||. It is at most that of x0, unless x underflows, or
+        `message` states that x solves all rows.
     iterations : int
         Largest number of iterations for any right-hand side, over all of its cycles. If only b is complex, its real and
         imaginary parts are solved one after the other, and `iterations` is the larger of both numbers.

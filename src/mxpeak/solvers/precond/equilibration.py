@@ -88,10 +88,19 @@ class Equilibration:
 
     def relative_terms(self, A: Csr, y: Vector, b: Vector) -> float:
         """Return || |A||y| + |b| || / ||b|| of the unscaled system, the size of the terms of b - A y. Collective."""
-        size = np.abs(host_array(y))
+        return self.relative(self.xp.asarray(self._terms(A, y, b)), b)
+
+    def row_error(self, A: Csr, y: Vector, b: Vector, r: Vector) -> float:
+        """Return the largest |r_i| / (|A||y| + |b|)_i for r = b - A y, which no scaling of rows changes. Collective."""
+        terms, size = self._terms(A, y, b), np.abs(host_array(r))
         with np.errstate(all="ignore"):
-            sizes = abs(A) @ self.group.with_halo(size) + np.abs(host_array(b))
-        return self.relative(self.xp.asarray(sizes), b)
+            return float(self.group.max_abs(np.where(size > 0, size / terms, 0.0), np))
+
+    def _terms(self, A: Csr, y: Vector, b: Vector) -> Array:
+        """Return |A||y| + |b| of the scaled system on the host. Collective."""
+        with np.errstate(all="ignore"):
+            terms: Array = abs(A) @ self.group.with_halo(np.abs(host_array(y))) + np.abs(host_array(b))
+        return terms
 
     def error_of_product(self, A: Csr, z: Vector) -> float:
         """Return a bound of the norm of the rounding errors of D_c^-1 A z in fp64. Collective.
