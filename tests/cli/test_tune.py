@@ -407,3 +407,17 @@ def test_a_failed_trial_states_its_reason() -> None:
     said = line({**record, "passed": False, "rate_flops": 0.0, "failed": "N=9 needs more memory"})
     assert said == "tune 1x2 hpl search  defaults  failed: N=9 needs more memory"
     assert line({**record, "passed": False, "rate_flops": 0.0}) == "tune 1x2 hpl search  defaults  failed"
+
+
+@pytest.mark.parametrize(
+    ("measured", "text"),
+    [
+        ({"name": "gemm", "rate": 41.6e9}, "41.6 GFLOP/s"),
+        ({"name": "read", "rate": 3.23e9}, "3.23 GB/s"),
+        ({"name": "generate", "rate": 0.706e9}, "0.706e9 entries/s"),
+        ({"name": "rows", "bytes": 1e6, "seconds": 2e-6}, "2 µs"),
+    ],
+)
+def test_a_line_about_a_kernel_has_the_unit_of_its_rate(measured: dict[str, Any], text: str):
+    record = {"kind": "kernel", "ranks": 1, "threads": 2, "m": 48, **measured}
+    assert line(record).endswith(f"  {text}")

@@ -18,10 +18,10 @@ from mxpeak.comm.collectives import validate_on_all
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import MxpeakError
 from mxpeak.options import Run, resolve, run_of
-from mxpeak.records import rate_text
+from mxpeak.records import bytes_rate_text, rate_text
 from mxpeak.runtime.placement import bind_to_cores, cores_near, device_number, load_kernels, on_device
 from mxpeak.runtime.tuned import append, blas_file
-from mxpeak.verbs.tune.probe import measured, native, probes
+from mxpeak.verbs.tune.probe import IN_BYTES, IN_ENTRIES, measured, native, probes
 
 #: A task of a job: {"do": "libraries", …}, {"do": "probes", …} or {"do": "trial", …}.
 Task = dict[str, Any]
@@ -186,8 +186,18 @@ def line(record: Record) -> str:
         return f"{where} {record['benchmark']} {record['phase']}  {typed(record['settings'])}  {rate}"
     sizes = " ".join(f"{key} {record[key]}" for key in ("m", "n", "k", "ld", "bytes") if key in record)
     names = " ".join(filter(None, [record["name"], record.get("bcast"), record.get("precision")]))
-    amount = f"{record['rate'] / 1e9:.3g} G/s" if "rate" in record else f"{record['seconds'] * 1e6:.3g} µs"
-    return f"{where} {names} {sizes}  {amount}"
+    return f"{where} {names} {sizes}  {_amount(record)}"
+
+
+def _amount(record: Record) -> str:
+    """Return the measured time of a kernel, or its rate with the unit of its work."""
+    if "rate" not in record:
+        return f"{record['seconds'] * 1e6:.3g} µs"
+    if record["name"] in IN_BYTES:
+        return bytes_rate_text(record["rate"])
+    if record["name"] in IN_ENTRIES:
+        return f"{record['rate'] / 1e9:.3g}e9 entries/s"
+    return rate_text(record["rate"])
 
 
 def typed(settings: Mapping[str, str]) -> str:

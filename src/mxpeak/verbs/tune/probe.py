@@ -163,6 +163,8 @@ def _usual(bench: Bench[RunConfig], work: Callable[[], object]) -> float:
     )
 
 
+#: The kernels whose work is measured in bytes, and in entries of the matrix. The work of the others is in flops.
+IN_BYTES, IN_ENTRIES = ("read", "cast", "copy", "rows", "sweep"), ("generate", "solve")
 #: The function to time, and its amount of work in flops, bytes or entries.
 Work = tuple[Callable[[], object], float]
 
