@@ -345,6 +345,27 @@ def test_huge_residuals_are_reported_as_finite(name: str) -> None:
     assert info.residual == pytest.approx(largest * np.linalg.norm(r / largest) / np.linalg.norm(b))
 
 
+@pytest.mark.parametrize("as_given", [sparse.csr_array, aslinearoperator])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_start_that_meets_the_tolerance_is_returned(name: str, as_given: Callable[[Any], Any]) -> None:
+    A, x0, shown = poisson(10, 10), vector(100), []
+    x, info = SOLVERS[name](as_given(A), A @ x0 + 1e-12, x0, callback=shown.append)
+    assert info.converged
+    assert (info.iterations, len(info.history), len(shown)) == (0, 1, 0)
+    assert np.array_equal(x, x0)
+
+
+@pytest.mark.parametrize("as_given", [sparse.csr_array, aslinearoperator])
+@pytest.mark.parametrize("steps", [50, 100])
+def test_bicgstab_returns_the_best_x_if_the_residuals_grow_again(as_given: Callable[[Any], Any], steps: int) -> None:
+    A, b = waves(20), vector(400)
+    x, info = mx.bicgstab(as_given(A), b, preconditioner="none", maxiter=steps)
+    assert not info.converged
+    assert len(info.history) == info.iterations + 1 == steps + 1
+    assert info.residual <= 1.01 * min(info.history) < info.history[-1]
+    assert residual(A, x, b) == pytest.approx(info.residual)
+
+
 def test_breakdown_of_bicgstab_is_named() -> None:
     skew = sparse.csr_array([[0.0, 1.0], [-1.0, 0.0]])
     _, info = mx.bicgstab(aslinearoperator(skew), [1.0, 0.0])

@@ -41,7 +41,7 @@ class Dense:
     def norm(self, u: Any) -> float:
         return float(np.linalg.norm(u))
 
-    def advance(self, d: Any) -> None:
+    def advance(self, d: Any, estimate: float | None = None) -> None:
         self.x = self.x + d
 
 

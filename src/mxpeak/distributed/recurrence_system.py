@@ -29,8 +29,15 @@ class OuterSystem(Protocol):
     def new_residual(self) -> Vector:
         """Return b - A x as a new vector."""
 
+    @property
+    def solution(self) -> Vector:
+        """Return this rank's entries of x."""
+
     def add(self, d: Vector) -> None:
         """Compute x = x + d."""
+
+    def replace(self, x: Vector) -> None:
+        """Continue with this x."""
 
 
 class RecurrenceSystem:
@@ -55,6 +62,7 @@ class RecurrenceSystem:
         self.u, self.size = PRECISIONS[self._inner.A.vectors].u, 0.0
         self._v = self._A.halo_vector()
         self._r_low = zeros(kernels, self._inner.n, self._inner.A.vectors)
+        self._least, self._best_x = inf, None
 
     def residual_vector(self) -> Vector:
         """Return r = b - A x as a new vector."""
@@ -85,10 +93,20 @@ class RecurrenceSystem:
         square = self._sum([self._kernels.dot(u, u)])[0]
         return sqrt(square) if isfinite(square) else square if square != square else inf
 
-    def advance(self, d: Vector) -> None:
-        """Compute x = x + d."""
+    def advance(self, d: Vector, estimate: float | None = None) -> None:
+        """Compute x = x + d, and keep the x with the smallest estimate of the new ||r||, if there are estimates."""
+        if estimate is not None:
+            if estimate < self._least:
+                self._least, self._best_x = estimate, None
+            elif self._best_x is None:
+                self._best_x = self._kernels.xp.asarray(self._system.solution, copy=True)
         self._system.add(d)
         self._watch()
+
+    def go_back(self) -> None:
+        """Return to the x with the smallest estimate of ||r||."""
+        if self._best_x is not None:
+            self._system.replace(self._best_x)
 
     def _sum(self, values: list[float]) -> list[float]:
         return allreduce_scalars(self._comm, values, "sum", self._kernels.xp)

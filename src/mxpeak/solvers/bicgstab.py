@@ -31,7 +31,7 @@ def solve_by_bicgstab(system: SystemForRecurrences, *, max_steps: int, enough: f
     α: Scalar = 1.0
     ω: Scalar = 1.0
     p = v = 0.0 * r
-    while done.steps < max_steps:
+    while r_norm > enough and done.steps < max_steps:
         ρ_old, ρ = ρ, system.dot(r_hat, r)
         if not abs(ρ) > ORTHOGONAL * r_hat_norm * r_norm:
             done.broken, done.product = "r̂ᴴr", abs(ρ)
@@ -45,23 +45,22 @@ def solve_by_bicgstab(system: SystemForRecurrences, *, max_steps: int, enough: f
             break
         α = ρ / r_hat_v
         s = r - α * v
-        if system.norm(s) <= enough:
-            system.advance(α * Mp)
-            done.estimates.append(system.norm(s))
+        s_norm = system.norm(s)
+        if s_norm <= enough:
+            system.advance(α * Mp, s_norm)
+            done.estimates.append(s_norm)
             break
         Ms = system.precondition(s)
         t = system.multiply(Ms)
         tt, ts = system.dot(t, t).real, system.dot(t, s)
         if not (inf > tt > 0.0 and abs(ts) > 0.0):
-            system.advance(α * Mp)
-            done.estimates.append(system.norm(s))
+            system.advance(α * Mp, s_norm)
+            done.estimates.append(s_norm)
             done.broken, done.product = ("tᴴs", abs(ts)) if tt < inf else ("tᴴt", tt)
             break
         ω = ts / tt
-        system.advance(α * Mp + ω * Ms)
         r = s - ω * t
         r_norm = system.norm(r)
+        system.advance(α * Mp + ω * Ms, r_norm)
         done.estimates.append(r_norm)
-        if not r_norm > enough:
-            break
     return done

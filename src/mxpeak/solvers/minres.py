@@ -35,13 +35,14 @@ def solve_by_minres(system: SystemForRecurrences, *, max_steps: int, enough: flo
     """Improve x by MINRES until ||r|| <= enough, or for `max_steps`; the result reports breakdown. Collective."""
     done = Recurrence()
     r = v = system.residual_vector()
+    r_norm = system.norm(r)
     z = system.precondition(v)
     zv = system.dot(z, v).real
     v_old = w_old = w = 0.0 * r
     γ_old, γ, η = 1.0, sqrt(max(zv, 0.0)), sqrt(max(zv, 0.0))
     s_old, s, c_old, c = 0.0, 0.0, 1.0, 1.0
     T, half = 0.0, sqrt(system.u)
-    while done.steps < max_steps:
+    while r_norm > enough and done.steps < max_steps:
         if not zv > 0.0:
             done.broken, done.product = "zᴴv", zv
             break
@@ -67,8 +68,6 @@ def solve_by_minres(system: SystemForRecurrences, *, max_steps: int, enough: flo
         system.advance((c * η) * w)
         η = -s * η
         r = s**2 * r + (c * η / γ if γ else 0.0) * v
-        z = z_new
-        done.estimates.append(system.norm(r))
-        if not done.estimates[-1] > enough:
-            break
+        z, r_norm = z_new, system.norm(r)
+        done.estimates.append(r_norm)
     return done

@@ -39,8 +39,11 @@ class SystemForRecurrences(Protocol):
     def norm(self, u: Vector) -> float:
         """Return ||u||_2."""
 
-    def advance(self, d: Vector) -> None:
-        """Compute x = x + d; d is the correction of one step."""
+    def advance(self, d: Vector, estimate: float | None = None) -> None:
+        """Compute x = x + d for the correction d of one step.
+
+        If the residuals of a method may grow, `estimate` is the new ||r||, and the x with the smallest one is kept.
+        """
 
 
 @dataclass(slots=True)

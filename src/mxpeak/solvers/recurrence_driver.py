@@ -144,11 +144,23 @@ class RecurrenceRounds(GmresDriver):
         return RecurrenceSystem(self._kernels, self.group.comm, problem.system, problem.preconditioner, watch)
 
     def _rounds(self, result: SolveResult, b: Vector, tol: float) -> Ending:
-        """Run recurrences from the current x until the solve converges or needs another method; return the reason."""
-        system, low, run = self.problem.system, self._formats.vectors != "fp64", self.method.run
-        b_norm, target, best_unscaled, again = system.norm_of_b(), tol, inf, True
+        """Run recurrences from the current x until the solve converges or needs another method; return the reason.
+
+        The residuals of BiCGStab may grow by orders of magnitude. Without convergence, the residual of the best x is
+        therefore also computed.
+        """
         unwatched = self.group.all(self._options.callback is None)
         recurrence = self._recurrence((lambda: None) if unwatched else partial(self._call_back, b))
+        ending = self._runs(recurrence, result, b, tol)
+        if ending is not Ending.CONVERGED:
+            recurrence.go_back()
+            self.problem.system.residual()
+        return ending
+
+    def _runs(self, recurrence: RecurrenceSystem, result: SolveResult, b: Vector, tol: float) -> Ending:
+        """Run the recurrence from the current x until the solve converges or needs another method."""
+        system, low, run = self.problem.system, self._formats.vectors != "fp64", self.method.run
+        b_norm, target, best_unscaled, again = system.norm_of_b(), tol, inf, True
         recurrence.size, self._broken = self._size, ("", 0.0)
         while result.steps < self._options.maxiter:
             before = self._residual_at_start(result, b) / b_norm
@@ -156,7 +168,8 @@ class RecurrenceRounds(GmresDriver):
                 done = run(recurrence, max_steps=self._options.maxiter - result.steps, enough=target * b_norm)
             after, self._size = system.residual() / b_norm, recurrence.size
             estimates = [estimate / b_norm for estimate in done.estimates]
-            result.add(Solve(steps=done.steps, cycles=[done.steps], history=[before, *estimates[:-1], after]))
+            history = [before, *estimates[:-1], after][: done.steps + 1]
+            result.add(Solve(steps=done.steps, cycles=[done.steps], history=history))
             if not isfinite(after):
                 return Ending.STALLED_IN_LOW_PRECISION if low else Ending.NOT_FINITE
             result.claimed = estimates[-1] if estimates else after
@@ -169,7 +182,7 @@ class RecurrenceRounds(GmresDriver):
             if after <= target:  # rows that are large in the units of A may be small in the scaled system
                 if target <= LEAST or not (isinf(best_unscaled) or unscaled <= PROGRESS * best_unscaled):
                     return Ending.DIFFERENT_SCALES
-                best_unscaled, target = unscaled, max(LEAST, 0.5 * target * min(1.0, tol / unscaled))
+                best_unscaled, target = unscaled, max(LEAST, 0.5 * after * min(1.0, tol / unscaled))
             elif gained and not self._is_null():
                 again = True
             elif done.broken and done.steps and again and not self._is_null():

@@ -267,6 +267,11 @@ class RestartableSystem(MixedSystem):
         self._kernels.add_scaled(self.solution, 1.0, d)
         self._norm = None
 
+    def replace(self, x: Vector) -> None:
+        """Continue with this x."""
+        self.solution[:] = x
+        self._norm = None
+
     def go_back(self, *, unscaled: bool = False) -> Vector:
         """Restore and return the x with the smallest residual so far, or smallest unscaled residual if `unscaled`."""
         best = self._best_unscaled_x if unscaled else self._best_x
