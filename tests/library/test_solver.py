@@ -330,9 +330,11 @@ def test_the_preconditioner_of_a_sparse_matrix_is_kept(preconditioner: str) -> N
             solver.update(A)
         x, info = solver.solve(b)
         assert info.converged
-        assert info.lagged == (step > 0)
+        earlier = step > 0 and info.preconditioner in ("lu", "amg")  # sweeps use the current matrix
+        assert info.lagged == earlier
         assert relative_residual(A, x, b) <= 2e-9
-        assert ("of an earlier matrix" in str(info)) == (step > 0)
+        assert ("of an earlier matrix" in str(info)) == earlier
+        assert ("of an earlier matrix" in repr(solver)) == earlier
     X, info = solver.solve(random((n * n, 3)))
     assert info.converged
     assert X.shape == (n * n, 3)

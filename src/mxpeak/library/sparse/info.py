@@ -49,7 +49,7 @@ class GmresInfo(Info):
     preconditioner : str
         Name of the preconditioner that `gmres` used.
     lagged : bool
-        Whether the preconditioner is that of an earlier matrix (`Solver.update`).
+        Whether the preconditioner is that of an earlier matrix (`Solver.update`). Sweeps always use the current matrix.
     reason : str
         Reason for the choice of the preconditioner.
     levels : int

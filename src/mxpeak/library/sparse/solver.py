@@ -83,7 +83,13 @@ class SparseSolver:
         """Return a text with the state of the preconditioner."""
         if self._driver is None:
             return "no preconditioner"
-        return f"preconditioner {self._driver.plan.choice.name}" + " of an earlier matrix" * self._lagged
+        return f"preconditioner {self._driver.plan.choice.name}" + " of an earlier matrix" * self._uses_earlier
+
+    @property
+    def _uses_earlier(self) -> bool:
+        """Return whether the preconditioner depends on an earlier matrix; sweeps use only the current A."""
+        plan = None if self._driver is None else self._driver.plan
+        return self._lagged and plan is not None and bool(plan.factors or plan.levels or plan.choice.user)
 
     def update(self, A: Any) -> None:
         """Replace the matrix. The preconditioner is kept unless the last solve needed too many iterations."""
@@ -125,7 +131,7 @@ class SparseSolver:
             B = inputs.on_kernels(right_side, self._kernels)
             X0 = inputs.start(None, right_side, self._kernels)
             x, info = solved(self._kernels, self._set_up, right_side, (B, X0), self._options, SERIAL, self._A.nnz)
-        return x, replace(info, lagged=self._lagged)
+        return x, replace(info, lagged=self._uses_earlier)
 
     def _set_up(self) -> GmresDriver:
         """Return the GMRES solver of the current matrix, and create it on first use."""
