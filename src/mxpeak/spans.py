@@ -216,6 +216,7 @@ class Spans:
     _begun: list[tuple[Any, int, int, int, float]] = field(default_factory=list)
     _rows: StepRows = field(default_factory=StepRows)
     _last: tuple[int, float] = (0, 0.0)
+    _before_s: float = 0.0
     _stepped_s: float = 0.0
     _max_events: int = MAX_EVENTS
     _start: Any = 0.0
@@ -342,15 +343,18 @@ class Spans:
         """Return the seconds since the start of the computation."""
         return self.clock() - self.started
 
-    def start(self, label: str, total_flops: float) -> None:
-        """Start the computation `label` with `total_flops` flops: clear phases and rows, and notify observers."""
+    def start(self, label: str, total_flops: float, before_s: float = 0.0) -> None:
+        """Start the computation `label` with `total_flops` flops: clear phases and rows, and notify observers.
+
+        `before_s` is the time of a resumed computation before its checkpoint. Steps include this time.
+        """
         self._waiting.clear()
         self._begun.clear()
         self.known_phases.clear()
         self._busy.clear()
         self._busy_until = 0.0
         self._ended, self._last, self._rows = 0, (0, 0.0), StepRows()
-        self.running, self.longest_s, self._stepped_s = True, 0.0, 0.0
+        self.running, self.longest_s, self._before_s, self._stepped_s = True, 0.0, before_s, before_s
         self.computations += 1
         self.beats += 1
         self.label, self.total_flops, self.started = label, total_flops, self.clock()
@@ -376,7 +380,8 @@ class Spans:
             mark, ended, index, count, done_flops = self._begun.pop(0)
             self.stopwatch.seconds(mark, mark)  # wait until the device has reached the mark
             self._look_up(self._ended - ended)
-            step = Step(self.label, index, count, done_flops, self.total_flops, self.active_s, self.known_phases)
+            elapsed_s = self._before_s + self.active_s
+            step = Step(self.label, index, count, done_flops, self.total_flops, elapsed_s, self.known_phases)
             self._last = index, done_flops
             self.longest_s = max(self.longest_s, step.elapsed_s - self._stepped_s)
             self._stepped_s = step.elapsed_s
@@ -392,7 +397,7 @@ class Spans:
         self._notify(0)
         end = self.stopwatch.mark()
         self.stopwatch.seconds(end, end)
-        elapsed_s = self.active_s
+        elapsed_s = self._before_s + self.active_s
         self.running = False
         self._look_up()
         row = StepRow.of(self._last[0], elapsed_s, self._last[1], self.known_phases)

@@ -91,6 +91,11 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert about["gap_s"] > 0
     assert again["validation"]["passed"]
     assert again["problem"]["n"] == 420
+    steps = again["telemetry"]["steps"]  # the first row contains the steps before the checkpoint
+    assert steps["index"][0] == about["steps"]
+    assert steps["elapsed_s"][0] >= about["before_s"]
+    assert steps["elapsed_s"][-1] == pytest.approx(again["result"]["time_s"], rel=0.5)
+    assert steps["elapsed_s"][-1] <= again["result"]["time_s"]
     assert "resumed after step" in capsys.readouterr().err
     if benchmark != "hpl":
         assert not again["rules"]["admissible"]

@@ -80,7 +80,7 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     lu.touch_buffers()
 
     def solve() -> None:
-        spans.start(f"HPL N={case.n}", hpl_flops(case.n))
+        spans.start(f"HPL N={case.n}", hpl_flops(case.n), bench.before_s)
         with checking(checks):
             solution.append(lu.factorize())
         with spans("ptrsv", flops=float(case.n) ** 2 / grid.all.size):

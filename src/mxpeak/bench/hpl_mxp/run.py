@@ -244,6 +244,7 @@ class _Timed:
     ):
         self.case, self.grid, self.system, self.A = case, grid, system, A
         self.kernels, self.spans, kernels = bench.kernels, spans, bench.kernels
+        self.before_s = bench.before_s
         spans.on_device = bench.on_device(case.P)
         self.forwards = bench.forwards(case) or case.P > 1  # with P > 1, other ranks wait for each diagonal block
         self.blocks, self.keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
@@ -260,7 +261,7 @@ class _Timed:
     def solve(self) -> None:
         """Run the timed part: generate A in fp32, balance and factor A, and refine the solution. Collective."""
         case, kernels, spans = self.case, self.kernels, self.spans
-        spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n))
+        spans.start(f"HPL-MxP N={case.n} {case.precision}", hpl_flops(case.n), self.before_s)
         with spans("store"):
             if self.checks is None or case.scaling == "auto" or case.pivoting == BUTTERFLY:  # A changes before the LU
                 self.system.store(self.A)

@@ -70,7 +70,8 @@ def factorize(
     N·u_32·|L||U|. The factorization takes 2/3 N³ flops. Collective over the grid.
     """
     lu = _MixedLu(options, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
-    spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
+    if keeper.first == 0:
+        spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
     lu.run(LuOverlap(lu.lookahead))
     # The negatives are reduced by "max", so the result is the first column.
     first = -int(allreduce_scalar(A.grid.all, -float(lu.singular() or A.rows.n + 1), "max", kernels.xp))

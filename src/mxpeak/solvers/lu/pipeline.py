@@ -92,9 +92,11 @@ class Pipeline(ABC):
         self.in_flight: dict[tuple[str, int, int], InFlight] = {}
 
     def run(self, overlap: LuOverlap) -> None:
-        """Execute all steps. Collective over the grid."""
-        count = len(self.steps)
-        execute(lu_schedule(count, overlap, self.keeper.first, lambda k: self.keeper.due(k, count)), self)
+        """Execute all steps after those of a checkpoint, and report the latter as done. Collective over the grid."""
+        count, first = len(self.steps), self.keeper.first
+        if first > 0:
+            self.spans.step(first, count, self.flops_done(self.steps[first - 1].j1))
+        execute(lu_schedule(count, overlap, first, lambda k: self.keeper.due(k, count)), self)
 
     @abstractmethod
     def prepare(self, event: LuEvent) -> None:
