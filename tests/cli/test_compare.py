@@ -224,6 +224,11 @@ def test_cases_are_paired_by_size_and_then_by_the_way_they_ran() -> None:
     [
         (case(n=9600), case(n=9408), "N differs (9600 and 9408)"),
         (case(precision="fp32"), case(precision="bf16"), "precision differs (fp32 and bf16)"),
+        (
+            case(precision={"mg": ["bf16", "bf16"], "krylov": "bf16", "vectors": "fp32"}),
+            case(precision={"mg": ["fp64", "fp64"], "krylov": "fp64", "vectors": "fp64"}),
+            "precision differs (values bf16, vectors fp32 and fp64)",
+        ),
         (case(n=9600, precision="fp32"), case(n=2, precision="bf16"), "N differs (9600 and 2), precision differs"),
         (case(structure="band", kl=1), case(structure="band", kl=9), "kl differs (1 and 9)"),
         (case(nx=64, npx=1), case(nx=64, npx=4), "npx differs (1 and 4)"),

@@ -90,6 +90,21 @@ def test_a_matrix_of_ones_own_is_named_instead_of_its_mesh():
     assert "Linear System Information::Number of Equations=986703\n" in hpgmp_report(own, NOW)
 
 
+@pytest.mark.parametrize(
+    ("storage", "smoother", "text"),
+    [
+        ("rows", "natural", "rows"),
+        ("rows", "coloured", "rows colored sweeps"),
+        ("rows", "reference", "rows sweeps in the reference order"),
+        ("sell", "coloured", "sell"),
+        ("sell", "natural", "sell natural sweeps"),
+        ("packed", "natural", "packed"),
+    ],
+)
+def test_a_case_names_the_order_of_the_sweeps_if_it_is_not_the_default(storage: str, smoother: str, text: str) -> None:
+    assert sparse_case_text({"storage": storage, "smoother": smoother}) == text
+
+
 def test_the_scoreboard_has_mixed_and_double_rates_and_a_sweep_names_its_settings():
     row = scoreboard([result_of()]).splitlines()[3]
     assert row == "hpg-mxp  48.6 GFLOP/s  71 of 20.5 GB/s  memory  PASSED  1.6 × double"

@@ -10,6 +10,7 @@ from typing import Any
 from mxpeak.records import PASSED, Result, bytes_rate_text, drifted, figure_text, rate_text
 from mxpeak.report.columns import table
 from mxpeak.report.phase_changes import PhaseChange, phase_changes, phase_text
+from mxpeak.report.sparse_text import precision_text
 from mxpeak.report.summaries import case_text, lines_of
 from mxpeak.report.text import share_text
 
@@ -311,10 +312,13 @@ def _differing(before: Body, after: Body) -> list[str]:
 
 
 def _value_text(value: Any) -> str:
+    """Return a setting as text; only the precision of HPG-MxP has parts."""
     if isinstance(value, list | tuple):
         return ",".join(map(_value_text, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return precision_text(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -208,12 +208,17 @@ def _box(problem: Section, prefix: str) -> str:
 
 #: Texts about optimizations that are off.
 OFF = {"overlap": "no overlap", "zero_guess": "full sweeps from zero", "fused_restriction": "unfused restriction"}
+#: Texts about the order of sweeps, and the default orders by storage. That of `packed` depends on the benchmark.
+SWEEPS = {"coloured": "colored sweeps", "natural": "natural sweeps", "reference": "sweeps in the reference order"}
+DEFAULT_SWEEPS = {"rows": ["natural"], "ell": ["coloured"], "sell": ["coloured"], "packed": ["natural", "coloured"]}
 
 
 def _choices(problem: Section) -> list[str]:
-    """Return the storage format, "nonsymmetric" or an empty string, and the differences from the reference code."""
-    ran = problem.get("optimizations") or {}
-    off = [text for name, text in OFF.items() if ran.get(name) is False]
+    """Return the storage format, "nonsymmetric" or an empty string, and the differences from the defaults."""
+    ran, smoother = problem.get("optimizations") or {}, problem.get("smoother")
+    usual = smoother is None or smoother in DEFAULT_SWEEPS.get(problem.get("storage") or "", SWEEPS)
+    off = [] if usual else [SWEEPS[smoother]]
+    off += [text for name, text in OFF.items() if ran.get(name) is False]
     off += ["not the reference's grid"] if problem.get("reference_grid") is False else []
     return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else "", *off]
 
