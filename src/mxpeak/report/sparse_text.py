@@ -215,12 +215,12 @@ DEFAULT_SWEEPS = {"rows": ["natural"], "ell": ["coloured"], "sell": ["coloured"]
 
 def _choices(problem: Section) -> list[str]:
     """Return the storage format, "nonsymmetric" or an empty string, and the differences from the defaults."""
-    ran, smoother = problem.get("optimizations") or {}, problem.get("smoother")
-    usual = smoother is None or smoother in DEFAULT_SWEEPS.get(problem.get("storage") or "", SWEEPS)
-    off = [] if usual else [SWEEPS[smoother]]
+    storage, smoother = problem.get("storage") or "", problem.get("smoother") or ""
+    ran = problem.get("optimizations") or {}
+    off = [] if smoother in DEFAULT_SWEEPS.get(storage, SWEEPS) else [SWEEPS.get(smoother, "")]
     off += [text for name, text in OFF.items() if ran.get(name) is False]
     off += ["not the reference's grid"] if problem.get("reference_grid") is False else []
-    return [problem.get("storage") or "", "nonsymmetric" if problem.get("nonsymmetric") else "", *off]
+    return [storage, "nonsymmetric" if problem.get("nonsymmetric") else "", *off]
 
 
 def _solvers(check: Section) -> str:
