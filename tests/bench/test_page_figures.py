@@ -10,7 +10,7 @@ import pytest
 
 from mxpeak.records import SCHEMA_RESULTS
 from mxpeak.report.html import html_report
-from mxpeak.report.plots import Axis
+from mxpeak.report.plots import Axis, heat_map
 from mxpeak.report.run_plots import rate_figure, steps_figure
 
 
@@ -73,6 +73,28 @@ def test_bars_are_few_and_lose_no_time(bars: int) -> None:
     assert len(ranges) <= bars
     assert [int(a) for a, _ in ranges] == [0, *(int(b) for _, b in ranges[:-1])]
     assert int(ranges[-1][1]) == count
+
+
+def test_the_steps_before_a_checkpoint_are_not_drawn() -> None:
+    resumed = {
+        "index": [4, 5, 6, 6],
+        "elapsed_s": [8.0, 9.0, 10.0, 10.5],
+        "phases": {"gemm": {"time_s": [0.0, 1.0, 1.0, 0.0]}},
+    }
+    figure = steps_figure("hpl", resumed, 60, resumed=4)
+    assert re.findall(r"<title>(step[^<]*)</title>", figure) == [
+        "step 4 to 5: gemm 1 s per step",
+        "step 5 to 6: gemm 1 s per step",
+    ]
+
+
+def test_the_labels_of_a_heat_map_are_inside_of_the_drawing() -> None:
+    figure = heat_map("GEMM", "k", "m x n", ["256"], ["16384x16384"], [[1.0]])
+    (place,) = re.findall(r'x="([\d.]+)"[^>]*text-anchor="end">16384x16384<', figure)
+    assert float(place) >= 10 * len("16384x16384")  # a digit of the largest font is at most 10 wide
+    (left,) = re.findall(r'<rect class="frame" x="([\d.]+)"', figure)
+    (cell,) = re.findall(r'<rect class="heat c0" x="([\d.]+)"', figure)
+    assert float(cell) == float(left)
 
 
 def test_a_run_of_one_step_is_not_drawn() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ import pytest
 from mxpeak.bench import checkpointing
 from mxpeak.bench.checkpointing import FolderCheckpointer
 from mxpeak.cli import main as cli
+from mxpeak.cli.request import requests
 from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import PAGE, SLOTS, Writer, read_part
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
@@ -91,6 +93,10 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert about["gap_s"] > 0
     assert again["validation"]["passed"]
     assert again["problem"]["n"] == 420
+    origins = {name: again["config"][name]["origin"] for name in ("n", "nb", "ranks", "seed")}
+    assert set(origins.values()) == {"checkpoint"}
+    (repeated,) = requests(argparse.Namespace(benchmark=again["benchmark"], config="second/result.json"), {})
+    assert repeated.config.nb == tuple(again["config"]["nb"]["value"])
     steps = again["telemetry"]["steps"]  # the first row contains the steps before the checkpoint
     assert steps["index"][0] == about["steps"]
     assert steps["elapsed_s"][0] >= about["before_s"]

@@ -66,8 +66,12 @@ def _recorded_settings(result: Mapping[str, Any]) -> dict[str, Any]:
     The file may come from another person, so it must not decide which files this run writes.
     """
     settings = {name: setting for name, setting in result["config"].items() if {"value", "origin"} <= set(setting)}
-    # the origin of a value may also be the name of an input file, such as hpcg.dat
-    sources = [*ORIGINS[1:], *(benchmark.input.name for benchmark in BENCHMARKS.values() if benchmark.input)]
+    # the origin of a value may also be a checkpoint, or the name of an input file, such as hpcg.dat
+    sources = [
+        *ORIGINS[1:],
+        "checkpoint",
+        *(benchmark.input.name for benchmark in BENCHMARKS.values() if benchmark.input),
+    ]
     values = {name: setting["value"] for name, setting in settings.items() if setting["origin"] in sources}
     benchmark = BENCHMARKS.get(result["benchmark"])
     # Values that only HPL.dat can set have no flag, and most files set these values to the defaults.

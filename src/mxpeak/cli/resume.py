@@ -99,4 +99,7 @@ def wanted(args: argparse.Namespace) -> RunRequest:
     variables = {o.variable for o in (*options(OutputConfig), *_paths(benchmark), *place)}
     environ = {name: value for name, value in os.environ.items() if name in variables}
     (request,) = requests(names, environ)
+    recorded = [name for name in (*record.settings, "ranks") if vars(args).get(name) is None]
+    values = {name: getattr(request.config, name) for name in recorded if request.origins.get(name) == "flag"}
+    request = request.with_values(values, "checkpoint")
     return replace(request, config=replace(request.config, resumed=True))  # type: ignore[call-arg]

@@ -117,7 +117,7 @@ class _Sections:
     def body(self, result: Body) -> str:
         """Return the HTML content of the section of a result."""
         benchmark, telemetry = str(result.get("benchmark")), part(result, "telemetry")
-        lines = lines_of(benchmark)
+        lines, resumed = lines_of(benchmark), int(part(part(result, "result"), "resumed").get("steps") or 0)
         history, of = lines.history
         head, *motifs = lines.motifs(read(result)) or [()]
         parts = [
@@ -133,8 +133,8 @@ class _Sections:
             _scan(result),
             titled("Time by phase", _phases(result)),
             _figures(
-                steps_figure(benchmark, part(telemetry, "steps"), self.bars),
-                device_figure(part(telemetry, "steps"), self.bars),
+                steps_figure(benchmark, part(telemetry, "steps"), self.bars, resumed),
+                device_figure(part(telemetry, "steps"), self.bars, resumed),
                 rate_figure(telemetry, _bound(result)),
                 roofline_figure(_computations(result), self.roofs(result)),
                 convergence_figure(history, of, [("", part(result, "validation"))]),

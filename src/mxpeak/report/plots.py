@@ -106,6 +106,8 @@ def unit_of(rates: Sequence[float], unit: str) -> tuple[float, str]:
 DARKEST = 0.6
 WIDTH, HEIGHT = 560, 314
 LEFT, TOP, RIGHT, BOTTOM = 66, 32, 538, 264
+#: Maximum width of a digit of a tick; narrow screens use the largest font.
+TICK_WIDTH = 10
 #: Marker shapes in the drawing, and their symbols in the legend.
 MARKS = ("circle", "square", "triangle", "diamond")
 GLYPHS = {"circle": "●", "square": "■", "triangle": "▲", "diamond": "◆"}
@@ -234,7 +236,8 @@ def heat_map(
     highest = max((value for row in cells for value in row if value is not None), default=0.0)
     if not highest > 0.0 or not drawable([value for row in cells for value in row if value is not None]):
         return ""
-    width, height = (RIGHT - LEFT) / len(columns), (BOTTOM - TOP) / len(rows)
+    edge = max(LEFT, 12 + TICK_WIDTH * max(map(len, rows)))  # of the cells, right of the labels
+    width, height = (RIGHT - edge) / len(columns), (BOTTOM - TOP) / len(rows)
     x = Axis(0.0, len(columns), [(k + 0.5, label) for k, label in enumerate(columns)])
     y = Axis(0.0, len(rows), [(len(rows) - k - 0.5, label) for k, label in enumerate(rows)])
     drawing = []
@@ -242,14 +245,14 @@ def heat_map(
         for j, value in enumerate(row):
             if value is None:
                 continue
-            left, top = LEFT + j * width, TOP + i * height
+            left, top = edge + j * width, TOP + i * height
             tooltip = html.escape(f"{y_label} {rows[i]}, {x_label} {columns[j]}: {value:.3g}")
             shape = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
             shade = f'fill-opacity="{DARKEST * value / highest:.2f}"'
             drawing.append(f'<rect class="heat c0" {shape} {shade}><title>{tooltip}</title></rect>')
             middle = f'x="{left + width / 2:.1f}" y="{top + height / 2 + 4:.1f}"'
             drawing.append(f'<text class="value" {middle} text-anchor="middle">{value:.3g}</text>')
-    return _figure(title, [*_frame(x, y, x_label, y_label), *drawing], [], caption)
+    return _figure(title, [*_frame(x, y, x_label, y_label, edge), *drawing], [], caption)
 
 
 def _figure(title: str, drawing: Iterable[str], legend: Sequence[tuple[str, str]], caption: str) -> str:
@@ -263,16 +266,17 @@ def _figure(title: str, drawing: Iterable[str], legend: Sequence[tuple[str, str]
     )
 
 
-def _frame(x: Axis, y: Axis, x_label: str, y_label: str) -> Iterator[str]:
+def _frame(x: Axis, y: Axis, x_label: str, y_label: str, edge: int = LEFT) -> Iterator[str]:
+    """Yield the grid, the ticks, the frame and the labels of a drawing, whose frame has its left side at `edge`."""
     for at, text in x.ticks:
-        place = x.place(at, LEFT, RIGHT)
+        place = x.place(at, edge, RIGHT)
         yield f'<line class="grid" x1="{place:.1f}" y1="{TOP}" x2="{place:.1f}" y2="{BOTTOM}"/>'
         yield f'<text class="tick" x="{place:.1f}" y="{BOTTOM + 20}" text-anchor="middle">{html.escape(text)}</text>'
     for at, text in y.ticks:
         place = y.place(at, BOTTOM, TOP)
-        yield f'<line class="grid" x1="{LEFT}" y1="{place:.1f}" x2="{RIGHT}" y2="{place:.1f}"/>'
-        yield f'<text class="tick" x="{LEFT - 7}" y="{place + 5:.1f}" text-anchor="end">{html.escape(text)}</text>'
-    yield f'<rect class="frame" x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{BOTTOM - TOP}"/>'
-    middle = (LEFT + RIGHT) / 2
+        yield f'<line class="grid" x1="{edge}" y1="{place:.1f}" x2="{RIGHT}" y2="{place:.1f}"/>'
+        yield f'<text class="tick" x="{edge - 7}" y="{place + 5:.1f}" text-anchor="end">{html.escape(text)}</text>'
+    yield f'<rect class="frame" x="{edge}" y="{TOP}" width="{RIGHT - edge}" height="{BOTTOM - TOP}"/>'
+    middle = (edge + RIGHT) / 2
     yield f'<text class="label" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">{html.escape(x_label)}</text>'
-    yield f'<text class="label" x="{LEFT - 7}" y="18">{html.escape(y_label)}</text>'
+    yield f'<text class="label" x="{edge - 7}" y="18">{html.escape(y_label)}</text>'

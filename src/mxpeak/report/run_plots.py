@@ -33,8 +33,11 @@ MAX_RUNS = 200
 Columns = Mapping[str, Any]
 
 
-def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
-    """Return the HTML figure of the time per step by component, in at most `bars` bars; "" for fewer than two bars."""
+def steps_figure(benchmark: str, steps: Columns, bars: int, resumed: int = 0) -> str:
+    """Return the HTML figure of the time per step by component, in at most `bars` bars; "" for fewer than two bars.
+
+    The components of the first `resumed` steps, which another process computed before a checkpoint, are unknown.
+    """
     index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
     undrawn = lines_of(benchmark).undrawn
     phases = {
@@ -44,7 +47,7 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     }
     if any(len(column) != len(index) or not drawable(column) for column in (index, elapsed_s, *phases.values())):
         return ""
-    rows = _bars(index, bars)
+    rows = _bars(index, bars, resumed)
     if len(rows) < 2:
         return ""
     edges = [float(index[rows[0][0] - 1] if rows[0][0] else 0), *(float(index[last]) for _, last in rows)]
@@ -64,10 +67,10 @@ def steps_figure(benchmark: str, steps: Columns, bars: int) -> str:
     return stacked("Time per step by component", "step", f"{unit} per step", x, edges, heights, note.strip())
 
 
-def device_figure(steps: Columns, bars: int) -> str:
+def device_figure(steps: Columns, bars: int, resumed: int = 0) -> str:
     """Return the HTML figure of the times per step of a device, its host and the messages (rocHPL, fig. 7).
 
-    The result is empty for a run on the host.
+    The figure begins after the first `resumed` steps. The result is empty for a run on the host.
     """
     index, elapsed_s = list(steps.get("index") or []), list(steps.get("elapsed_s") or [])
     columns = {name: column.get("time_s") or [] for name, column in (steps.get("phases") or {}).items()}
@@ -75,7 +78,7 @@ def device_figure(steps: Columns, bars: int) -> str:
         len(column) != len(index) or not drawable(column) for column in (index, elapsed_s, *columns.values())
     ):
         return ""
-    rows = _bars(index, bars)
+    rows = _bars(index, bars, resumed)
     if len(rows) < 2:
         return ""
     counts = [index[last] - (index[first - 1] if first else 0) for first, last in rows]
@@ -110,9 +113,12 @@ def device_figure(steps: Columns, bars: int) -> str:
     return curves("Device, host and messages by step", "step", f"{unit} per step", x, y, series, caption)
 
 
-def _bars(index: Sequence[int], bars: int) -> list[tuple[int, int]]:
-    """Return the first and the last row of each bar. All bars except the last have the same number of steps."""
-    rows = [k for k in range(len(index)) if index[k] > (index[k - 1] if k else 0)]
+def _bars(index: Sequence[int], bars: int, resumed: int) -> list[tuple[int, int]]:
+    """Return the first and the last row of each bar after the first `resumed` steps.
+
+    All bars except the last have the same number of steps.
+    """
+    rows = [k for k in range(len(index)) if index[k] > max(resumed, index[k - 1] if k else 0)]
     stride = -(-len(rows) // bars)
     parts = [rows[k : k + stride] for k in range(0, len(rows), stride or 1)]
     return [(part[0], part[-1]) for part in parts]
