@@ -248,3 +248,13 @@ def test_a_row_apart_from_the_others_does_not_make_a_graph_narrow() -> None:
     assert width(fixed) >= 0.5 * expected
     apart = sparse.csr_array(sparse.block_diag([sparse.eye_array(1), L]))
     assert width(apart) == pytest.approx(expected, rel=0.3)
+
+
+def test_advice_omits_multigrid_if_the_scales_spread_too_far() -> None:
+    rng, n = np.random.default_rng(0), 300
+    A = sparse.random_array((n, n), density=0.03, rng=rng) + sparse.eye_array(n)
+    for decades, offered in ((0, True), (10, False)):
+        D = sparse.diags_array(10.0 ** rng.uniform(-decades, decades, n))
+        scaled = sparse.csr_array(D @ A)
+        info = mx.gmres(scaled, scaled @ np.ones(n), preconditioner="gs", maxiter=60)[1]
+        assert ('preconditioner="amg"' in info.message) == offered, info.message

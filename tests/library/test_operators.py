@@ -15,7 +15,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import MxpeakError, UsageError
 from tests.support.distributed_systems import raised
-from tests.support.sparse_systems import flow, poisson, reached, residual, vector
+from tests.support.sparse_systems import flow, line, poisson, reached, residual, vector
 
 A = flow(9)
 Z = sparse.csr_array(A + 0.5j * sparse.eye_array(81))
@@ -149,7 +149,7 @@ def test_vectors_in_fp32_are_refined_to_fp64() -> None:
 
 
 def test_the_advice_after_stagnation_is_a_sentence() -> None:
-    _, info = mx.gmres(lambda x: (A @ x).astype(np.float32), B, restart=len(B))
+    _, info = mx.gmres(lambda x: np.around(A @ x, 6), B, restart=len(B))
     assert not info.converged
     assert "cycles gained less than 0.1%; use a preconditioner M" in info.message
 
@@ -336,3 +336,14 @@ def test_ragged_numbers_on_one_rank_are_an_error_on_all(wrong: str) -> None:
         texts = raised(ranks, solve)
         assert len(set(texts)) == 1
         assert texts[0].startswith("UsageError: " + "rank 1: " * (ranks > 1) + f"{wrong} is not a numeric array")
+
+
+@pytest.mark.parametrize("solve", [mx.gmres, mx.cg, mx.minres, mx.bicgstab])
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+def test_products_in_fp32_are_named_as_the_limit_of_the_residual(solve: Any, dtype: Any) -> None:
+    A, b = line(60, -1.0, 2.5).astype(dtype), vector(60)
+    _, info = solve(lambda v: A @ v.astype(dtype), b)
+    assert not info.converged
+    assert "the products A x have only the digits of fp32" in info.message
+    assert f"use rtol={2 * info.residual:.0e}" in info.message
+    assert "digits of fp32" not in solve(lambda v: A.astype(np.complex128) @ v, b, maxiter=5)[1].message

@@ -30,6 +30,13 @@ def complex_of(real: Any, imaginary: Any, xp: Any) -> Any:
     return z
 
 
+def is_in_fp32(v: Any, xp: Any) -> bool:
+    """Return whether fp32 represents all numbers of an fp64 or complex128 array exactly."""
+    low = xp.complex64 if xp.isdtype(v.dtype, "complex floating") else xp.float32
+    with without_warnings():
+        return bool(xp.all(xp.asarray(v, dtype=low) == v))
+
+
 #: Seed of the random numbers with which solvers probe factors.
 PROBE_SEED = 1961
 

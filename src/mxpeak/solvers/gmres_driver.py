@@ -22,6 +22,7 @@ from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, overflowed, stalled
+from mxpeak.solvers.precond.amg import MAX_RANGE
 from mxpeak.solvers.precond.band import fills_band
 from mxpeak.solvers.precond.equilibration import Equilibration, balanced, equilibrate
 from mxpeak.solvers.precond.factor_condition import condition_bound, condition_estimate, largest_row, suspicious
@@ -276,10 +277,15 @@ class GmresDriver:
         name = self.plan.choice.name
         if name == "lu":
             return []
-        multigrid = ['preconditioner="amg"'] if name != "amg" and self._kernels.parts == 1 else []
+        multigrid = ['preconditioner="amg"'] if name != "amg" and self._supports_multigrid() else []
         on_host = self.group.is_serial and self._kernels.device is None
         incomplete = ["M=scipy.sparse.linalg.spilu(A).solve"] if on_host else []
         return ['preconditioner="lu" (complete factors)', *multigrid, *incomplete]
+
+    def _supports_multigrid(self) -> bool:
+        """Return whether the numbers of A are real, and their scales suit algebraic multigrid."""
+        scaling = self._scaled_by
+        return self._kernels.parts == 1 and (scaling is None or not scaling.active or scaling.range <= MAX_RANGE)
 
     def _longer_cycles(self, result: SolveResult) -> list[str]:
         """Return advice to use a larger restart if a cycle had the length of a restart, otherwise an empty list."""
@@ -538,6 +544,10 @@ class GmresDriver:
         size = group.max_abs(system.solution, xp)
         return solve.residual <= tol and not suspicious(0.5 * largest_row(A, group) * size, "fp64")
 
+    def _is_limited_by_fp32(self, result: SolveResult) -> bool:
+        """Return False, because a matrix is multiplied in fp64 in residuals. Collective."""
+        return False
+
     def _terms(self, y: Vector, b: Vector) -> float:
         """Return the size of the terms of b - A y, relative to b."""
         return self.plan.scaling.relative_terms(self._matrix.A, y, b)
@@ -562,6 +572,8 @@ class GmresDriver:
                 f"the residual is as small as fp64 makes it for this x: |A||x| + |b| is {terms:.1e} times b; {least}"
                 f"scale the rows of A and b to similar sizes"
             )
+        if ending is Ending.STALLED and self._is_limited_by_fp32(result):
+            return products_in_fp32(result.residual)
         if ending is Ending.STALLED and self._rounded_terms:
             return (
                 "the residual of the best x of the scaled system is as small as fp64 makes it: |A||x| + |b| is "
@@ -581,6 +593,14 @@ class GmresDriver:
             Ending.ROUNDED_X: "x is below the range in which fp64 has all its digits: scale A down, or b up",
             Ending.NOT_FINITE: "the computation exceeded the range of fp64",
         }[ending]
+
+
+def products_in_fp32(residual: float) -> str:
+    """Return the text that products in fp32 limit the residual."""
+    return (
+        f"the products A x have only the digits of fp32, which limits the residual; use rtol={2 * residual:.0e} or "
+        "more, or a function that computes A x in fp64"
+    )
 
 
 def use_one_of(*remedies: str) -> str:

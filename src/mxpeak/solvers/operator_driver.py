@@ -16,7 +16,7 @@ from math import inf
 from mxpeak.distributed.operator import OperatorFormat, OperatorMatrix
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.spaces import zeros
-from mxpeak.kernels.arrays import probe_vector
+from mxpeak.kernels.arrays import is_in_fp32, probe_vector
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.runtime.calls import compile_once
 from mxpeak.solvers.gmres_driver import GmresDriver, GmresOptions, SolveResult
@@ -31,6 +31,8 @@ from mxpeak.spans import Spans
 #: A is scaled if its product with a random vector has a binary exponent e with |e| > FAR. The power of two is at most
 #: 2^FARTHEST.
 FAR, FARTHEST = 60, 1000
+#: Largest residual that the rounding of products to fp32 explains.
+LARGEST_OF_FP32 = 2.0**-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,7 @@ class OperatorDriver(GmresDriver):
 
     def _scaled_by_product(self) -> bool:
         """Scale A by the size of its product with a random vector, and return whether A needed it. Collective."""
-        xp, first, own = self._kernels.xp, self.group.first, self._matrix.A.own
-        w, Aw = xp.asarray(probe_vector(self.n)[first : first + own] / self.n), zeros(self._kernels, own, "fp64")
-        self._matrix.outer.multiply(w, Aw)
-        return self._scaled_to_one(Aw)
+        return self._scaled_to_one(self._probe())
 
     def _scaled_to_one(self, product: Vector) -> bool:
         """Scale A so that this product has entries near 1, and return whether A needed it. Collective."""
@@ -140,6 +139,17 @@ class OperatorDriver(GmresDriver):
         self._matrix.inner.exponent = self._matrix.outer.exponent = exponent
         self._restart_problem()
         return True
+
+    def _is_limited_by_fp32(self, result: SolveResult) -> bool:
+        """Return whether the product with a random vector has only the digits of fp32. Collective."""
+        return result.residual <= LARGEST_OF_FP32 and self.group.all(is_in_fp32(self._probe(), self._kernels.xp))
+
+    def _probe(self) -> Vector:
+        """Return the product of A and a random vector. Collective."""
+        xp, first, own = self._kernels.xp, self.group.first, self._matrix.A.own
+        w, Aw = xp.asarray(probe_vector(self.n)[first : first + own] / self.n), zeros(self._kernels, own, "fp64")
+        self._matrix.outer.multiply(w, Aw)
+        return Aw
 
     def _terms(self, y: Vector, b: Vector) -> float:
         """Return infinity, because |A| is unknown."""

@@ -17,12 +17,21 @@ from mxpeak.distributed.csr import Csr
 from mxpeak.distributed.rank_group import RankGroup
 from mxpeak.distributed.recurrence_system import CgVectors, RecurrenceSystem
 from mxpeak.errors import UsageError
-from mxpeak.kernels.arrays import probe_vector, without_warnings
+from mxpeak.kernels.arrays import is_in_fp32, probe_vector, without_warnings
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.bicgstab import solve_by_bicgstab
 from mxpeak.solvers.cg import conjugate_gradients
-from mxpeak.solvers.gmres_driver import LEAST, Ending, GmresDriver, GmresOptions, SolveResult, is_least, use_one_of
+from mxpeak.solvers.gmres_driver import (
+    LEAST,
+    Ending,
+    GmresDriver,
+    GmresOptions,
+    SolveResult,
+    is_least,
+    products_in_fp32,
+    use_one_of,
+)
 from mxpeak.solvers.krylov import Solve
 from mxpeak.solvers.minres import NULL, solve_by_minres
 from mxpeak.solvers.operator_driver import Operator, OperatorDriver
@@ -122,9 +131,7 @@ class RecurrenceRounds(GmresDriver):
         u, w = (xp.asarray(part[first : first + own]) for part in (s[: self.n], s[self.n :]))
         Au, Aw = system.multiply(u), system.multiply(w)
         product = Au
-        low = xp.complex64 if self._kernels.parts == 2 else xp.float32
-        with without_warnings():
-            in_fp32 = group.all(all(xp.all(xp.asarray(v, dtype=low) == v) for v in (Au, Aw)))
+        in_fp32 = group.all(all(is_in_fp32(v, xp) for v in (Au, Aw)))
         if not group.all(not xp.any(Au != 0.0)):  # squares of tiny or huge products would underflow or overflow
             both, _ = Equilibration(xp=xp, group=group).right_hand_side(xp.concat([Au, Aw]))
             Au, Aw = both[:own], both[own:]
@@ -240,6 +247,8 @@ class RecurrenceRounds(GmresDriver):
             return cause + _of_solutions(self._least_norm(b), size, self.least_squares)
         if ending is Ending.STALLED and formula:
             return BREAKDOWNS[formula].format(value=f"{product:.1e}")
+        if ending is Ending.STALLED and self._is_limited_by_fp32(result):
+            return products_in_fp32(result.residual)
         if ending is Ending.STALLED:
             of_scaled = " of the scaled system" if self.plan.scaling.active else ""
             return (
@@ -304,7 +313,7 @@ class RecurrenceDriver(RecurrenceRounds):
         if not self.method.definite:
             return ["another positive definite preconditioner"]
         factors = ['preconditioner="lu" (complete factors)'] if name != "lu" else []
-        multigrid = name not in ("lu", "amg") and self.group.is_serial and self._kernels.parts == 1
+        multigrid = name not in ("lu", "amg") and self.group.is_serial and self._supports_multigrid()
         return [*factors, *['preconditioner="amg"'] * multigrid]
 
 

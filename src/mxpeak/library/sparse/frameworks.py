@@ -38,7 +38,7 @@ def _of_jax(A: Any) -> Any:
         raise UsageError(f"A is a {type(A).__name__} matrix of JAX; use jax.experimental.sparse.BCOO or BCSR")
     if A.n_batch or A.n_dense:
         raise UsageError(
-            f"A has {A.n_batch} batch and {A.n_dense} dense dimensions, but gmres needs one sparse matrix; use "
+            f"A has {A.n_batch} batch and {A.n_dense} dense dimensions, but the solver needs one sparse matrix; use "
             "n_batch=0 and n_dense=0"
         )
     values, indices = np.asarray(A.data), np.asarray(A.indices)

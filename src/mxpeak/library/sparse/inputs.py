@@ -97,7 +97,7 @@ def _check_shape(A: Any, square: bool) -> None:
         raise UsageError(f"A has shape {tuple(A.shape)}; pass this rank's m rows of A as an array of shape (m, n)")
     if square and (len(A.shape) != 2 or A.shape[0] != A.shape[1]):
         raise UsageError(
-            f'A has shape {tuple(A.shape)}, but gmres needs a square matrix; use comm="world" if each rank '
+            f'A has shape {tuple(A.shape)}, but the solver needs a square matrix; use comm="world" if each rank '
             "has some of the rows, or scipy.sparse.linalg.lsqr for least squares"
         )
     if A.shape[0] > MAX_ROWS:
@@ -111,7 +111,7 @@ def _check_type(dtype: Any, name: str) -> None:
     if dtype.itemsize > widest.get(kind_of(dtype), 0):
         how = "astype(float)" if isinstance(dtype, np.dtype) else "double()"
         raise UsageError(
-            f"{name} has dtype {dtype}, but gmres supports only float16 to float64, complex64, complex128 and "
+            f"{name} has dtype {dtype}, but sparse solvers support only float16 to float64, complex64, complex128 and "
             f"integers; use, for example, {name}.{how}"
         )
 

@@ -26,7 +26,9 @@ def sparse_matrix(A: torch.Tensor) -> Any:
         torch.strided: ("a dense tensor", "to_sparse_csr(), or mxpeak.solve(A, b) for a dense matrix"),
         torch.sparse_coo: ("a sparse tensor with dense rows", "to_dense().to_sparse_csr()"),
     }.get(A.layout, (f"a tensor of layout {A.layout}", "to_sparse_coo()"))
-    raise UsageError(f"A is {what}, but gmres needs the layout sparse_csr, sparse_csc or sparse_coo; use A.{instead}")
+    raise UsageError(
+        f"A is {what}, but the solver needs the layout sparse_csr, sparse_csc or sparse_coo; use A.{instead}"
+    )
 
 
 def _supported(values: torch.Tensor) -> torch.Tensor:
