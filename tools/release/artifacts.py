@@ -167,7 +167,8 @@ def check_commands(environment: Path, version: str, folder: Path) -> None:
 def check_tests(environment: Path, sdist: Path, folder: Path) -> None:
     """Run tests of the source distribution against the installed wheel."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4 and newer
+        archive.extractall(folder)
     tests = folder / sdist.name.removesuffix(".tar.gz")
     shutil.rmtree(tests / "src")
     pip(environment, "install", "-q", *TEST_NEEDS)
