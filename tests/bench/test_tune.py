@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -740,6 +741,23 @@ def test_a_page_shows_only_measured_values() -> None:
     assert "hpl by local size" not in shown  # all trials have one order
     assert "hpl by block size" not in page({**body, "trials": []})
     assert "<figure" not in page({**body, "trials": [], "curves": []})
+
+
+def test_the_lines_of_a_page_run_from_small_to_large_and_have_several_points() -> None:
+    fp64 = {"ranks": 1, "threads": 2, "precision": "fp64"}
+    curves = [
+        *({**fp64, "name": "factor", "k": k, "seconds": 1.0, "rate": 1e9 * k} for k in (256, 64, 512)),
+        *({**fp64, "name": "gemm", "m": m, "n": m, "k": 256, "seconds": 1.0, "rate": 1e9 * m} for m in (512, 2048)),
+        {**fp64, "name": "gemm", "m": 2048, "n": 2048, "k": 192, "seconds": 1.0, "rate": 1e9},
+    ]
+    empty = {"trials": [], "winners": [], "check": {}, "notes": [], "machine": {"tables": {}}, "store": ""}
+    shown = page({"config": {"benchmarks": ["hpl"]}, "curves": curves, **empty})
+    (blocks,) = re.findall(r'aria-label="GETRF".*?<polyline[^>]* points="([^"]*)"', shown)
+    places = [float(point.split(",")[0]) for point in blocks.split()]
+    assert len(places) == 3
+    assert places == sorted(places)
+    assert "NB = 256" in shown
+    assert "NB = 192" not in shown
 
 
 def test_a_trial_that_cannot_be_run_has_no_rate(store: Store) -> None:

@@ -69,14 +69,17 @@ def _trailing(records: Sequence[Record]) -> list[str]:
     for kernel, title in (("gemm", "GEMM"), ("trsm", "TRSM")):
         for name, measured in _formats(records, kernel).items():
             square = [r for r in measured if r.get("n", r["m"]) == r["m"]]
-            series = _lines(square, "m", "k", "NB = {}")
+            lines = _lines(square, "m", "k", "NB = {}")
+            series = [line for line in lines if len(line.points) > 1]  # the others were measured for one size only
             caption = f"Rate of {title} over the size of the trailing matrix, by block size."
-            if any(len(each.points) > 1 for each in series):
+            if series:
                 figures.append(loglog(f"{title} in {name}", "trailing size", GFLOPS, series, caption=caption))
     blocks = [(name, r) for name in ("factor", "fact") for r in records if r["name"] == name]
     labels = {label: f"{NAMES[name]}, {r['precision']}" for name, r in blocks for label in [name]}
     series = [
-        Series(text, [(r["k"], kernel_rate(r) / 1e9) for own, r in blocks if own == name], joined=name == "factor")
+        Series(
+            text, sorted((r["k"], kernel_rate(r) / 1e9) for own, r in blocks if own == name), joined=name == "factor"
+        )
         for name, text in labels.items()
     ]
     caption = "Rate of the factorization of a diagonal block (HPL-MxP), and of panels of several heights (HPL)."
