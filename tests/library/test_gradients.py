@@ -258,6 +258,40 @@ def test_jax_raises_the_errors_of_solve(jax: Any) -> None:
         jax.grad(lambda A: mx.solve(A, jax.numpy.ones(3))[0].sum())(jax.numpy.zeros((3, 3)))
 
 
+def test_jax_of_padded_bcsr_matrices_in_jit(jax: Any) -> None:
+    from jax.experimental import sparse
+
+    dense = jax.numpy.asarray(laplace(10).toarray())
+    M, b = sparse.BCSR.fromdense(dense, nse=40), jax.numpy.asarray(numbers(10))
+    assert M.data.size == 40 > np.count_nonzero(dense)
+
+    def total(data: Any) -> Any:
+        return mx.gmres(sparse.BCSR((data, M.indices, M.indptr), shape=M.shape), b, rtol=1e-13)[0].sum()
+
+    y, x = np.linalg.solve(dense.T, np.ones(10)), np.linalg.solve(dense, b)
+    rows, columns = np.nonzero(dense)
+    expected = np.concatenate([-y[rows] * x[columns], np.zeros(40 - len(rows))])
+    assert np.allclose(jax.jit(jax.grad(total))(M.data), expected)
+    assert np.allclose(mx.gmres(M, b, rtol=1e-13)[0], x)
+
+
+def test_jax_placeholders_without_numbers_are_refused(jax: Any) -> None:
+    from jax.experimental import sparse
+
+    dense, b = jax.numpy.asarray(laplace(10).toarray()), jax.numpy.ones(10)
+    for kind in (sparse.BCOO, sparse.BCSR):
+        A = kind.fromdense(dense)
+        with pytest.raises(mx.UsageError, match="the indices of A are placeholders"):
+            jax.jit(lambda A: mx.gmres(A, b)[0])(A)
+        for solve in (mx.cg, mx.minres, mx.bicgstab):
+            with pytest.raises(mx.UsageError, match="b is a placeholder"):
+                jax.jit(lambda b, A=A, solve=solve: solve(A, b)[0])(b)
+        with pytest.raises(mx.UsageError, match="x0 is a placeholder"):
+            jax.jit(lambda x0, A=A: mx.gmres(A, b, x0)[0])(b)
+    with pytest.raises(mx.UsageError, match="b is a placeholder"):
+        jax.grad(lambda b: mx.gmres(lambda x: dense @ x, b)[0].sum())(b)
+
+
 def test_jax_of_sparse_systems(jax: Any) -> None:
     from jax.experimental import sparse
     from jax.test_util import check_grads

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from mxpeak.errors import UsageError
 from mxpeak.library.frameworks import is_sparse as is_sparse_matrix
+from mxpeak.library.frameworks import is_traced
 from mxpeak.library.inputs import check_no_gradient, check_not_traced, is_tensor
 
 
@@ -34,15 +35,34 @@ def on_host(A: Any) -> Any:
 def _of_jax(A: Any) -> Any:
     """Convert a BCOO or BCSR matrix of JAX; raise a UsageError for batches, dense blocks and other formats."""
     check_not_traced(A.data, "A")
-    if type(A).__name__ not in ("BCOO", "BCSR"):
-        raise UsageError(f"A is a {type(A).__name__} matrix of JAX; use jax.experimental.sparse.BCOO or BCSR")
+    pattern, inside = pattern_of_jax(A)
+    return sparse.coo_array((np.asarray(A.data)[inside], pattern), shape=A.shape)
+
+
+def pattern_of_jax(A: Any) -> tuple[tuple[Any, Any], Any]:
+    """Return the rows and columns of the entries of a BCOO or BCSR matrix, and which of the stored numbers are entries.
+
+    Raise a UsageError for batches, dense blocks, other formats, and indices without numbers.
+    """
+    kind = type(A).__name__
+    if kind not in ("BCOO", "BCSR"):
+        raise UsageError(f"A is a {kind} matrix of JAX; use jax.experimental.sparse.BCOO or BCSR")
     if A.n_batch or A.n_dense:
         raise UsageError(
             f"A has {A.n_batch} batch and {A.n_dense} dense dimensions, but the solver needs one sparse matrix; use "
             "n_batch=0 and n_dense=0"
         )
-    values, indices = np.asarray(A.data), np.asarray(A.indices)
-    if type(A).__name__ == "BCSR":
-        return sparse.csr_array((values, indices, np.asarray(A.indptr)), shape=A.shape)
+    if is_traced(A.indices) or (kind == "BCSR" and is_traced(A.indptr)):
+        arrays = "((data, indices), shape=shape)" if kind == "BCOO" else "((data, indices, indptr), shape=shape)"
+        raise UsageError(
+            "the indices of A are placeholders of jax.jit or jax.vmap, but mxpeak needs their numbers; pass only the "
+            f"data of A to the transformed function, and use {kind}{arrays} inside of it"
+        )
+    indices = np.asarray(A.indices).astype(np.int64)
+    if kind == "BCSR":
+        lengths = np.diff(np.asarray(A.indptr))
+        rows = np.repeat(np.arange(A.shape[0]), lengths)
+        return (rows, indices[: len(rows)]), slice(0, len(rows))
     inside = (indices < A.shape).all(axis=1)  # BCOO pads with indices that are out of range
-    return sparse.coo_array((values[inside], tuple(indices[inside].T)), shape=A.shape)
+    rows, columns = indices[inside].T
+    return (rows, columns), inside

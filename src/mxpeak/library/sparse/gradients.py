@@ -17,7 +17,7 @@ from scipy import sparse
 from mxpeak.library.gradients import DifferentiableSystem, is_differentiated, operands, solution
 from mxpeak.library.inputs import as_array, device_of, is_tensor
 from mxpeak.library.outcomes import NotSolvedWarning
-from mxpeak.library.sparse.frameworks import is_sparse, on_host
+from mxpeak.library.sparse.frameworks import is_sparse, on_host, pattern_of_jax
 
 #: Returns x and the diagnostics for b, or None.
 Solver = Callable[[Any], tuple[Any, Any] | None]
@@ -100,8 +100,7 @@ def _entries(A: Any) -> tuple[Any, Any]:
         pattern = on_host(A.detach()).tocoo()
         return A.values(), (pattern.row.astype(np.int64), pattern.col.astype(np.int64))
     if hasattr(A, "indices") and hasattr(A, "n_batch"):  # JAX
-        indices = np.asarray(A.to_bcoo().indices if hasattr(A, "to_bcoo") else A.indices)
-        inside = (indices < A.shape).all(axis=1)  # BCOO pads with indices that are out of range
-        return A.data[inside], tuple(indices[inside].T.astype(np.int64))
+        pattern, inside = pattern_of_jax(A)
+        return A.data[inside], pattern
     pattern = on_host(A).tocoo()
     return pattern.data, (pattern.row.astype(np.int64), pattern.col.astype(np.int64))

@@ -15,7 +15,7 @@ from mxpeak.errors import UsageError
 from mxpeak.kernels.choose import sparse as sparse_kernels
 from mxpeak.kernels.contract.sparse import SparseKernels
 from mxpeak.library.communicators import communicator
-from mxpeak.library.inputs import device_for, device_of
+from mxpeak.library.inputs import check_not_traced, device_for, device_of
 from mxpeak.library.outcomes import warned
 from mxpeak.library.sparse import inputs
 from mxpeak.library.sparse.auto_preconditioner import PRECONDITIONERS, choose_for_recurrence, choose_preconditioner
@@ -162,6 +162,8 @@ def solve_any(
 
     `options` returns the checked options.
     """
+    for name, values in (("A", getattr(A, "data", None)), ("b", b), ("x0", x0)):
+        check_not_traced(values, name)
     ranks = None if comm is None else communicator(comm)
     operator = operator_of(A) if ranks is None else validate_on_all(ranks, lambda: operator_of(A), _kind_of)
     if operator is not None:
