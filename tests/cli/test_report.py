@@ -14,6 +14,7 @@ from mxpeak.cli.main import main
 from mxpeak.cli.request import requests
 from mxpeak.cli.run_history import results_in
 from mxpeak.errors import UsageError
+from mxpeak.report.tables import comma_separated
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -87,6 +88,12 @@ def test_a_table_for_programs() -> None:
     ]
     assert {row["cpu_model"] for row in rows} == {"A|B"}
     assert {row["rate_bytes"] for row in rows} == {""}
+
+
+def test_the_formats_of_a_solver_are_text_in_a_table_for_programs() -> None:
+    formats = {"mg": ["bf16", "bf16"], "krylov": "bf16", "vectors": "fp32"}
+    (row,) = csv.DictReader(comma_separated([("run", {"problem": {"precision": formats}})]).splitlines())
+    assert row["precision"] == "values bf16, vectors fp32"
 
 
 @pytest.mark.parametrize(

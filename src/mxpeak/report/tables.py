@@ -10,6 +10,7 @@ from typing import Any
 
 from mxpeak.foreign import one_line, printable
 from mxpeak.records import Result, figure_text, three_digits
+from mxpeak.report.sparse_text import precision_text
 from mxpeak.report.summaries import case_text, lines_of
 from mxpeak.report.text import percent
 
@@ -70,5 +71,5 @@ def _plain(cell: Any) -> Any:
     """Return a cell, with an apostrophe in front of text that a spreadsheet would evaluate as a formula."""
     if isinstance(cell, int | float | None):
         return cell
-    text = str(cell)
+    text = precision_text(cell) if isinstance(cell, Mapping) else str(cell)
     return printable(f"'{text}" if text.startswith(FORMULA) else text)
