@@ -532,6 +532,17 @@ def test_reports_of_hpcg_and_hpg_mxp_are_read(name: str, benchmark: str, rate: f
     assert result["problem"]["nx"] == 104
 
 
+def test_the_raw_rates_of_standalone_solvers_are_compared_only_with_each_other() -> None:
+    def solved(rate: float) -> Any:
+        body = case(nx=16, run_type="mixed")
+        return {**body, "result": {"rate_flops": None, "raw_rate_flops": rate}, "validation": {"type": "none"}}
+
+    (change,) = compared([solved(2e9)], [solved(3e9)], 0.05)
+    assert (change.before, change.after) == (2e9, 3e9)
+    (skipped,) = not_comparable([solved(2e9)], [case(nx=16, run_type="benchmark")])
+    assert skipped.reason == "--run-type differs (mixed and benchmark)"
+
+
 def report_of_hpg_mxp(counting: str, *, rating: float, nx: int = 16) -> str:
     """Return a report of HPG-MxP on two ranks with 10 cycles of 30 steps and the flops by a count."""
     flops = hpg_mxp_flops(stencil_levels(Box(nx, nx, nx, 1, 1, 2)), [30] * 10, counting)

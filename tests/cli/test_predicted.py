@@ -317,6 +317,18 @@ def test_a_simulation_of_hpg_mxp_names_the_count_of_its_rate(
     assert counted in capsys.readouterr().out.splitlines()
 
 
+def test_the_command_of_a_plan_of_hpg_mxp_has_the_precision_of_its_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["plan", "hpg-mxp", "--machine", "frontier", "--nodes", "1", "--nx", "64"]
+    for low, asked in (("fp32", []), ("fp16", ["--precision", "fp16"])):
+        assert main([*flags, *asked]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert f"precision {low}" in lines
+        assert "counted   flops by the formula of the reference code, times a penalty of 0.968" in lines
+        assert lines[-1].endswith(f" --precision {low}")
+    assert main(["plan", "hpg-mxp", "--ranks", "1", "--nx", "64"]) == 0
+    assert "precision" not in capsys.readouterr().out
+
+
 def test_planning_and_simulating_need_neither_mpi_nor_torch_nor_numba() -> None:
     for arguments in (
         ["plan", "hpl", "--ranks", "2"],

@@ -176,7 +176,9 @@ def results_in(path: Path) -> list[Mapping[str, Any]]:
         return results
     if is_json:
         raise UsageError(f"{path} contains no result; use the result.json of a run that completed a case")
-    raise UsageError(f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP; use the folder of a run")
+    raise UsageError(
+        f"{path} is neither a result file nor a report of HPL, HPCG or HPG-MxP with a rating; use the folder of a run"
+    )
 
 
 def last_rate(

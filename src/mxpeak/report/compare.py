@@ -19,10 +19,10 @@ Body = Mapping[str, Any]
 #: Settings that are equal in two cases of the same problem, unless one of the cases does not have the setting.
 CASE = (
     "n", "m", "nx", "ny", "nz", "npx", "npy", "npz", "kind", "structure", "dtype", "layout", "uplo", "diag", "kl", "ku",
-    "scope", "trans", "tiles", "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric",
+    "scope", "trans", "tiles", "precision", "generator", "diagonal_scale", "matrix", "nonsymmetric", "run_type",
 )  # fmt: skip
 #: Names of settings in messages.
-CALLED = {"n": "N", "m": "M", "matrix": "the matrix"}
+CALLED = {"n": "N", "m": "M", "matrix": "the matrix", "run_type": "--run-type"}
 #: Settings that may differ between runs of the same problem.
 WAY = (
     "nb", "P", "Q", "order", "bcast", "depth", "pfact", "rfact", "nbmin", "ndiv", "seed", "storage", "smoother",
@@ -224,9 +224,14 @@ def _read(body: Body) -> Result:
 
 
 def rate_of(body: Body) -> float | None:
-    """Return the rate of a result in flop/s or bytes/s, or None if it has no rate."""
-    figures = body.get("result") or {}
+    """Return the rate of a result in flop/s or bytes/s, or None if it has no rate.
+
+    The rate of a standalone solver of HPG-MxP, which has no rating, is its raw rate.
+    """
+    figures, standalone = body.get("result") or {}, (body.get("validation") or {}).get("type") == "none"
     rate = figures.get("rate_bytes", figures.get("rate_flops"))
+    if rate is None and standalone:
+        rate = figures.get("raw_rate_flops") or figures.get("double_rate_flops")
     return float(rate) if isinstance(rate, int | float) and rate else None
 
 

@@ -397,6 +397,14 @@ def prediction_lines(prediction: Mapping[str, Any], ranks: int) -> list[str]:
     ]
 
 
+def counting_lines(benchmark: str, run: SparseRun) -> list[str]:
+    """Return a text line with the flop count and the penalty of the predicted rate of HPG-MxP."""
+    if benchmark != "hpg-mxp":
+        return []
+    penalty = "" if run.low == "fp64" else f", times a penalty of {run.penalty:.3g}"
+    return [f"counted   flops by the formula of the reference code{penalty}"]
+
+
 def cautions_of(benchmark: str, run: AnyRun, machine: Machine) -> list[Caution]:
     """Return cautions about unusual settings: sizes and grids of an LU run, and a partly filled last node."""
     from mxpeak.perf.simulation.lu import LuRun

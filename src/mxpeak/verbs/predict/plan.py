@@ -19,6 +19,7 @@ from mxpeak.verbs.predict.flags import (
     box_bytes,
     caution_lines,
     cautions_of,
+    counting_lines,
     forecast_lines,
     heading_lines,
     inherited_lines,
@@ -227,6 +228,9 @@ def _sparse(args: argparse.Namespace, benchmark: str, machine: Machine) -> tuple
         f"ranks     {box.npx}x{box.npy}x{box.npz}",
         f"memory    {size_text(need)} per rank",
     ]
+    if benchmark == "hpg-mxp" and (machine.gemm or args.precision is not None):  # otherwise, no rate is predicted
+        lines += [f"precision {run.low}", *counting_lines(benchmark, run)]
+        shape += f" --precision {run.low}"
     return run, lines, need, f"{_start(run.ranks, machine)} mxpeak run {benchmark} {shape}"
 
 

@@ -12,6 +12,7 @@ from mxpeak.verbs.predict.flags import (
     add_run_flags,
     caution_lines,
     cautions_of,
+    counting_lines,
     forecast_lines,
     heading_lines,
     inherited_lines,
@@ -103,9 +104,7 @@ def simulated(args: argparse.Namespace, benchmark: str) -> tuple[dict[str, Any],
         run = sparse_run(args, benchmark, machine, **what_if)
         box = run.box
         problem = f"box {box.nx}x{box.ny}x{box.nz}  ranks {box.npx}x{box.npy}x{box.npz}  {run.low}, one solve"
-        if benchmark == "hpg-mxp":
-            penalty = "" if run.low == "fp64" else f", times a penalty of {run.penalty:.3g}"
-            problem += f"\ncounted   flops by the formula of the reference code{penalty}"
+        problem += "".join(f"\n{line}" for line in counting_lines(benchmark, run))
     prediction, cautions = predicted(benchmark, run, machine), cautions_of(benchmark, run, machine)
     forecast, section = prediction.forecast, prediction.section()
     lines = [
