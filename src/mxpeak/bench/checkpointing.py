@@ -417,7 +417,10 @@ class CheckpointedRun:
         steps = self.resumed_from.first.steps
         result.result["resumed"] = {"before_s": self.before_s, "after_s": after_s, "gap_s": self.gap_s, "steps": steps}
         times = [three_digits(value) for value in (self.before_s, after_s, self.gap_s)]
-        text = f"resumed after step {steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s"
+        text = (
+            f"resumed after step {steps}: {times[0]} s before, {times[1]} s after, gap {times[2]} s; "
+            "the phases contain only the time after"
+        )
         result.warnings.append(Caution("resumed", text, "for an official result, run it without interruption"))
         if result.rules:
             break_rule(result.rules, Violation("resumed", "a resumed run is not official"))

@@ -144,9 +144,10 @@ def share_text(result: Result) -> str:
 def phase_table(result: Result) -> str:
     """Return the table of phases, sorted by time: mean and maximum over the ranks, share of total, rate and calls.
 
-    The total is the measured time. For a norm, which is repeated, the total is the sum of all phases.
+    The total is the measured time, after the checkpoint if the run was resumed. For a norm, which is repeated, the
+    total is the sum of all phases.
     """
-    total = result.result.get("time_s") or 0.0
+    total = (result.result.get("resumed") or {}).get("after_s") or result.result.get("time_s") or 0.0
     if "rate_bytes" in result.result:
         total = sum(phase.get("time_s") or 0.0 for phase in result.phases.values())
     phases = nested_phases(result.phases, lines_of(result.benchmark).nested)

@@ -90,7 +90,9 @@ class HplConfig(LuConfig):
         "grid",
     )
     swap_threshold: int = option(64, integer(0), "largest number of columns for which --swap mix uses bin", "grid", "K")
-    threshold: float = option(THRESHOLD, real(), "largest scaled residual that passes; 0 skips the check", "problem")
+    threshold: float = option(
+        THRESHOLD, real(), "largest scaled residual that passes; 0: no check in HPL's report", "problem"
+    )
 
     fp64: str = option(
         "native",
