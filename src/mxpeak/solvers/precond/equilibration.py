@@ -180,8 +180,10 @@ def _ends(sums: Array, group: RankGroup) -> scaling.Ends:
 def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
     """Return a scaling with geometric means near 1, and a largest entry of at most 1, in every row and column.
 
-    Rows and columns are scaled alternately, as in the method of Curtis and Reid (1972), which finds D_r and D_c even
-    if both vary widely. With maxima alone, the largest column would determine the scale of all rows. Collective.
+    Columns and rows are scaled alternately, as in the method of Curtis and Reid (1972), which finds D_r and D_c even
+    if both vary widely. With maxima alone, the largest column would determine the scale of all rows. Columns are first:
+    D_r then has the same mean exponent in each connected part of the graph of A, so that the residuals of the parts
+    keep their sizes relative to each other. The mean exponent of D_c is 0. Collective.
     """
     (n, width), add = A.shape, np.add
     nonzero = A.data != 0
@@ -190,10 +192,12 @@ def equilibrate(A: Csr, group: RankGroup = SERIAL) -> Equilibration:
     by_row, by_column = np.zeros(n), np.zeros(width)
     counts = _counts(i, n), group.combined(_counts(j, width), add)
     for _ in range(ROUNDS):
-        before, by_row = by_row, np.bincount(i, exponents - by_column[j], n) / counts[0]
-        if group.max_abs(by_row - before, np) < CHANGE:
+        before, by_column = by_column, group.combined(np.bincount(j, exponents - by_row[i], width), add) / counts[1]
+        if group.max_abs(by_column - before, np) < CHANGE:
             break
-        by_column = group.combined(np.bincount(j, exponents - by_row[i], width), add) / counts[1]
+        by_row = np.bincount(i, exponents - by_column[j], n) / counts[0]
+    mean = group.sum(float(by_column[:n].sum())) / group.sum(n)
+    by_row, by_column = by_row + mean, by_column - mean
     rows, columns = (np.rint(means).astype(np.int64) for means in (by_row, by_column))
     rows += _largest(exponents - rows[i] - columns[j], i, n)
     columns += group.combined(_largest(exponents - rows[i] - columns[j], j, width), np.maximum)
