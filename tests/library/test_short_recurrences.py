@@ -18,6 +18,7 @@ import scipy.sparse as sparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator, lsqr
 
 import mxpeak as mx
+from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.errors import Outcome, UsageError
 from tests.support.published_inputs import CASES, incidence, right_hand_side
 from tests.support.sparse_ranks import cut, even
@@ -314,6 +315,23 @@ def test_x_solves_all_rows_if_rows_differ_in_scale(name: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("name", ["bicgstab", "gmres"])
+def test_ranks_solve_all_rows_if_rows_differ_in_scale(name: str) -> None:
+    A, b = rows_of_different_scales(5, 10)
+    starts = [0, 20, 20, 60]
+
+    def body(comm: Any) -> Any:
+        return getattr(mx, name)(*(cut(whole, starts, comm.rank) for whole in (A, b)), comm=comm, threads=1)
+
+    done = run_ranks(3, body)
+    x, exact = np.concatenate([part for part, _ in done]), solution_by_rows(A, b)
+    assert np.linalg.norm(x - exact) <= 1e-12 * np.linalg.norm(exact)
+    assert {(info.converged, info.residual, info.message) for _, info in done} == {
+        (False, done[0][1].residual, done[0][1].message)
+    }
+    assert "x solves all rows" in done[0][1].message
+
+
+@pytest.mark.parametrize("name", ["bicgstab", "gmres"])
 def test_messages_name_the_residual_of_the_scaled_system(name: str) -> None:
     rng, n = np.random.default_rng(0), 300
     A = sparse.random_array((n, n), density=0.03, rng=rng) + sparse.eye_array(n)
@@ -515,7 +533,6 @@ def test_operators_near_the_ends_of_the_range_end_with_a_result(name: str, scale
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("preconditioner", ["auto", "sgs", "jacobi", "none"])
 def test_ranks_share_systems(name: str, preconditioner: str) -> None:
-    from mxpeak.comm.transports.threads import run_ranks
 
     A, b, starts = poisson(9, 11), vector(99), even(99, 3)
 
@@ -530,7 +547,6 @@ def test_ranks_share_systems(name: str, preconditioner: str) -> None:
 
 def on_two_ranks(call: Callable[[Any, Any], Any]) -> list[Any]:
     """Return call(comm, its half of 64 rows) of two ranks; `run_ranks` fails if they wait for each other."""
-    from mxpeak.comm.transports.threads import run_ranks
 
     return run_ranks(2, lambda comm: call(comm, slice(32 * comm.rank, 32 * comm.rank + 32)))
 

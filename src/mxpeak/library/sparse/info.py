@@ -162,8 +162,8 @@ class KrylovInfo(GmresInfo):
         Name of the method: "cg", "minres" or "bicgstab".
     claimed : float
         Relative residual that the recurrence had at its end, the largest over all right-hand sides. `residual` is
-        computed from x, and may be larger because of rounding. If mxpeak scaled A, `claimed` is a residual of the
-        scaled system.
+        computed from x, and may be larger because of rounding, or smaller if `bicgstab` returns an earlier x. If mxpeak
+        scaled A, `claimed` is a residual of the scaled system.
     """
 
     method: str = "cg"
