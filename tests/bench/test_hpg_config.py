@@ -13,6 +13,7 @@ import pytest
 from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.run import Hpcg
 from mxpeak.bench.hpg_mxp.config import BASIS_PRECISIONS, SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
+from mxpeak.bench.hpg_mxp.rules import without_effect
 from mxpeak.bench.scaling import check
 from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.sparse_result import mesh_section
@@ -454,3 +455,27 @@ def test_the_reference_iterations_copy_points_whatever_order_the_sweeps_are_aske
     config = HpcgConfig(nx=16, smoother=smoother, storage="packed", quick=True)
     Hpcg(cast(Any, SimpleNamespace(config=config, comm=Solo(), kernels=SimpleNamespace(sparse=None), box=box)))
     assert [{one.points_apart for one in kind} for kind in requests] == [{True}, {smoother == "natural"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "notes"),
+    [
+        ({"precision": "fp32", "validation": "both", "validation_ranks": 2}, []),
+        ({"run_type": "double", "precision": "fp64"}, []),
+        (
+            {"run_type": "double", "precision": "bf16", "krylov_precision": "fp64"},
+            ["--precision bf16 has no effect: --run-type double computes in fp64",
+             "--krylov-precision fp64 has no effect: --run-type double computes in fp64"],
+        ),
+        (
+            {"precision": "fp32", "mg_precision": ("fp32", "fp64", "fp64", "fp64")},
+            ["--precision fp32 has no effect: --mg-precision sets all formats"],
+        ),
+        (
+            {"validation": "fullscale", "validation_ranks": "node"},
+            ["--validation-ranks node has no effect: --validation fullscale uses all ranks"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_note_names_each_flag_without_effect(values: dict[str, Any], notes: list[str]) -> None:
+    assert without_effect(HpgMxpConfig(**values)) == notes

@@ -99,6 +99,26 @@ def _check_narrow(config: HpgMxpConfig, name: str) -> None:
             raise UsageError(f"--mg-vectors {name} does not support {other}; {advice}")
 
 
+def without_effect(config: HpgMxpConfig) -> list[str]:
+    """Return a note for each flag that has no effect on the run."""
+    mixed = {
+        f"--precision {config.precision}": config.precision not in ("auto", "fp64"),
+        f"--mg-precision {','.join(config.mg_precision or ())}": config.mg_precision is not None,
+        f"--krylov-precision {config.krylov_precision}": config.krylov_precision != HpgMxpConfig.krylov_precision,
+    }
+    notes = []
+    if config.run_type == "double":
+        notes += [
+            f"{flag} has no effect: --run-type double computes in fp64" for flag, chosen in mixed.items() if chosen
+        ]
+    elif config.mg_precision is not None and config.precision != "auto":
+        notes.append(f"--precision {config.precision} has no effect: --mg-precision sets all formats")
+    if config.validation == "fullscale" and config.validation_ranks != HpgMxpConfig.validation_ranks:
+        ranks = config.validation_ranks
+        notes.append(f"--validation-ranks {ranks} has no effect: --validation fullscale uses all ranks")
+    return notes
+
+
 def _check_standalone(config: HpgMxpConfig) -> None:
     """Raise a UsageError if a standalone solver is combined with an option that needs a rating."""
     if not config.standalone:

@@ -34,7 +34,7 @@ from mxpeak.bench.hpg_mxp.config import HpgMxpConfig
 from mxpeak.bench.hpg_mxp.input import MatrixFile, read_file
 from mxpeak.bench.hpg_mxp.problem import problem_of, size_lines
 from mxpeak.bench.hpg_mxp.result import HpgMxpMeasured, Solves, Validated, Validation, cycles_of, hpg_mxp_result
-from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, solvers_of, storages
+from mxpeak.bench.hpg_mxp.rules import between, check, foreseen, forms, solvers_of, storages, without_effect
 from mxpeak.bench.hpg_mxp.standalone import Standalone, standalone_result
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.sparse import (
@@ -129,11 +129,8 @@ def _between_expected(config: HpgMxpConfig) -> list[str]:
 def forewarnings(config: HpgMxpConfig, comm: Communicator) -> list[str]:
     """Return a note for each flag without effect and each broken rule; raise a UsageError if a rule refuses the run."""
     _check(config, comm)
-    ignored = []
-    if config.mg_precision is not None and config.precision != "auto":
-        ignored.append(f"--precision {config.precision} has no effect: --mg-precision sets all formats")
     broken = foreseen(config, measuring_seconds(config), storages(config)[0])
-    return [*ignored, *admission_notes(config, broken)]
+    return [*without_effect(config), *admission_notes(config, broken)]
 
 
 def _validates(config: HpgMxpConfig, comm: Communicator) -> bool:
