@@ -65,6 +65,20 @@ def test_the_result_and_the_page_name_the_settings_that_had_no_effect() -> None:
     assert set(rows.problem["not_used"]) == {*of_file, "bcast"}
 
 
+def test_a_warning_names_each_flag_without_effect() -> None:
+    def unused(result: Result) -> list[str]:
+        return [warning.text for warning in result.warnings if warning.code == "unused"]
+
+    rows = "there is one process row, whose rows move without messages"
+    flags = HplConfig(bcast=("long",), swap="long", **SMALL)
+    alone = on_ranks(1, hpl, flags, bcast="flag", swap="variable")
+    assert unused(alone) == [f"--swap had no effect: {rows}", "--bcast had no effect: this grid broadcasts no panels"]
+    assert unused(on_ranks(2, hpl, flags, bcast="flag", swap="file")) == [f"--swap had no effect: {rows}"]
+    assert unused(on_ranks(1, hpl, flags, bcast="HPL.dat", swap="tuned")) == []
+    mixed = on_ranks(1, hpl_mxp, HplMxpConfig(bcast=("long",), **SMALL), bcast="flag")
+    assert unused(mixed) == ["--bcast had no effect: this grid broadcasts no panels"]
+
+
 def test_hpl_mxp_on_one_host_process_has_no_look_ahead() -> None:
     deep = on_ranks(1, hpl_mxp, HplMxpConfig(depth=(3,), **SMALL))
     assert (deep.problem["depth"], deep.problem["lookahead"]) == (3, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
@@ -474,6 +474,7 @@ def _result(
     result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
     result.warnings += not_finite([solve.witness for solve in solves], case)
     result.warnings += one_block(case) if bench.is_chosen("nb") else []
+    result.warnings += without_effect(result.problem.get("not_used", ()), bench.facts.config)
     if kept is not None:
         kept.about(result)
         kept.mark_finished()
@@ -517,6 +518,21 @@ def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]
         f"grid, detected in step {witness.step}"
     )
     return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
+
+
+#: The reasons why flags have no effect on small grids.
+ONE_ROW = "there is one process row, whose rows move without messages"
+REASONS = {"bcast": "this grid broadcasts no panels", "swap": ONE_ROW, "swap_threshold": ONE_ROW}
+
+
+def without_effect(unused: Sequence[str], settings: Mapping[str, Mapping[str, Any]]) -> list[Caution]:
+    """Return a caution for each setting in `unused` that the command line, a variable or a file sets."""
+    cautions = []
+    for name in filter(REASONS.__contains__, unused):
+        if settings.get(name, {}).get("origin") in ("flag", "variable", "file"):
+            flag = f"--{name.replace('_', '-')}"
+            cautions.append(Caution("unused", f"{flag} had no effect: {REASONS[name]}", f"remove {flag}"))
+    return cautions
 
 
 def one_block(case: LuCase) -> list[Caution]:

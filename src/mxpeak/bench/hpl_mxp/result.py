@@ -98,6 +98,7 @@ def hpl_mxp_result(bench: LuBench, case: HplMxpCase, runs: CaseSolves[MxpSolve])
             "diagonal_scale": diagonal_scale(case) if case.generator in ("sqrt-n", "gaussian", "ddd") else None,
             "butterfly_depth": case.butterfly_depth if case.pivoting == BUTTERFLY else None,
             "lookahead": lookahead,
+            "not_used": ["bcast"] if case.P * case.Q == 1 else [],
             "variant": f"{case.tag} {case.generator} {case.precision}",
             "memory_bytes": {key: runs.memory[key] for key in ("matrix", "buffers", "total")},
             "process_peak_rss_bytes": runs.peak_rss,
