@@ -133,8 +133,8 @@ def test_the_first_leading_minor_that_is_not_positive_is_found_on_all_ranks(shap
 
 @pytest.mark.parametrize("shape", GRIDS)
 @pytest.mark.parametrize("lower", [False, True])
-def test_products_read_one_triangle(shape: tuple[int, int], lower: bool) -> None:
-    n, nb = 47, 6
+@pytest.mark.parametrize(("n", "nb"), [(47, 6), (333, 150)])  # blocks with fewer and with more rows than a tile
+def test_products_read_one_triangle(shape: tuple[int, int], lower: bool, n: int, nb: int) -> None:
     A = definite(n)
     X = sides(n, is_complex=False, k=5)
 

@@ -533,7 +533,6 @@ def test_operators_near_the_ends_of_the_range_end_with_a_result(name: str, scale
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("preconditioner", ["auto", "sgs", "jacobi", "none"])
 def test_ranks_share_systems(name: str, preconditioner: str) -> None:
-
     A, b, starts = poisson(9, 11), vector(99), even(99, 3)
 
     def body(comm: Any) -> Any:

@@ -16,6 +16,9 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 from mxpeak.layout.lu_schedule import LuStep, lu_steps
 
 TAG = 7800  # a multiple of FAMILY
+#: Largest number of rows of a tile. The second product with a low tile reads it from the cache, and its diagonal part,
+#: of which both triangles are multiplied, is small.
+HEIGHT = 64
 #: Odd factors of a multiplicative hash of 64-bit words.
 FACTORS = 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85
 
@@ -81,13 +84,12 @@ class SymmetricMatrix:
         return product
 
     def _tiles(self) -> Iterator[TriangleTile]:
-        """Yield the tiles of this rank: the diagonal block of each block row of the source, and the part next to it."""
-        xp, nb, down, right = self._kernels.xp, self.nb, self._down, self._right
+        """Yield the tiles of this rank: the diagonal part of some rows of the source, and the part next to it."""
+        xp, down, right = self._kernels.xp, self._down, self._right
         for local in whole_blocks(down, right):
             strip = self._strips(down, right, local)
-            for begin in range(local.start, local.stop, nb):
-                block = slice(begin, min(begin + nb, local.stop))
-                S, i0 = strip[block.start - local.start : block.stop - local.start], down.to_global(begin)
+            for block in _rows_of_tiles(local, self.nb):
+                S, i0 = strip[block.start - local.start : block.stop - local.start], down.to_global(block.start)
                 corner = right.local_range(i0, i0 + len(S))
                 outside = slice(0, corner.start) if self._lower else slice(corner.stop, right.local_size)
                 if outside.start < outside.stop:
@@ -99,6 +101,13 @@ class SymmetricMatrix:
     def _tile(self, down: slice, right: slice, S: Matrix, *, diagonal: bool) -> TriangleTile:
         """Return a tile of the lower triangle, which is the transpose of S if the upper triangle is read."""
         return TriangleTile(down, right, S, diagonal) if self._lower else TriangleTile(right, down, S.T, diagonal)
+
+
+def _rows_of_tiles(local: slice, nb: int) -> Iterator[slice]:
+    """Yield slices of at most HEIGHT rows of one block, for local rows that consist of whole blocks."""
+    for begin in range(local.start, local.stop, nb):
+        end = min(begin + nb, local.stop)
+        yield from (slice(first, min(first + HEIGHT, end)) for first in range(begin, end, HEIGHT))
 
 
 def fill_upper(A: DistMatrix, kernels: Kernels) -> None:
