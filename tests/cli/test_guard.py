@@ -353,6 +353,10 @@ def test_a_baseline_of_the_same_problem_is_taken(bench: Bench) -> None:
     assert with_baseline(recorded(), "-N", "1000") == 0
     several = {"schema": "mxpeak.results/1", "results": [recorded(problem={"n": 7}), recorded()]}
     assert with_baseline(several, "-N", "1000,7") == 0
+    Path("earlier").mkdir()
+    Path("earlier/result.json").write_text(json.dumps(recorded()))
+    assert cli.main(["run", "hpl", "-N", "1000", "--baseline", "earlier"]) == 0
+    assert cli.main(["run", "hpl", "-N", "2000", "--baseline", "earlier"]) == 2
 
 
 @pytest.mark.parametrize(
