@@ -127,11 +127,10 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 
 def _valid_results(text: str, benchmark: str) -> tuple[Path, list[Mapping[str, Any]]]:
     """Return the valid results of --baseline, a file or a results folder, with their file; `last` is the newest run."""
-    path: Path | None = Path(text)
+    given = Path(text)
+    path: Path | None = given / "result.json" if given.is_dir() else given
     if text == "last":
         path = next((file for file, result in past_results() if _is_valid(result, benchmark)), None)
-    elif path.is_dir():
-        path /= "result.json"
     if path is None:
         raise UsageError(
             f"--baseline last: no folder in mxpeak-out/ contains a valid result of {benchmark}; use --baseline FILE"
