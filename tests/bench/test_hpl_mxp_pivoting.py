@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -162,6 +163,17 @@ def test_checksums_watch_the_transformed_matrix() -> None:
     assert result.status == "valid"
     assert result.telemetry["abft"]["checks"] > 0
     assert result.telemetry["abft"]["found"] == 0
+    assert re.search(
+        rf"\n  abft: {result.telemetry['abft']['checks']} checks in .* s, no faults found\n", verdict(result)
+    )
+    result.telemetry["abft"] |= {"found": 1, "corrected": 1}
+    assert " s, 1 fault found, 1 corrected\n" in verdict(result)
+
+
+def test_the_text_names_a_scaling_and_a_refinement_that_are_not_the_defaults() -> None:
+    result = solved((1, 1), 60, 16, scaling="auto", refine="classical")
+    assert "\n  rows and columns scaled before the LU, classical refinement\n" in verdict(result)
+    assert "classical" not in verdict(solved((1, 1), 60, 16))
 
 
 def test_the_solution_is_that_of_the_untransformed_system() -> None:

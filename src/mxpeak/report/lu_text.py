@@ -105,7 +105,8 @@ def _what_ran(result: Result) -> list[str]:
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
     notes = (fp64_text(result), depth_text(result.problem), file_text(result), panels, solves_text(result))
-    others = (pivoting_text(result), *remark_lines(result), generator_text(result.problem))
+    methods = (method_text(result.problem), pivoting_text(result))
+    others = (*methods, *remark_lines(result), generator_text(result.problem))
     return [line for line in (*notes, *others) if line]
 
 
@@ -117,6 +118,12 @@ def fp64_text(result: Result) -> str:
     products, native = of.get("products") or 0, of.get("native_products") or 0
     checked = f"; {products - native} of {products} checked products were emulated" if products else ""
     return f"products of fp64 matrices were emulated ({scheme}){checked}"
+
+
+def method_text(problem: Mapping[str, Any]) -> str:
+    """Return text about a scaling and a refinement of HPL-MxP that are not the defaults."""
+    scaled = "rows and columns scaled before the LU" if problem.get("scaling") == "auto" else ""
+    return ", ".join(filter(None, [scaled, "classical refinement" if problem.get("refine") == "classical" else ""]))
 
 
 def pivoting_text(result: Result) -> str:

@@ -24,7 +24,14 @@ def verdict(result: Result, *, verbose: bool = False) -> str:
     if "aborted" in result.telemetry:
         return f"{headline(result)}\n{_progress_when_aborted(result)}"
     about = lines_of(result.benchmark).about(result, verbose=verbose)
-    runs = [_repeats(result), _soak(result), energy_text(result.telemetry), *energy_ratios([result]), _tuned(result)]
+    runs = [
+        _repeats(result),
+        _soak(result),
+        _abft(result),
+        energy_text(result.telemetry),
+        *energy_ratios([result]),
+        _tuned(result),
+    ]
     lines = [line for line in (_emulation(result), *about, *runs, *_broken_rules(result)) if line]
     text = "".join(f"{line}\n" for line in (headline(result), *(f"  {line}" for line in lines)))
     if not verbose:
@@ -50,6 +57,16 @@ def _soak(result: Result) -> str:
         return ""
     bits = "results differ on some ranks" if soak["differ"] else "all bitwise identical on every rank"
     return f"soak: {soak['runs']} runs in {three_digits(soak['seconds'])} s, {bits}"
+
+
+def _abft(result: Result) -> str:
+    """Return text with the number of checks of --abft and of the bit flips that they found; empty without --abft."""
+    abft = result.telemetry.get("abft")
+    if not abft:
+        return ""
+    found, checks = abft["found"], abft["checks"]
+    faults = f"{found} fault{'s' * (found != 1)} found, {abft['corrected']} corrected" if found else "no faults found"
+    return f"abft: {checks} check{'s' * (checks != 1)} in {three_digits(abft['seconds'])} s, {faults}"
 
 
 def _tuned(result: Result) -> str:
