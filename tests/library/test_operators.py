@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -347,3 +348,27 @@ def test_products_in_fp32_are_named_as_the_limit_of_the_residual(solve: Any, dty
     assert "the products A x have only the digits of fp32" in info.message
     assert f"use rtol={2 * info.residual:.0e}" in info.message
     assert "digits of fp32" not in solve(lambda v: A.astype(np.complex128) @ v, b, maxiter=5)[1].message
+
+
+@pytest.mark.parametrize("solve", [mx.gmres, mx.cg, mx.minres, mx.bicgstab])
+def test_functions_may_wait_for_solves_in_other_threads(solve: Any) -> None:
+    """The functions of two threads call the library in a pool of threads, and each solve gives its own result."""
+    A, parts = line(80, -1.0, 2.5), (slice(0, 40), slice(40, 80))
+    expected = [np.linalg.solve(A.toarray(), vector(80, seed)) for seed in range(4)]
+    with ThreadPoolExecutor(2) as pool, ThreadPoolExecutor(2) as callers:
+
+        def block(part: slice, r: Any) -> Any:
+            return mx.gmres(A[part][:, part], r[part], rtol=1e-14)[0]
+
+        def M(r: Any) -> Any:
+            return np.concatenate([task.result() for task in [pool.submit(block, part, r) for part in parts]])
+
+        def shown(_: Any) -> None:
+            pool.submit(mx.cg, A, vector(80)).result()
+
+        for given in (A, lambda v: pool.submit(lambda: A @ v).result()):
+            tasks = [callers.submit(solve, given, vector(80, seed), M=M, callback=shown) for seed in range(4)]
+            for task, y in zip(tasks, expected):
+                x, info = task.result(timeout=60)
+                assert info.converged, str(info)
+                np.testing.assert_allclose(x, y, rtol=1e-7)

@@ -14,9 +14,42 @@ from mxpeak.errors import UsageError
 from mxpeak.perf.host import allowed_cores, one_core_each
 from mxpeak.runtime.compile import compile_in_turn
 
+
+class Turn:
+    """A reentrant lock that its owner can leave to other threads for the time of a function call."""
+
+    def __init__(self) -> None:
+        self._lock, self._own = threading.RLock(), threading.local()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._own.depth = self._depth + 1
+
+    def __exit__(self, *exception: object) -> None:
+        if self._depth:  # otherwise, an interrupt ended `leave_during` before it acquired the lock again
+            self._own.depth = self._depth - 1
+            self._lock.release()
+
+    @property
+    def _depth(self) -> int:
+        """Return how often this thread has acquired the lock."""
+        return getattr(self._own, "depth", 0)
+
+    def leave_during(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return function(*arguments), and let other threads acquire the lock until the function returns."""
+        depth = self._depth
+        for _ in range(depth):
+            self.__exit__()
+        try:
+            return function(*arguments)
+        finally:
+            for _ in range(depth):
+                self.__enter__()
+
+
 #: Only one call runs at a time, because the threads of the kernels run in step and a sum has one slot per thread. A
-#: call from a user's callback runs in the same thread, between two kernels.
-TURN = threading.RLock()
+#: call from a user's function runs between two kernels of the outer call, also if it runs in another thread.
+TURN = Turn()
 
 #: A communicator that contains only the calling process.
 SINGLE_PROCESS: Communicator = Solo()
@@ -48,6 +81,11 @@ def threads_for(requested: Any, *, default: int | None = None) -> int:
 def _cores() -> int:
     """Return the number of physical cores that this process may use."""
     return max(1, len(one_core_each()))
+
+
+def outside_turn(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function, which may call the library in other threads and wait for them."""
+    return TURN.leave_during(function, *arguments)
 
 
 def compile_once(

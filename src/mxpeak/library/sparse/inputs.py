@@ -5,6 +5,8 @@ If ranks share a system, each rank passes some rows of A and the same rows of b.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -19,6 +21,7 @@ from mxpeak.kernels.contract import SparseKernels
 from mxpeak.library.inputs import Input, check_finite, read
 from mxpeak.library.outcomes import SingularMatrixError
 from mxpeak.library.sparse.frameworks import is_sparse, on_host
+from mxpeak.runtime.calls import outside_turn
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.precond.formats import PRECISION_NAMES
 from mxpeak.solvers.precond.sweeps import kind_of
@@ -46,6 +49,15 @@ def checked_options(options: GmresOptions) -> GmresOptions:
     if options.callback is not None and not callable(options.callback):
         raise UsageError(f"callback={options.callback!r} is not a function; use a function of one argument, or None")
     return options
+
+
+def outside_turns(options: GmresOptions) -> GmresOptions:
+    """Return the options with functions that may call the library in other threads and wait for them."""
+    preconditioner, callback = (
+        partial(outside_turn, value) if callable(value) else value
+        for value in (options.preconditioner, options.callback)
+    )
+    return replace(options, preconditioner=preconditioner, callback=callback)
 
 
 def matrix(values: Any) -> Csr:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -23,7 +24,7 @@ from mxpeak.library.sparse import inputs
 from mxpeak.library.sparse.info import DISTRIBUTED_MATRIX, FUNCTION, LINEAR_OPERATOR, GmresInfo
 from mxpeak.library.sparse.ranks import own_threads, threads_per_rank
 from mxpeak.library.sparse.results import solved
-from mxpeak.runtime.calls import TURN, threads_for
+from mxpeak.runtime.calls import TURN, outside_turn, threads_for
 from mxpeak.solvers.gmres_driver import GmresOptions
 from mxpeak.solvers.operator_driver import Operator, OperatorDriver
 from mxpeak.solvers.precond.setup import Choice
@@ -98,6 +99,9 @@ def solve_operator(
         return _supported(options(), A, where), where, B, _kind(x0, "x0")
 
     chosen, where, right_side, kind_of_x0 = validate_on_all(ranks, checked, lambda it: _must_match(A, it[0], it[2], x0))
+    if where is None:
+        chosen = inputs.outside_turns(chosen)
+        A = A if A.matrix else replace(A, multiply=partial(outside_turn, A.multiply))
     rows = right_side.shape[0]
     counts = ranks.bcast_object(ranks.gather_objects(rows))
     group = RankGroup(ranks, tuple(accumulate(counts, initial=0)))

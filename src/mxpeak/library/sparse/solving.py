@@ -21,7 +21,7 @@ from mxpeak.library.sparse import inputs
 from mxpeak.library.sparse.auto_preconditioner import PRECONDITIONERS, choose_for_recurrence, choose_preconditioner
 from mxpeak.library.sparse.gradients import differentiates, gmres_differentiably
 from mxpeak.library.sparse.info import GmresInfo
-from mxpeak.library.sparse.inputs import checked_options
+from mxpeak.library.sparse.inputs import checked_options, outside_turns
 from mxpeak.library.sparse.operators import GivenOperator, operator_of, solve_operator
 from mxpeak.library.sparse.ranks import Share, joined, own_threads, read, threads_per_rank
 from mxpeak.library.sparse.results import solved
@@ -261,6 +261,8 @@ def solve_rows(
 
 def driver_for(kernels: SparseKernels, A: Csr, options: GmresOptions, group: RankGroup) -> Callable[[], GmresDriver]:
     """Return the function that selects the preconditioner and sets up the solver. The function is collective."""
+
+    options = outside_turns(options) if kernels.device is None else options
 
     def set_up() -> GmresDriver:
         if options.method == "gmres":
