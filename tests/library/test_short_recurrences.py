@@ -314,6 +314,14 @@ def test_x_solves_all_rows_if_rows_differ_in_scale(name: str, seed: int) -> None
         assert "x solves all rows" in info.message
 
 
+def test_solutions_by_complete_factors_beyond_fp64_are_no_given_starts() -> None:
+    A, B = poisson(8, 8), vector(64)[:, None] * [1.0, 2.0]  # refined together
+    with pytest.warns(mx.NotSolvedWarning, match="x is beyond the range of fp64"):
+        _, info = mx.gmres(A * 1e-290, B * 1e250, preconditioner="lu")
+    assert info.outcome is Outcome.NOT_FINITE
+    assert "x0" not in info.message
+
+
 @pytest.mark.parametrize("name", ["bicgstab", "gmres"])
 def test_ranks_solve_all_rows_if_rows_differ_in_scale(name: str) -> None:
     A, b = rows_of_different_scales(5, 10)

@@ -323,8 +323,9 @@ class GmresDriver:
         with self.spans("together"):
             Y = refined(self._matrix.A, factors, xp.stack([b for b, _ in scaled], axis=1), SOLVES)
         for j, y, (_, k) in zip(columns, Y.T, scaled):
-            if xp.all(xp.isfinite(y)):
-                starts[j] = scaling.solution(y, k)
+            x = scaling.solution(y, k)
+            if xp.all(xp.isfinite(x)):
+                starts[j] = x
         return starts
 
     def _permuted(self, b: Vector) -> Vector:
