@@ -12,6 +12,7 @@ from mxpeak.report.rank_map import rank_map
 from mxpeak.report.roofline import Roofs, roofline_figure, roofs_of
 from mxpeak.report.run_plots import repeats_figure
 from mxpeak.report.scaling import ranks_figures, sizes_figure
+from mxpeak.report.style import STYLE
 from tests.support.pages import everything, mixed, phases, result, sparse
 
 
@@ -124,6 +125,7 @@ def test_a_box_of_ranks_is_drawn_layer_by_layer() -> None:
     bound = [{"rank": k, "host": "one", "cores": "0", "threads": 1} for k in range(8)]
     drawn = rank_map({"npx": 2, "npy": 2, "npz": 2}, {"binding": bound})
     assert drawn.count("<caption>layer") == 2
+    assert re.search(r"\.ranks caption {[^}]*white-space: nowrap", STYLE), "a caption is wider than a column of ranks"
     assert [re.findall(r">(\d+)</td>", row) for row in drawn.split("<tr>")[1:]] == [
         ["0", "1"],
         ["2", "3"],

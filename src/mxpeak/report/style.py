@@ -56,7 +56,8 @@ details { margin: .6rem 0; } summary { cursor: pointer; } summary h2 { display: 
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .1rem 1rem; padding: 0; margin: .2rem 0; }
 .legend li { font-size: .9rem; } .key { color: var(--c); } .key.line { display: inline-block; width: 1.6rem;
   border-top: 2px solid var(--c); vertical-align: middle; } .key.dashed { border-top-style: dashed; }
-.ranks { margin: 0 1rem .4rem 0; display: inline-table; } .ranks caption { text-align: left; color: var(--faint); }
+.ranks { margin: 0 1rem .4rem 0; display: inline-table; }
+.ranks caption { text-align: left; color: var(--faint); white-space: nowrap; }
 .ranks td { padding: .15rem .5rem; text-align: center; border: 1px solid var(--line);
   box-shadow: inset 0 -3px var(--c, transparent); }
 @media (max-width: 640px) {
