@@ -89,9 +89,10 @@ def test_a_change_counts_beyond_tolerance_and_known_noise(before: Any, after: An
     ("more", "rate", "why"),
     [
         ({"limit": 160e9}, 80, "DGEMM also changed by -20.0 %: the machine is slower"),
-        ({}, 80, "DGEMM is the same (+0.0 %); neither settings nor software differ"),
-        ({"config": REPEATED}, 80, "neither settings nor software differ"),
+        ({}, 80, "DGEMM is the same (+0.0 %); neither settings, software nor launch differ"),
+        ({"config": REPEATED}, 80, "neither settings, software nor launch differ"),
         ({"software": {"numpy": "2"}}, 80, "DGEMM is the same (+0.0 %); software differs"),
+        ({"launch": {"comm": "torch"}}, 80, "DGEMM is the same (+0.0 %); launch differs"),
         ({"limit": 160e9}, 70, "and the share of this limit by -12.5 %: the machine changed, and neither settings"),
         ({"limit": 160e9, "config": SWAP_LONG}, 70, "the machine changed, and settings differ"),
         ({"limit": 160e9, "config": SWAP_LONG, "software": {"numpy": "2"}}, 70, "and settings and software differ"),
@@ -99,7 +100,7 @@ def test_a_change_counts_beyond_tolerance_and_known_noise(before: Any, after: An
     ],
 )
 def test_the_measured_limit_tells_machine_from_settings_and_software(more: Any, rate: float, why: str) -> None:
-    before = run(100, samples=TWICE, software={"numpy": "1"})
+    before = run(100, samples=TWICE, software={"numpy": "1"}, launch={"ranks": 1, "comm": "mpi"})
     (change,) = compared([before], [run(rate, samples=TWICE, **{"software": {"numpy": "1"}, **more})], 0.05)
     assert change.verdict == "slower"
     assert why in change.why
@@ -323,7 +324,7 @@ def test_compare_shows_a_table_and_ends_with_four_at_a_regression(capsys: pytest
     assert main(["compare", "previous", "last"]) == 4
     out = capsys.readouterr().out
     assert "hpl N=1000 NB=64 1x1  100 GFLOP/s  90.0 GFLOP/s  -10.0 %  1.0 %  SLOWER" in out
-    assert "DGEMM is the same (+0.0 %); neither settings nor software differ" in out
+    assert "DGEMM is the same (+0.0 %); neither settings, software nor launch differ" in out
     assert main(["compare", "a", "b", "--tolerance", "15%"]) == 0
     assert main(["compare", "b", "a", "--json", "-"]) == 0
     body = json.loads(capsys.readouterr().out.split("\n", 2)[2].partition("{")[2].join(["{", ""]))

@@ -264,9 +264,11 @@ def _why(before: Body, after: Body, change: float | None, least: float) -> str:
     if None not in arithmetic and arithmetic[0] != arithmetic[1]:
         return f"fp64 products were {arithmetic[0]} in the first run and {arithmetic[1]} in the second"
     different = differences(before, after)
-    changed = [name for name in ("settings", "software") if name in different]
-    own = f"{' and '.join(changed)} differ{'s' * (changed == ['software'])}"
-    own = own if changed else "neither settings nor software differ"
+    changed = [name for name in ("settings", "software", "launch") if name in different]
+    own = "neither settings, software nor launch differ"
+    if changed:
+        names = " and ".join(filter(None, [", ".join(changed[:-1]), changed[-1]]))
+        own = f"{names} differ{'s' * (changed in (['software'], ['launch']))}"
     limits = [(body.get("result") or {}).get("limit") or {} for body in (before, after)]
     rates = [rate_of({"result": limit}) for limit in limits]
     if not rates[0] or not rates[1] or change is None:
@@ -290,7 +292,7 @@ def differences(before: Body, after: Body) -> dict[str, list[str]]:
         "settings": _settings,
         "machine": lambda body: {name: (body.get("machine") or {}).get(name) for name in FACTS},
         "software": lambda body: _flat(body.get("software") or {}),
-        "launch": lambda body: {"ranks": (body.get("launch") or {}).get("ranks")},
+        "launch": lambda body: {name: (body.get("launch") or {}).get(name) for name in ("ranks", "comm", "launcher")},
     }
     return {name: lines for name, facts_of in facts.items() if (lines := _differing(facts_of(before), facts_of(after)))}
 
