@@ -70,6 +70,8 @@ def main() -> int:
     parser.add_argument("benchmarks", nargs="*", default=list(RUNS), metavar="BENCHMARK", help=f"{', '.join(RUNS)}")
     parser.add_argument("--out", help="file for the results")
     args = parser.parse_args()
+    if unknown := [name for name in args.benchmarks if name not in RUNS]:
+        parser.error(f"{unknown[0]!r} is unknown; use one of {', '.join(RUNS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # otherwise the namespaces would remain
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as text, cluster():

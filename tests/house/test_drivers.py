@@ -33,3 +33,10 @@ def test_every_driver_can_be_imported() -> None:
         [sys.executable, "-c", IMPORTS, *names], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": places}
     )
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+
+
+def test_an_unknown_benchmark_is_refused_before_the_nodes_are_made() -> None:
+    script = str(ROOT / "benchmarks/several_nodes.py")
+    ended = subprocess.run([sys.executable, script, "hpk"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "'hpk' is unknown; use one of hpl, hpl-mxp, hpg-mxp, hpcg, norms" in ended.stderr
