@@ -103,7 +103,11 @@ def test_a_run_goes_on_from_its_last_checkpoint(benchmark: str, capsys: pytest.C
     assert steps["index"][0] == about["steps"]
     assert steps["elapsed_s"][0] >= about["before_s"]
     assert about["before_s"] < steps["elapsed_s"][-1] <= again["result"]["time_s"] + 1e-6
-    assert "the phases contain only the time after" in " ".join(capsys.readouterr().err.split())
+    said = capsys.readouterr()
+    assert "the phases contain only the time after" in " ".join(said.err.split())
+    assert f"\n  resumed after step {about['steps']}, " in said.out
+    if benchmark == "hpl":
+        assert f"\nHPL_pdgesv() resumed after step {about['steps']}, " in Path("second/HPL.out").read_text()
     if benchmark != "hpl":
         assert not again["rules"]["admissible"]
         assert "resumed" in [entry["rule"] for entry in again["rules"]["violations"]]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mxpeak.records import Result
-from mxpeak.report.lu_text import depth_text, fp64_text
+from mxpeak.report.lu_text import depth_text, fp64_text, resumed_text
 from mxpeak.report.native_report import OwnReport
 
 DOUBLE_RULE = "=" * 80
@@ -169,11 +169,12 @@ def _result_line(result: Result) -> str:
     library = f"HPL_pdgesv() {note.format(of['panel_library'])}\n\n" if of.get("panel_library") else ""
     depth = f"HPL_pdgesv() {text}\n\n" if (text := depth_text(of)) else ""
     emulated = f"HPL_pdgesv() {text}\n\n" if (text := fp64_text(result)) else ""
+    resumed = f"HPL_pdgesv() {text}\n\n" if (text := resumed_text(result.result)) else ""
     return (
         f"{of['variant']}{of['n']:12d} {of['nb']:5d} {of['P']:5d} {of['Q']:5d} {time_s:18.2f}    {rate / 1e9:19.4e}\n"
         f"HPL_pdgesv() start time {time.ctime(result.run.get('start_unix'))}\n\n"
         f"HPL_pdgesv() end time   {time.ctime(result.run.get('end_unix'))}\n\n"
-        f"{emulated}{depth}{library}"
+        f"{resumed}{emulated}{depth}{library}"
     )
 
 

@@ -100,11 +100,22 @@ def depth_text(problem: Mapping[str, Any]) -> str:
     return "" if depth == ran or (depth, ran) == (1, 0) else f"look-ahead of depth {ran} ({depth} was requested)"
 
 
+def resumed_text(figures: Mapping[str, Any]) -> str:
+    """Return text about the checkpoint and the times of a resumed run; empty for other runs."""
+    if not (resumed := figures.get("resumed")):
+        return ""
+    before, after = (three_digits(resumed[name]) for name in ("before_s", "after_s"))
+    return f"resumed after step {resumed['steps']}, {before} s before and {after} s after the checkpoint: not official"
+
+
 def _what_ran(result: Result) -> list[str]:
     """Return lines about settings without effect, library panels, panel solves and generator."""
     library = result.problem.get("panel_library")
     panels = f"panels factored by {library}: pfact, rfact, nbmin and ndiv are not used" if library else ""
-    notes = (fp64_text(result), depth_text(result.problem), file_text(result), panels, solves_text(result))
+    notes = (
+        *(resumed_text(result.result), fp64_text(result), depth_text(result.problem)),
+        *(file_text(result), panels, solves_text(result)),
+    )
     methods = (method_text(result.problem), pivoting_text(result))
     others = (*methods, *remark_lines(result), generator_text(result.problem))
     return [line for line in (*notes, *others) if line]
