@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,8 @@ def forecasts(text: str, benchmark: str, cases: Iterable[Any], ranks: int) -> di
 
 def _valid_results(text: str, benchmark: str) -> tuple[Path, list[Mapping[str, Any]]]:
     """Return the valid results of --baseline, a file or a results folder, with their file; `last` is the newest run."""
-    given = Path(text)
-    path: Path | None = given / "result.json" if given.is_dir() else given
+    # isdir is False for invalid names, which then are errors of the reading
+    path: Path | None = Path(text, "result.json") if os.path.isdir(text) else Path(text)
     if text == "last":
         path = next((file for file, result in past_results() if _is_valid(result, benchmark)), None)
     if path is None:
