@@ -235,6 +235,20 @@ def least_norm_in(message: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.parametrize("as_given", [sparse.csr_array, aslinearoperator])
+@pytest.mark.parametrize("m", [25, 40, 60])
+def test_minres_ends_near_the_least_residual_of_an_inconsistent_system(as_given: Callable[[Any], Any], m: int) -> None:
+    """Rounding errors keep ||A r|| near the limit at which r counts as a null vector, and then x grows to 1e16."""
+    A = line(m).tolil()
+    A[0, 0] = A[m - 1, m - 1] = 1.0  # the null space of the Laplacian contains ones
+    A, b = sparse.csr_array(sparse.kronsum(A, A)), np.random.default_rng(m).standard_normal(m * m)
+    x, info = mx.minres(as_given(A), b, preconditioner="none")
+    assert info.residual <= 1.001 * m * abs(b.mean()) / np.linalg.norm(b)
+    assert np.linalg.norm(x) <= 1e4
+    assert info.iterations <= 400
+    assert "A x = b is inconsistent, or" in info.message
+
+
 @pytest.mark.parametrize("decades", [13, 15])
 @pytest.mark.parametrize("units", [1.0, 1e-30])
 def test_minres_calls_no_regular_system_inconsistent(decades: int, units: float) -> None:

@@ -22,13 +22,16 @@ reason, v_j+1 counts as zero if half of the digits of A z_j cancel.
 
 from __future__ import annotations
 
-from math import hypot, sqrt
+from math import hypot, inf, sqrt
 
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers.recurrence import Recurrence, SystemForRecurrences
 
 #: Largest ||A M^-1 r|| / (||A M^-1|| ||r||) at which r is a null vector up to the rounding errors of A z and of zᴴA z.
 NULL = 512 * PRECISIONS["fp64"].u
+#: Rounding errors may keep ||A M^-1 r|| above the limit. If it falls to NEARLY times the limit and then grows by
+#: GROWTH, and ||r|| is at least SAME of its earlier value, x grows along the null space, and the run ends.
+NEARLY, GROWTH, SAME = 16.0, 4.0, 0.99
 
 
 def solve_by_minres(system: SystemForRecurrences, *, max_steps: int, enough: float) -> Recurrence:
@@ -42,6 +45,7 @@ def solve_by_minres(system: SystemForRecurrences, *, max_steps: int, enough: flo
     γ_old, γ, η = 1.0, sqrt(max(zv, 0.0)), sqrt(max(zv, 0.0))
     s_old, s, c_old, c = 0.0, 0.0, 1.0, 1.0
     T, half = 0.0, sqrt(system.u)
+    least, r_at_least, may_grow = inf, r_norm, True  # a run that starts near a null vector may leave it
     while r_norm > enough and done.steps < max_steps:
         if not zv > 0.0:
             done.broken, done.product = "zᴴv", zv
@@ -60,7 +64,10 @@ def solve_by_minres(system: SystemForRecurrences, *, max_steps: int, enough: flo
         α_1, Ar = hypot(α_0, γ), hypot(α_0, c * γ)
         T = max(T, hypot(γ_old if done.steps else 0.0, δ, γ))
         system.size = max(system.size, T)
-        if not Ar > max(half * T, NULL * system.size):
+        may_grow = may_grow if done.steps else Ar <= NEARLY * half * system.size
+        least, r_at_least = (Ar, r_norm) if Ar < least else (least, r_at_least)
+        grows = GROWTH * least < min(Ar, NEARLY * half * T) and r_norm > SAME * r_at_least and not may_grow
+        if grows or not Ar > max(half * T, NULL * system.size):
             done.broken, done.product = "AM⁻¹r", Ar / system.size if system.size else 0.0
             break
         c_old, c, s_old, s = c, α_0 / α_1, s, γ / α_1
