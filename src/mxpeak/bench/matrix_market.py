@@ -196,7 +196,8 @@ def _banner(path: Path, line: str) -> tuple[str, str]:
             f"{path}, line 1: the matrix is dense (format {words[2]}); use mxpeak.solve, or write a sparse "
             "matrix with scipy.io.mmwrite(file, scipy.sparse.coo_array(A))"
         )
-    _check_kind(path, words[3], FIELDS, "field", "use the real matrix [[Re A, -Im A], [Im A, Re A]] instead")
+    advice = "use mxpeak.gmres on the matrix from scipy.io.mmread, or the real matrix [[Re A, -Im A], [Im A, Re A]]"
+    _check_kind(path, words[3], FIELDS, "field", advice)
     _check_kind(path, words[4], SYMMETRIES, "symmetry", "use a file that is written as general")
     return words[3], words[4]
 
