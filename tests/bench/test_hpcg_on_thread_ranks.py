@@ -386,7 +386,7 @@ def test_a_residual_that_is_not_reached_fails(monkeypatch: pytest.MonkeyPatch) -
     failed = run(rt=60.0)
     assert failed.status == "invalid"
     assert failed.result["sets"] == 1  # the measurement does not continue
-    assert failed.validation["outcome"] == Outcome.NOT_CONVERGED
+    assert failed.validation["outcome"] == Outcome.UNREACHED
     assert failed.validation["iterations"] == 20
     assert all(failed.validation[name]["passed"] for name in ("cg", "symmetry", "norms"))
     assert "is not within threshold" in verdict(failed)

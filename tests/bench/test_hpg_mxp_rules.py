@@ -281,12 +281,12 @@ def test_more_steps_cost_their_share_of_the_figure_and_fewer_gain_nothing(
 @pytest.mark.parametrize("kind", ["standard", "fullscale"])
 def test_the_mixed_solver_has_to_arrive(kind: str) -> None:
     assert passed(kind, Outcome.SOLVED, Outcome.SOLVED)
-    assert not passed(kind, Outcome.SOLVED, Outcome.NOT_CONVERGED)
+    assert not passed(kind, Outcome.SOLVED, Outcome.UNREACHED)
     assert not passed(kind, Outcome.SOLVED, Outcome.NOT_FINITE)
 
 
 def test_the_double_solver_has_to_arrive_but_at_full_scale_it_sets_the_aim() -> None:
-    assert not passed("standard", Outcome.NOT_CONVERGED, Outcome.SOLVED)
-    assert passed("fullscale", Outcome.NOT_CONVERGED, Outcome.SOLVED)
+    assert not passed("standard", Outcome.UNREACHED, Outcome.SOLVED)
+    assert passed("fullscale", Outcome.UNREACHED, Outcome.SOLVED)
     assert not passed("standard", Outcome.NOT_FINITE, Outcome.SOLVED)
     assert not passed("fullscale", Outcome.NOT_FINITE, Outcome.SOLVED), "what is not finite is no aim"

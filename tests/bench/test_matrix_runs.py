@@ -208,7 +208,7 @@ def test_an_unsolved_system_is_an_invalid_result_with_history_and_advice(tmp_pat
     A = sp.csr_array(np.random.default_rng(5).standard_normal((40, 40)))
     result = measured(write(tmp_path, A), ranks, restart=2)
     assert result.status == "invalid"
-    assert result.validation["outcome"]["double"] == str(Outcome.NOT_CONVERGED)
+    assert result.validation["outcome"]["double"] == str(Outcome.UNREACHED)
     assert len(result.validation["history"]["double"]) > 10
     (caution,) = (one for one in result.warnings if one.code == "unreached")
     assert "--restart" in caution.hint

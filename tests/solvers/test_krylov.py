@@ -265,7 +265,7 @@ def test_the_most_steps_are_taken_and_not_one_more(restart: int, max_steps: int,
     done = gmres_ir(ScriptedSystem([1.0]), 1.0, restart=restart, max_steps=max_steps, tolerance=0.0)
     assert done.cycles == cycles
     assert done.steps == sum(cycles) == max_steps
-    assert done.outcome == Outcome.NOT_CONVERGED
+    assert done.outcome == Outcome.UNREACHED
     assert len(done.history) == len(cycles) + 1
 
 
@@ -325,7 +325,7 @@ def test_only_the_last_of_n_steps_gains_anything_on_a_cycle_of_unit_vectors() ->
 def test_a_solve_that_gains_nothing_over_ten_cycles_is_given_up() -> None:
     A, b = cyclic(8)
     done = DenseSystem(A, b).solve(restart=3, max_steps=10_000, tolerance=1e-9)
-    assert done.outcome == Outcome.NOT_CONVERGED
+    assert done.outcome == Outcome.UNREACHED
     assert done.cycles == [3] * STALL_CYCLES
     assert done.history == [1.0] * (STALL_CYCLES + 1)
 
@@ -334,7 +334,7 @@ def test_a_solve_that_shall_take_all_steps_is_not_given_up() -> None:
     A, b = cyclic(8)
     done = DenseSystem(A, b).solve(restart=3, max_steps=100)
     assert done.steps == 100
-    assert done.outcome == Outcome.NOT_CONVERGED
+    assert done.outcome == Outcome.UNREACHED
 
 
 @pytest.mark.parametrize(("factor", "cycles"), [(STALL**0.08, STALL_CYCLES), (STALL**0.12, 100)])
@@ -348,7 +348,7 @@ def test_a_singular_matrix_ends_and_leaves_x_finite() -> None:
     A, b = np.zeros((4, 4)), np.ones(4)
     system = DenseSystem(A, b)
     done = system.solve(tolerance=1e-9)
-    assert (done.outcome, done.cycles) == (Outcome.NOT_CONVERGED, [1] * STALL_CYCLES)
+    assert (done.outcome, done.cycles) == (Outcome.UNREACHED, [1] * STALL_CYCLES)
     assert not system.x.any()
 
 

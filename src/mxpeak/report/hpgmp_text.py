@@ -22,7 +22,7 @@ MULTIGRID = ("gs", "restriction", "prolongation")
 REPORT = """\
 Iteration Count Information::Number of processes (validation)={validation.ranks}
 Iteration Count Information::Restart length (validation)={problem.restart}
-Iteration Count Information::Convergence tolerance (validation)={validation.threshold}
+Iteration Count Information::Convergence tolerance (validation)={own.tolerance}
 Iteration Count Information::Number of reference iterations (validation)={validation.double_iterations}
 Iteration Count Information::Initial residual norm of reference iterations (validation)={validation.double_initial}
 Iteration Count Information::Final residual norm of reference iterations (validation)={own.double_final}
@@ -122,6 +122,7 @@ def _derived(result: Result) -> dict[str, Any]:
         if precision.get("mg_vectors"):
             formats["vectors"] += f", multigrid vectors in {precision['mg_vectors']}"
     return {
+        "tolerance": None if check.get("type") == "none" else check.get("threshold"),
         "double_final": product(check.get("double_initial"), check.get("double_residual")),
         "mixed_final": product(check.get("mixed_initial"), check.get("mixed_residual")),
         "unrated": unrated(result),

@@ -47,7 +47,7 @@ class CgSolve:
     `broken` is its formula, and `product` its value.
     """
 
-    outcome: Outcome = Outcome.NOT_CONVERGED
+    outcome: Outcome = Outcome.UNREACHED
     steps: int = 0
     initial: float = 0.0
     residual: float = 1.0

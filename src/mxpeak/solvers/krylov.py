@@ -164,7 +164,7 @@ class Solve:
     estimates   the expected residual after each step
     """
 
-    outcome: Outcome = Outcome.NOT_CONVERGED
+    outcome: Outcome = Outcome.UNREACHED
     steps: int = 0
     initial: float = 0.0
     residual: float = 0.0

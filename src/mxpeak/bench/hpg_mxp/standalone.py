@@ -119,7 +119,7 @@ def _validation(config: HpgMxpConfig, measured: Standalone) -> dict[str, Any]:
         f"{measured.solver}_initial": last.initial,
         f"{measured.solver}_residual": last.residual,
         "history": {"double": [], "mixed": [], measured.solver: last.history},
-        "outcome": {measured.solver: str(last.outcome)},
+        **({} if measured.passed else {"outcome": {measured.solver: str(last.outcome)}}),
     }
 
 
