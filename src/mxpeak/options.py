@@ -61,6 +61,11 @@ users_file = ValueParser(path_name, "FILE", users_path=True)
 users_folder = ValueParser(path_name, "DIR", users_path=True)
 
 
+def count_text(number: int, noun: str) -> str:
+    """Return a number and a noun, which is in the plural unless the number is one."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def quoted(text: str) -> str:
     """Return a text in quotes for an error message; a long text is cut after 60 characters."""
     return repr(text if len(text) <= 60 else text[:60] + "…")

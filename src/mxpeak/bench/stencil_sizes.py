@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mxpeak.configs.grid import count_of_ranks, squarest
+from mxpeak.configs.grid import squarest
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import ResourceError, UsageError
 from mxpeak.layout.stencil import (
@@ -21,6 +21,7 @@ from mxpeak.layout.stencil import (
     process_grid,
     times,
 )
+from mxpeak.options import count_text
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import MARGIN, Budget
 
@@ -73,7 +74,9 @@ def _misfit(sides: dict[str, int], ranks: int, default: Triple) -> str:
     taken, factors = prod(sides.values()), "*".join(map(str, sides.values()))
     flags = " ".join(f"--{name} {n}" for name, n in sides.items())
     if len(sides) == 3:
-        why = f"{flags} needs {factors} = {count_of_ranks(taken)}, but there {'is' if ranks == 1 else 'are'} {ranks}"
+        why = (
+            f"{flags} needs {factors} = {count_text(taken, 'rank')}, but there {'is' if ranks == 1 else 'are'} {ranks}"
+        )
     else:
         product = f"{factors} = {taken}, and " if len(sides) == 2 else ""
         why = (
@@ -82,7 +85,7 @@ def _misfit(sides: dict[str, int], ranks: int, default: Triple) -> str:
         )
     start = taken if len(sides) == 3 else taken * max(1, round(ranks / taken))
     return (
-        f"{why}; start {count_of_ranks(start)} (--ranks {start}, or mpiexec -n {start}), or remove {flags} "
+        f"{why}; start {count_text(start, 'rank')} (--ranks {start}, or mpiexec -n {start}), or remove {flags} "
         f"for the grid {times(default)}"
     )
 

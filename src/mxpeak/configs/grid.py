@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 from mxpeak.configs.run import RunConfig
 from mxpeak.errors import UsageError
-from mxpeak.options import Setting, grid_shape, integer, listed, one_of, option
+from mxpeak.options import Setting, count_text, grid_shape, integer, listed, one_of, option
 
 ORDERS = ("row", "column")
 
@@ -105,8 +105,8 @@ class GridConfig(RunConfig):
             taken = P * Q
             if taken > ranks or (taken < ranks and not self.idle_ranks):
                 raise UsageError(
-                    f"grid {P}x{Q} needs {P}*{Q} = {count_of_ranks(taken)}, but there {_are(ranks)}; "
-                    f"start {count_of_ranks(taken)} (--ranks {taken}, or mpiexec -n {taken}), "
+                    f"grid {P}x{Q} needs {P}*{Q} = {count_text(taken, 'rank')}, but there {_are(ranks)}; "
+                    f"start {count_text(taken, 'rank')} (--ranks {taken}, or mpiexec -n {taken}), "
                     f"or use --grid {'x'.join(map(str, squarest(ranks)))}"
                 )
         return shapes
@@ -155,11 +155,6 @@ def squarest(ranks: int) -> tuple[int, int]:
     """Return the sides P <= Q of the process grid with P·Q = ranks whose sides differ least."""
     P = max(p for p in range(1, math.isqrt(ranks) + 1) if ranks % p == 0)
     return P, ranks // P
-
-
-def count_of_ranks(count: int) -> str:
-    """Return "1 rank" or "n ranks"."""
-    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _are(ranks: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
+from mxpeak.options import count_text
 from mxpeak.records import SCANNED_BYTES, size_text, three_digits
 
 WIDTH = 80
@@ -226,11 +227,6 @@ def _unit_ranks(rank: Body) -> str:
 def _leaders(body: Body) -> list[Body]:
     """Return the records of the first ranks of the units."""
     return [rank for rank in body["ranks"] if rank.get("leads_unit", True)]
-
-
-def count_text(number: int, noun: str) -> str:
-    """Return a number and a noun, which is in the plural unless the number is one."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _group(body: Body, group: Body) -> str:

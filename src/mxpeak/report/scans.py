@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mxpeak.options import count_text
 from mxpeak.records import SCHEMA_RESULT, Result
-from mxpeak.report.scan_text import count_text, verdict
+from mxpeak.report.scan_text import verdict
 from mxpeak.report.summaries import Lines
 from mxpeak.schema import check
 

@@ -122,8 +122,9 @@ def _scans_in(path: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
 def _summary(file: str, body: Mapping[str, Any]) -> str:
     """Return the expected rates of each model as text, with the excluded nodes."""
     from mxpeak.layout.host_list import host_list
+    from mxpeak.options import count_text
     from mxpeak.records import SCANNED_BYTES, bytes_rate_text, rate_text
-    from mxpeak.report.scan_text import count_text, measure_title
+    from mxpeak.report.scan_text import measure_title
 
     lines = [f"{file}: {count_text(len(body['models']), 'model')} from {count_text(len(body['of']), 'scan')}"]
     for entry in body["models"]:

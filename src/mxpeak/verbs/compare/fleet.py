@@ -30,7 +30,7 @@ from statistics import median
 from typing import Any
 
 from mxpeak.errors import UsageError
-from mxpeak.report.scan_text import count_text
+from mxpeak.options import count_text
 from mxpeak.report.scans import node_rates
 from mxpeak.verbs.scan.baseline import check_hosts, differing_problem
 from mxpeak.verbs.scan.decide import ENOUGH, ERROR, FACTOR, SIGMA, deviation

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.layout.host_list import hosts_of
-from mxpeak.options import integer, quoted
-from mxpeak.report.scan_text import count_text
+from mxpeak.options import count_text, integer, quoted
 from mxpeak.verbs.jobs.job import OTHERS, Job, scheduler_name, time_limit
 
 if TYPE_CHECKING:

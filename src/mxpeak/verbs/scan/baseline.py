@@ -20,8 +20,9 @@ from typing import Any
 
 from mxpeak.errors import UsageError
 from mxpeak.foreign import read_text
+from mxpeak.options import count_text
 from mxpeak.records import read_json
-from mxpeak.report.scan_text import count_text, measure_title
+from mxpeak.report.scan_text import measure_title
 from mxpeak.schema import check
 from mxpeak.verbs.scan.decide import ENOUGH, SIGMA, Expected, RankRates, deviation, odd_bits, slow_ranks, spread
 

@@ -32,7 +32,7 @@ from mxpeak.errors import ResourceError, UsageError
 from mxpeak.kernels.contract import Kernels
 from mxpeak.layout.cores import short_list
 from mxpeak.layout.host_list import host_list
-from mxpeak.options import Run
+from mxpeak.options import Run, count_text
 from mxpeak.perf.adapters import adapter_changes, adapter_counters
 from mxpeak.perf.health import summary
 from mxpeak.perf.host import core_groups, host_facts, text_in
@@ -40,7 +40,7 @@ from mxpeak.perf.sensors.choose import sensors
 from mxpeak.perf.sensors.contract import Sensors
 from mxpeak.precision import precision as format_of
 from mxpeak.records import Caution, size_text, three_digits
-from mxpeak.report.scan_text import count_text, measure_title
+from mxpeak.report.scan_text import measure_title
 from mxpeak.report.scans import SCHEMA_SCAN
 from mxpeak.runtime.compile import compile_in_turn
 from mxpeak.runtime.nodes import node_name

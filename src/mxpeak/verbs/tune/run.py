@@ -23,6 +23,7 @@ from typing import Any
 
 from mxpeak.bench.registry import kind_of
 from mxpeak.errors import UsageError
+from mxpeak.options import count_text
 from mxpeak.perf.simulation.machine_from_measurements import Layout, machine_table, to_toml
 from mxpeak.perf.simulation.machines import Machine, machine_from
 from mxpeak.perf.tuned import Winner
@@ -117,7 +118,7 @@ class Tuner:
         here = {"kind": "trial", "benchmark": "hpl-mxp", "ranks": layout.ranks, "threads": layout.threads}
         steps = [r["iterations"] for r in self.trials.records if has(r, here) and r["iterations"]]
         per_node = -(-layout.ranks // layout.nodes)
-        title = f"this machine, {counted(layout.ranks, 'rank')} of {counted(layout.threads, 'thread')}"
+        title = f"this machine, {count_text(layout.ranks, 'rank')} of {count_text(layout.threads, 'thread')}"
         memory_bytes = self.plan.memory_bytes / (1 if self.plan.on_gpu else per_node)
         measured = Layout(
             title=title, ranks=layout.ranks, threads=layout.threads, ranks_per_node=per_node, cores=self.plan.cores,
@@ -410,8 +411,3 @@ def stored(winner: Winner) -> str:
     """Return the stored settings of a winner as command-line flags."""
     layout = {"ranks": str(winner.ranks), "threads": str(winner.threads)}
     return typed({**(layout if winner.any_layout and winner.ranks > 1 else {}), **winner.settings})
-
-
-def counted(number: int, name: str) -> str:
-    """Return a number with its noun, such as "4 ranks"."""
-    return f"{number} {name}{'s' * (number != 1)}"
