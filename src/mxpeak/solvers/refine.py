@@ -103,6 +103,8 @@ def refine_solution(
     refinement = _Refinement(system, SAFETY * target, u)
     correct = refinement.by_gmres if method == "gmres" else refinement.by_single_solve
     done = restarted(refinement.residual, correct, restart=restart, max_steps=max_steps, tolerance=target)
+    if done.outcome is Outcome.UNREACHED:
+        done.outcome = Outcome.NOT_CONVERGED
     return refinement.x, done
 
 
