@@ -396,10 +396,26 @@ def test_small_problems_of_other_types_have_the_result_of_fp64(dtype: str) -> No
 
 def test_a_small_problem_with_a_zero_solution_causes_no_warning_of_numpy() -> None:
     A, b = np.eye(3, 2), np.array([0.0, 0.0, 1.0])
-    with pytest.warns(mx.IllConditionedWarning) as caught:
-        x, _ = mx.lstsq(A, b)
+    with pytest.warns(mx.IllConditionedWarning, match="by more than its size: A x.* is tiny relative to b") as caught:
+        x, info = mx.lstsq(A, b)
     assert len(caught) == 1
     assert not x.any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert info.error_bound == (np.inf, np.inf)
+        assert info.condition == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("rank", [5, 4])
+def test_the_note_of_a_sensitive_solution_states_the_cause(rank: int) -> None:
+    A, b = random((50, 5)), random(50, seed=2)
+    A[:, rank:] = A[:, : 5 - rank]
+    _, info = mx.lstsq(A, b)
+    with pytest.warns(mx.IllConditionedWarning, match=r"up to \d+ times its size: A x.* is tiny relative to b"):
+        mx.lstsq(A, info.residual)  # orthogonal to the columns of A, so that x is zero up to roundings
+    A = random((50, 5)) * [1.0, 1.0, 1.0, 1.0, 1e-30]
+    with pytest.warns(mx.IllConditionedWarning, match="its term with the largest entry of x, is tiny relative to b"):
+        mx.lstsq(A, A @ np.ones(5))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

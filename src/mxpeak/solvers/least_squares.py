@@ -59,6 +59,17 @@ UNCHANGED = 2.0**-30
 Pair = tuple[Block, Block]
 
 
+class Sensitivity(NamedTuple):
+    """Relative changes of x that roundings of A and b cause.
+
+    largest  change of the solution that changes most
+    of_A     change if A x is as large as b, which depends only on A
+    """
+
+    largest: float
+    of_A: float
+
+
 class Errors(NamedTuple):
     """Backward errors of one column, in units of m·u.
 
@@ -206,18 +217,18 @@ class QrFactors:
     def _random(self) -> Block:
         return self.xp.asarray(random_signs(self.n, PROBES) * probe_vector(self.n)[:, None], dtype=self.R.dtype)
 
-    def sensitivity(self, F: Block, X: Block, Y: Block, condition: float, u: float) -> float:
-        """Return an estimate of the largest relative change of a solution that roundings u of A and b cause.
+    def sensitivity(self, F: Block, X: Block, Y: Block, condition: float, u: float) -> Sensitivity:
+        """Return estimates of the largest relative change of a solution that roundings u of A and b cause.
 
         To first order, y changes by u·κ·(||y|| + (||f|| + κ·||r||) / ||C D||) for the condition number κ of C D, and x
         by max d_j times that (Wedin 1973). The minimum-norm solution changes by u·κ·||x||.
         """
         if self.wide:
-            return u * condition
+            return Sensitivity(u * condition, u * condition)
         xp, y = self.xp, _widest(self.xp, self.xp.abs(Y))
         change = _norms(xp, Y) + (_norms(xp, F) + condition * _norms(xp, X)) / xp.max(self.sizes)
         relative = _quotients(xp, change * xp.max(self.D), xp.max(self.D[:, None] * y, axis=0))
-        return u * condition * worst(relative.tolist())
+        return Sensitivity(u * condition * worst(relative.tolist()), u * condition * (1.0 + condition))
 
     def probe(self) -> Block:
         """Return a random column G. The solution for it shows whether A has full rank."""
@@ -383,19 +394,20 @@ def pseudoinverse_condition(kernels: DenseKernels, A: Matrix, rcond: float, valu
     return float(xp.max(xp.sum(xp.abs(A), axis=0))) * float(xp.max(xp.sum(xp.abs(V), axis=1 if tall else 0)))
 
 
-def svd_sensitivity(xp: Any, X: Block, R: Block, values: list[float], rank: int, u: float) -> float:
-    """Return an estimate of the largest relative change of X that roundings u of A and B cause.
+def svd_sensitivity(xp: Any, X: Block, R: Block, values: list[float], rank: int, u: float) -> Sensitivity:
+    """Return estimates of the largest relative change of X that roundings u of A and B cause.
 
     A rounding must not exchange the singular vectors of the smallest kept and the largest dropped value. X also changes
     by u·κ·(1 + κ·||r|| / (σ_1·||x||)) with the condition number κ of the kept values (Wedin 1973).
     """
     kept, dropped = values[rank - 1] if rank else 0.0, values[rank] if rank < len(values) else 0.0
     if not kept:
-        return 0.0
+        return Sensitivity(0.0, 0.0)
     kappa = values[0] / kept
     relative = _quotients(xp, _safe_norms(xp, R), values[0] * _safe_norms(xp, X))
-    of_gap = values[0] / (kept - dropped) if kept > dropped else inf
-    return u * max(of_gap * sqrt(max(len(X), len(R))), kappa * (1.0 + kappa * worst(relative.tolist())))
+    of_gap = values[0] / (kept - dropped) * sqrt(max(len(X), len(R))) if kept > dropped else inf
+    sizes = worst(relative.tolist()), 1.0
+    return Sensitivity(*(u * max(of_gap, kappa * (1.0 + kappa * size)) for size in sizes))
 
 
 def central_exponent(xp: Any, A: Matrix) -> int:
@@ -477,25 +489,26 @@ class Solved:
 
 def condition_number(solved: Solved) -> float:
     """Return ||A||_1·||A^+||_1 with an estimate for the pseudoinverse A^+, or NaN if A changed."""
-    if not solved.unchanged():
-        return nan
-    factors = solved.factors
-    xp, A, D = factors.xp, factors.A, factors.D
-    by_row, by_column = (xp.zeros(size, dtype=xp.float64) for size in A.shape)
-    factors.kernels.abs_sums(A, by_row, by_column)
+    with solved.factors.kernels.computing():
+        if not solved.unchanged():
+            return nan
+        factors = solved.factors
+        xp, A, D = factors.xp, factors.A, factors.D
+        by_row, by_column = (xp.zeros(size, dtype=xp.float64) for size in A.shape)
+        factors.kernels.abs_sums(A, by_row, by_column)
 
-    def from_m(v: Vector) -> Vector:
-        """Return (C^H C)^-1 C^H v."""
-        return D * _refined(factors, v, xp.zeros(factors.n, dtype=v.dtype))[1]
+        def from_m(v: Vector) -> Vector:
+            """Return (C^H C)^-1 C^H v."""
+            return D * _refined(factors, v, xp.zeros(factors.n, dtype=v.dtype))[1]
 
-    def from_n(v: Vector) -> Vector:
-        """Return C (C^H C)^-1 v."""
-        return _refined(factors, xp.zeros(factors.m, dtype=v.dtype), D * v)[0]
+        def from_n(v: Vector) -> Vector:
+            """Return C (C^H C)^-1 v."""
+            return _refined(factors, xp.zeros(factors.m, dtype=v.dtype), D * v)[0]
 
-    times, adjoint = (from_n, from_m) if factors.wide else (from_m, from_n)
-    rows = A.shape[0]
-    norm = inverse_one_norm(times, adjoint, xp.arange(rows), rows, A.dtype, xp)
-    return max(1.0, float(xp.max(by_column)) * norm)
+        times, adjoint = (from_n, from_m) if factors.wide else (from_m, from_n)
+        rows = A.shape[0]
+        norm = inverse_one_norm(times, adjoint, xp.arange(rows), rows, A.dtype, xp)
+        return max(1.0, float(xp.max(by_column)) * norm)
 
 
 def error_bound(solved: Solved) -> ErrorBound:
@@ -505,28 +518,29 @@ def error_bound(solved: Solved) -> ErrorBound:
     bounds of their rounding errors, |f'| + c·(n + 2)·u·(|C||y| + |r| + |f|) and |g'| + c·(m + 1)·u·(|C^H||r| + |g|).
     `forward_error.bounds_of` estimates the rows of |K^-1| w that belong to the solution.
     """
-    if not solved.unchanged():
-        return UNKNOWN
-    factors, F, G, X, Y = solved.factors, solved.F, solved.G, solved.X, solved.Y
-    xp, m, n = factors.xp, factors.m, factors.n
-    c = factors.u * (2.0 * sqrt(2.0) if factors.is_complex else 1.0)
-    f, g = (_widest(xp, xp.abs(V)) for V in factors.residual(F, G, X, Y))
-    X_abs, Y_abs, F_abs, G_abs = (_widest(xp, xp.abs(V)) for V in (X, Y, F, G))
-    C_Y, C_X = factors.abs_products(X_abs, Y_abs)
-    W = xp.concat([f + (n + 2) * c * (C_Y + X_abs + F_abs), g + (m + 1) * c * (C_X + G_abs)])
-    solution = X_abs if factors.wide else Y_abs * factors.D[:, None]
+    with solved.factors.kernels.computing():
+        if not solved.unchanged():
+            return UNKNOWN
+        factors, F, G, X, Y = solved.factors, solved.F, solved.G, solved.X, solved.Y
+        xp, m, n = factors.xp, factors.m, factors.n
+        c = factors.u * (2.0 * sqrt(2.0) if factors.is_complex else 1.0)
+        f, g = (_widest(xp, xp.abs(V)) for V in factors.residual(F, G, X, Y))
+        X_abs, Y_abs, F_abs, G_abs = (_widest(xp, xp.abs(V)) for V in (X, Y, F, G))
+        C_Y, C_X = factors.abs_products(X_abs, Y_abs)
+        W = xp.concat([f + (n + 2) * c * (C_Y + X_abs + F_abs), g + (m + 1) * c * (C_X + G_abs)])
+        solution = X_abs if factors.wide else Y_abs * factors.D[:, None]
 
-    def times(v: Vector) -> Vector:
-        """Return the rows of K^-1 v that belong to the solution."""
-        x, y = _refined(factors, v[:m], v[m:])
-        return x if factors.wide else factors.D * y
+        def times(v: Vector) -> Vector:
+            """Return the rows of K^-1 v that belong to the solution."""
+            x, y = _refined(factors, v[:m], v[m:])
+            return x if factors.wide else factors.D * y
 
-    def adjoint(v: Vector) -> Vector:
-        """Return K^-1 v for a v with zeros in the other rows."""
-        zeros = xp.zeros(n if factors.wide else m, dtype=v.dtype)
-        return xp.concat(_refined(factors, *((v, zeros) if factors.wide else (zeros, factors.D * v))))
+        def adjoint(v: Vector) -> Vector:
+            """Return K^-1 v for a v with zeros in the other rows."""
+            zeros = xp.zeros(n if factors.wide else m, dtype=v.dtype)
+            return xp.concat(_refined(factors, *((v, zeros) if factors.wide else (zeros, factors.D * v))))
 
-    return bounds_of(xp, times, adjoint, W, solution, F.dtype)
+        return bounds_of(xp, times, adjoint, W, solution, F.dtype)
 
 
 def _refined(factors: QrFactors, f: Vector, g: Vector) -> Pair:

@@ -33,6 +33,7 @@ from mxpeak.solvers.extended_residual import extended_residual
 from mxpeak.solvers.forward_error import ErrorBound
 from mxpeak.solvers.least_squares import (
     QrFactors,
+    Sensitivity,
     Solved,
     central_exponent,
     condition_number,
@@ -348,7 +349,7 @@ class _LeastSquaresSolution:
     precision: str
     history: list[float]
     steps: int
-    sensitivity: float
+    sensitivity: Sensitivity
     condition: Estimates
     bounds: Estimates | None
     values: Any = None
@@ -358,6 +359,16 @@ def _with_changes(bounds: Estimates, changes: ErrorBound) -> tuple[float, ...]:
     """Return the bounds of the error of x after its conversion to the range of b, which caused these changes."""
     left = 1.0 - changes.normwise
     return tuple((bound + change) / left if left > 0.0 else inf for bound, change in zip(bounds.values(), changes))
+
+
+def _note_of_sensitivity(sensitivity: Sensitivity) -> str:
+    """Return the note that roundings of A and b may change all digits of x, and the cause."""
+    size = sensitivity.largest
+    change = f"up to {size:.1g} times its size" if isfinite(size) else "more than its size"
+    text = f"x may have no correct digit, because roundings of A and b change it by {change}"
+    if sensitivity.of_A < LOST:
+        return f"{text}: A x, or its term with the largest entry of x, is tiny relative to b"
+    return f"{text}; check A for linearly dependent columns, or use regularization"
 
 
 def _max_condition(name: str, factors: QrFactors) -> float:
@@ -403,12 +414,8 @@ class _Problem:
             self._notes.append(f"x is beyond the range of {self._dtype}")
         if underflows := not beyond_range and changes.normwise > LOST:
             self._notes.append(note_of_underflow(self._dtype))
-        if lost := not solution.sensitivity < LOST:
-            self._notes.append(
-                "x may have no correct digit, because roundings of A and b change it by up to "
-                f"{solution.sensitivity:.1g} times its size; check A for linearly dependent columns, or use "
-                "regularization"
-            )
+        if lost := not solution.sensitivity.largest < LOST:
+            self._notes.append(_note_of_sensitivity(solution.sensitivity))
         return LeastSquaresInfo(
             outcome=outcome,
             shape=(m, n),
@@ -479,7 +486,7 @@ class _Problem:
         residual = kernels.residual(B, A, X) if factors.wide else xp.asarray(X, copy=True)
         solved = Solved(factors, F, G, X, Y, done.eta)
         sensitivity = factors.sensitivity(F, X, Y, condition, self._u)
-        if bounded and not sensitivity < LOST:
+        if bounded and not sensitivity.largest < LOST:
             sensitivity = factors.sensitivity(F, X, Y, factors.condition(), self._u)
         return _LeastSquaresSolution(
             xp.astype(x, A.dtype, copy=False),
