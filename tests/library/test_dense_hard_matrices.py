@@ -6,6 +6,7 @@ max(4/n, 2^-7), about the error of plain LU.  Tests allow three times that, sinc
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -106,6 +107,19 @@ def test_growth_of_the_factors_is_corrected(kernels: DenseKernels, precision: st
         assert eta(A, x, b) <= enough(n)
         exact = np.linalg.lstsq(A, b, rcond=None)[0]  # by singular values, without growth
         assert np.abs(x - exact).max() <= 100 * n * U * np.linalg.cond(A) * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(("n", "size"), [(100, "by a factor of 6.3e+29"), (1100, "beyond the range of fp64")])
+@pytest.mark.parametrize("precision", ["auto", "fp64"])
+def test_the_note_of_too_much_growth_recommends_lstsq(precision: str, n: int, size: str) -> None:
+    A, b = np.asfortranarray(wilkinson(n)), random(n)
+    with pytest.warns(mx.NotSolvedWarning, match=f"the pivots grew {re.escape(size)}.*use mxpeak.lstsq"):
+        _, info = mx.solve(A, b, precision=precision)
+    assert not info.solved
+    assert "singular: condition" not in info.message  # the condition number is n
+    x, info = mx.lstsq(A, b)
+    assert info.solved
+    assert eta(A, x, b) <= enough(n)
 
 
 @for_each("precision", ["fp16", "bf16", "fp32"])

@@ -22,6 +22,7 @@ from mxpeak.library.dense.info import (
     note_of_breakdown,
     note_of_columns,
     note_of_doubt,
+    note_of_growth,
     note_of_low_accuracy,
     note_of_rows,
     note_of_singularity,
@@ -54,7 +55,7 @@ from mxpeak.solvers.array_factors import (
 )
 from mxpeak.solvers.deflation import deflated
 from mxpeak.solvers.forward_error import condition_if_unchanged, condition_number, error_bound
-from mxpeak.solvers.refine import LOST, Solution, solve_equations, solve_in_range
+from mxpeak.solvers.refine import LOST, Solution, U, solve_equations, solve_in_range
 from mxpeak.solvers.scaling import raised
 from mxpeak.spans import Spans
 
@@ -101,6 +102,10 @@ class DenseFactors(ABC):
         """Return a note if only fp64 factors can show whether A is singular, otherwise an empty string."""
         return ""
 
+    def _note_of_failure(self, solution: Solution) -> str:
+        """Return advice if refinement with fp64 factors failed for a known reason, otherwise an empty string."""
+        return ""
+
     def _fall_back(self, spans: Spans, note: str) -> None:
         """Factor A in fp64, and add `note`, the reason, to the notes of these factors."""
         self._factor_in_fp64(spans)
@@ -110,7 +115,8 @@ class DenseFactors(ABC):
         """Return the diagnostics of a solution, with the notes of the factors and the additional `facts`."""
         factors, u = self._factors, roundoff(dtype)
         notes = self._notes + (f"x is beyond the range of {dtype}",) * solution.beyond_range
-        singular = solution.doubtful and factors.singular_to(u)
+        failure = self._note_of_failure(solution)
+        singular = not failure and solution.doubtful and factors.singular_to(u)
         if singular:
             notes += (note_of_singularity(factors.condition, dtype, solution.outcome),)
         lost = not singular and not solution.moved <= LOST
@@ -118,6 +124,7 @@ class DenseFactors(ABC):
         uneven = solution.outcome is Outcome.SOLVED and not (singular or lost or solution.even_rows)
         omega = (solution.rows or 0.0) if uneven else 0.0
         notes += (note_of_rows(omega),) * uneven
+        notes += (failure,) * bool(failure)
         return SolveInfo(
             outcome=solution.outcome,
             factorization=factors.name,
@@ -359,6 +366,13 @@ class LUFactors(DenseFactors):
                 lower=lower,
                 start=start,
             )
+
+    def _note_of_failure(self, solution: Solution) -> str:
+        factors = self._factors
+        known = solution.outcome is Outcome.SOLVED or solution.beyond_range or factors.lagged
+        if known or factors.precision != "fp64" or factors.name != "LU" or factors.growth * factors.n * U < 1.0:
+            return ""
+        return note_of_growth(factors.growth)
 
     def lagged(self, A: Input) -> LUFactors | None:
         """Return factors of another matrix A of the same type that use the factors of this matrix as a preconditioner.

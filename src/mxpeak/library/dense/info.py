@@ -63,6 +63,12 @@ def note_of_low_accuracy(
     return ""
 
 
+def note_of_growth(growth: float) -> str:
+    """Return the note that x is not accurate because of pivot growth, which a QR factorization does not have."""
+    size = f"by a factor of {growth:.1e}" if isfinite(growth) else "beyond the range of fp64"
+    return f"the pivots grew {size}, which amplifies rounding errors; use mxpeak.lstsq, which computes a QR instead"
+
+
 def note_of_underflow(dtype: np.dtype[Any]) -> str:
     """Return the note that x underflowed to subnormal numbers of this type."""
     return (
