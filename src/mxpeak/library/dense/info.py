@@ -193,7 +193,7 @@ class SolveInfo(Info):
     backward_error : float
         Normwise backward error ||b - A x|| / ((||A||·||x|| + ||b||)·n·u) of the worst right-hand side, in the infinity
         norm. If more than 8 right-hand sides need no refinement, the value is about the root mean square of their
-        errors.
+        errors. If mxpeak scaled A, the value can be the error of the scaled system, which is larger.
     componentwise_error : float
         Row-wise backward error max_i |b - A x|_i / ((|A||x| + |b|)_i·n·u) of the worst right-hand side. mxpeak computes
         the value when you first read this attribute.

@@ -76,8 +76,10 @@ class LeastSquaresInfo(Info):
     rhs : int
         Number of right-hand sides.
     rank : int
-        Numerical rank of A. As in NumPy, singular values of at most max(m, n)·2^-52 times the largest one count as
-        zero. For data in fp32, the limit is at least 2^-23 times the largest one.
+        Numerical rank of A. If `method` is "svd", singular values of at most max(m, n)·2^-52 times the largest one
+        count as zero, as in NumPy. For data in fp32, the limit is at least 2^-23 times the largest one. If `method` is
+        "qr", A has full rank after its columns (its rows if m < n) were scaled to similar sizes. NumPy does not scale
+        A, so its rank can be smaller.
     method : str
         "qr", or "svd" if LAPACK's gelsd computed x, which is the solution of minimum norm.
     precision : str
