@@ -90,6 +90,13 @@ def test_tensors_of_the_cpu_are_accepted(rng: Any) -> None:
         mx.emulation_error(A, A.T, device="cuda:7")
 
 
+def test_read_only_arrays_are_accepted(rng: Any) -> None:
+    A = rng.standard_normal((5, 6))
+    expected = mx.emulation_error(A, A.T)
+    A.setflags(write=False)
+    assert mx.emulation_error(A, A.T) == expected
+
+
 @pytest.mark.parametrize("name", ["reference", "host", "torch"])
 @pytest.mark.parametrize("shape", [(0, 3, 2), (3, 0, 2), (2, 3, 0), (0, 0, 0), (0, 3, 0)])
 def test_empty_matrices_have_no_error(name: str, shape: tuple[int, int, int]) -> None:

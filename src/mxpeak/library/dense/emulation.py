@@ -88,8 +88,8 @@ def _matrix(values: Any, name: str) -> Input:
 
 
 def _on_device(M: Input, device: Any) -> Matrix:
-    """Convert a matrix to fp64 on the device, with contiguous rows or columns."""
+    """Convert a matrix to fp64 on the device, with contiguous rows or columns. Compiled code needs writable arrays."""
     array = M.on(device, np.dtype(np.float64))
-    if lies_well(array):
-        return array
-    return np.ascontiguousarray(array) if device is None else array.contiguous()
+    if device is None:
+        return array if lies_well(array) and array.flags.writeable else array.copy()
+    return array if lies_well(array) else array.contiguous()
