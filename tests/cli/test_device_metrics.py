@@ -279,25 +279,27 @@ def test_a_run_writes_the_values_of_its_devices(
     assert json.loads(Path("r.json").read_text())
 
 
+@pytest.mark.parametrize("full_from", ["mxpeak_run_info", "mxpeak_exit_code"])
 @pytest.mark.parametrize("verb", [["run", "hpl", "-N", "256", "--nb", "32"], ["scan", "-N", "256", "--ranks", "1"]])
 @pytest.mark.usefixtures("often")
 def test_a_full_disk_is_the_only_message_about_the_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: list[str], capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: list[str], full_from: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(observers, "node_sensors", at(package(tmp_path / "root", 0, 0).parents[3]))
     write = Path.write_text
 
-    def full(path: Path, *text: Any, **how: Any) -> int:
-        if path.name.endswith(".prom.part"):
+    def full(path: Path, text: str, **how: Any) -> int:
+        if path.name.endswith(".prom.part") and full_from in text:
             raise OSError(ENOSPC, "No space left on device")
-        return write(path, *text, **how)
+        return write(path, text, **how)
 
     monkeypatch.setattr(Path, "write_text", full)
     code = cli.main([*verb, "--threads", "1", "--prometheus", "m.prom"])
     assert code == 5
     said = capfd.readouterr().err
-    assert said.count("m.prom") == 1
+    assert said.count("note: ") == (verb[0] == "run" and full_from == "mxpeak_exit_code")  # before the last write
+    assert said.count("cannot write --prometheus") == 1
     assert "mxpeak: error: cannot write --prometheus m.prom: No space left on device" in said
 
 

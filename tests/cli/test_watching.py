@@ -150,6 +150,22 @@ def test_a_disk_that_is_full_ends_the_file_and_not_the_run(bench: Bench, capsys:
     assert "PASSED" in said.out
 
 
+def test_an_error_of_the_last_write_is_reported(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = EventLog.write
+
+    def full(log: EventLog, event: str, **about: Any) -> None:
+        if event == "run ended":
+            log.error = OSError(28, "No space left on device")
+        else:
+            write(log, event, **about)
+
+    monkeypatch.setattr(EventLog, "write", full)
+    assert run() == 5
+    assert capsys.readouterr().err.count("cannot write --events events.jsonl: No space left on device") == 1
+
+
 # --- metrics ----------------------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,8 @@ class RunObservers:
 
     def __init__(self, output: OutputConfig, benchmark: str, argv: Sequence[str], session: Session):
         self.forecasts: Mapping[str, Mapping[Any, ProgressForecast]] = {}
-        self._quiet = output.quiet
+        self._quiet, self._session = output.quiet, session
+        self._reported = set[str]()
         speaks, ranks = session.rank == 0, session.comm.size if session.comm else 1
         host = os.uname().nodename
         self.log = EventLog(Path(output.events)) if speaks and output.events else None
@@ -76,19 +77,15 @@ class RunObservers:
         if self.metrics and result is not None:
             self.metrics.case(result, case_text(result))
 
-    def trouble(self, session: Session) -> int:
+    def trouble(self) -> int:
         """Print the write errors of the event and metrics files, and return the exit code."""
-        code = ExitCode.VALID
-        for flag, file in (("--events", self.log), ("--prometheus", self.metrics)):
-            if file and file.error is not None:
-                session.log(f"mxpeak: error: cannot write {flag} {file.path}: {file.error.strerror}")
-                code = ExitCode.RESOURCE
+        code = self._write_errors()
         if self.devices and not self._quiet:
-            self.devices.log_missing(session)
+            self.devices.log_missing(self._session)
         return code
 
-    def close(self, code: int) -> None:
-        """Record the end of the run with its exit code."""
+    def close(self, code: int) -> int:
+        """Record the end of the run with its exit code, and return the code for write errors that are new."""
         if self.log:
             self.log.write("run ended", status=status_of(code), exit_code=code)
             self.log.close()
@@ -96,6 +93,17 @@ class RunObservers:
             self.devices.close()
         if self.metrics:
             self.metrics.ended(code)
+        return self._write_errors()
+
+    def _write_errors(self) -> int:
+        """Print each write error that has not been printed yet, and return the exit code."""
+        code = ExitCode.VALID
+        for flag, file in (("--events", self.log), ("--prometheus", self.metrics)):
+            if file and file.error is not None and flag not in self._reported:
+                self._session.log(f"mxpeak: error: cannot write {flag} {file.path}: {file.error.strerror}")
+                self._reported.add(flag)
+                code = ExitCode.RESOURCE
+        return code
 
 
 class DeviceMetrics:

@@ -225,10 +225,11 @@ class Execution:
         if self.so_far is not None:
             codes.append(self._finish())
             self._clear(self.so_far)
-            codes.append(self.observers.trouble(self.session))
+            codes.append(self.observers.trouble())
         code = self._agree_on_end(most_severe(codes))
-        self.observers.close(code)
-        return code
+        code = most_severe([code, self.observers.close(code)])
+        assert self.session.comm is not None
+        return int(self.session.comm.bcast_object(code))
 
     @contextmanager
     def saving(self, wanted: list[RunRequest]) -> Iterator[None]:
