@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mxpeak.cli import output
 from mxpeak.cli.main import main, parsed
 from mxpeak.errors import UsageError
 from mxpeak.kernels import choose
@@ -102,6 +103,29 @@ def test_the_exit_code_tells_whether_all_are_alike(
     assert json.loads(Path("body.json").read_text())["status"] == body["status"]
     assert (Path("out").read_text() == "") == (body["exclude"]["hosts"] == [])
     assert main([*SMALL, "--json", "body.json"]) == 2, "nothing is overwritten"
+
+
+@pytest.mark.parametrize(("body", "code"), [(scan_body(4), 5), (scan_body(4, slow={1: 0.5}), 3)])
+@pytest.mark.parametrize("flags", [[], ["--prometheus", "m.prom"]])
+def test_a_full_disk_does_not_hide_a_slow_rank(
+    body: dict[str, Any],
+    code: int,
+    flags: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(path: Path, *what: Any, **how: Any) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(scan_run, "run_scan", lambda *_, **told: {**body, "warnings": []})
+    if flags:
+        monkeypatch.setattr(Path, "write_text", full)  # of the metrics file
+    else:
+        monkeypatch.setattr(output, "_write_out", full)
+    assert main([*SMALL, *flags]) == code
+    assert "No space left on device" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

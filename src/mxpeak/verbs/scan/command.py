@@ -15,7 +15,7 @@ from mxpeak.cli.config_file import read_toml, values_for
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import add_options, check_variables
 from mxpeak.cli.run_history import KEPT_BASELINE, RESULT
-from mxpeak.errors import ExitCode, MxpeakError, UsageError
+from mxpeak.errors import ExitCode, MxpeakError, UsageError, most_severe
 from mxpeak.options import Run, Setting, options, path_name, resolve, run_of, stall_limits
 from mxpeak.records import to_json
 from mxpeak.verbs.scan.config import PROFILES, ScanConfig, ScanOutput
@@ -187,8 +187,8 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
                 devices.close()
             if metrics and body is not None and code is not None:
                 metrics.scan(body, node_rates(body["ranks"]))
-                code = metrics_trouble(metrics, session) or code
                 metrics.ended(code)
+                code = most_severe([code, metrics_trouble(metrics, session)])
             if devices and not wanted.output.quiet:
                 devices.log_missing(session)
             code = int(session.comm.bcast_object(code))
@@ -228,13 +228,13 @@ def _show(body: dict[str, Any], output: ScanOutput, folder: Folder, session: Ses
     if not output.quiet:
         session.log(cautions([Caution(**warning) for warning in body["warnings"]]).rstrip("\n"))
     _write_more(body, written, output, writer)
+    failed = ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
     if (message := writer.message()) is not None:
         session.log(message)
-        return ExitCode.RESOURCE
+        return most_severe([failed, ExitCode.RESOURCE])
     if not output.quiet:
         session.log(folder.location(output.json or ""))
-    failed = ExitCode.VALID if body["status"] == "alike" else ExitCode.FAILED
-    return stdout.exit_code(session.log, writer.stored) or failed
+    return most_severe([failed, stdout.exit_code(session.log, writer.stored)])
 
 
 def _write_more(body: dict[str, Any], text: str, output: ScanOutput, writer: ResultWriter) -> None:
