@@ -371,7 +371,8 @@ def test_several_orders_are_searched_and_the_fastest_is_stored(store: Store) -> 
     assert winner.settings["n"] == "1536"
     assert {r["settings"]["n"] for r in body["trials"] if r["phase"] == "search"} == set(map(str, orders))
     whole = {"config": {"benchmarks": ["hpl"]}, "store": "", "machine": {"tables": {}}, **body}
-    assert "hpl by local size" in page(whole)
+    assert "hpl by local size" in (shown := page(whole))
+    assert all(f"1x2, N = {n}" in shown for n in (2048, 1536)), "the rates over NB have one line per order"
     assert resolve(BENCHMARKS["hpl"].config, dict(winner.settings), {}, {})["n"].value == (1536,)
     tuner = Tuner(plan("hpl", size=size), store, Invented(by_order), lambda text: None)
     assert tuner.planned("hpl") is None, "a search at one order is another search"

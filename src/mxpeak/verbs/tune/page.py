@@ -108,12 +108,19 @@ def _lines(records: Sequence[Record], x: str, label: str, text: str) -> list[Ser
 def _over_settings(name: str, trials: Sequence[Record]) -> list[str]:
     """Return the rates of a benchmark over NB, and over N_L if trials had several orders."""
     figures = []
-    by_block = _medians([(int(r["settings"]["nb"]), r) for r in trials if "nb" in r["settings"]])
+    several = len({_order(r) for r in trials if "n" in r["size"]}) > 1
+    blocks = [
+        (f"{_layout(r)}, N = {_order(r)}" if several else _layout(r), int(r["settings"]["nb"]), r)
+        for r in trials
+        if "nb" in r["settings"]
+    ]
+    by_block = _medians(blocks)
     if len({x for points in by_block.values() for x in points}) > 1:
-        caption = "Median rates of the trials that set NB, by ranks and threads; each trial is a complete run."
-        series = [Series(layout, sorted(points.items())) for layout, points in by_block.items()]
+        lines = "N, ranks and threads" if several else "ranks and threads"
+        caption = f"Median rates of the trials that set NB, by {lines}; each trial is a complete run."
+        series = [Series(label, sorted(points.items())) for label, points in by_block.items()]
         figures.append(loglog(f"{name} by block size", "NB", "GFLOP/s", series, caption=caption))
-    orders = [(round(_order(r) / sqrt(r["ranks"])), r) for r in trials if "n" in r["size"]]
+    orders = [(_layout(r), round(_order(r) / sqrt(r["ranks"])), r) for r in trials if "n" in r["size"]]
     by_order = _medians(orders)
     if len({x for points in by_order.values() for x in points}) > 1:
         caption = "Median rates of the trials by N_L = N / sqrt(P Q), the order of the matrix per rank."
@@ -127,10 +134,14 @@ def _order(trial: Record) -> int:
     return int(trial["settings"].get("n", trial["size"]["n"]))
 
 
-def _medians(points: Sequence[tuple[int, Record]]) -> dict[str, dict[int, float]]:
-    """Return the median rate in GFLOP/s by layout and by the first element of each pair."""
+def _layout(trial: Record) -> str:
+    """Return the ranks and threads of a trial, such as 2x1."""
+    return f"{trial['ranks']}x{trial['threads']}"
+
+
+def _medians(points: Sequence[tuple[str, int, Record]]) -> dict[str, dict[int, float]]:
+    """Return the median rate in GFLOP/s by the first two elements of each triple, a label and a number."""
     rates: dict[str, dict[int, list[float]]] = {}
-    for x, r in points:
-        layout = f"{r['ranks']}x{r['threads']}"
-        rates.setdefault(layout, {}).setdefault(x, []).append(r["rate_flops"] / 1e9)
-    return {layout: {x: median(each) for x, each in by_x.items()} for layout, by_x in rates.items()}
+    for label, x, r in points:
+        rates.setdefault(label, {}).setdefault(x, []).append(r["rate_flops"] / 1e9)
+    return {label: {x: median(each) for x, each in by_x.items()} for label, by_x in rates.items()}
