@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from mxpeak.bench.registry import BENCHMARKS
+from mxpeak.cli.run_history import checked
 from mxpeak.records import Result, document
+from mxpeak.report.compare import compared, rate_of
 from mxpeak.report.hpgmp_text import hpgmp_report
 from mxpeak.report.html import html_report
+from mxpeak.report.importers import results_of_log
 from mxpeak.report.scoreboard import scoreboard
 from mxpeak.report.text import verdict
 from tests.support.hpgmp_reports import BARE, BROKEN, FAILED, NOW, VIOLATION, emptied, figures_of, result_of
@@ -68,6 +71,8 @@ KEYS = {
     "Counting (mxpeak)": [
         "Total for benchmark in the counting of the reference code", "Total for benchmark in the counting of ORNL",
         "Raw Total in the counting of the reference code", "Raw Total in the counting of ORNL",
+        "Raw Total in the counting of the reference code (reference)",
+        "Raw Total in the counting of ORNL (reference)",
     ],
     "Written by mxpeak": ["Version", "Date", "Rules"],
 }  # fmt: skip
@@ -172,6 +177,25 @@ def test_what_did_not_pass_is_invalid_and_has_no_rating(status: str):
     assert [line for line in report.splitlines() if line.startswith("Final")] == [
         "Final Summary::HPGMP result is=INVALID."
     ]
+
+
+@pytest.mark.parametrize(("solver", "kind"), [("mixed", "raw"), ("double", "double")])
+@pytest.mark.parametrize("status", ["valid", "invalid"])
+def test_the_report_of_a_standalone_solver_is_imported_with_its_raw_rate(solver: str, kind: str, status: str) -> None:
+    problem = {**result_of().problem, "run_type": solver}
+    figures = figures_of(rate_flops=None, double_time_s=85.0 if solver == "double" else None)
+    figures |= {"raw_rate_flops": None} if solver == "double" else {}
+    alone = result_of(status=status, problem=problem, result=figures, validation={"type": "none"})
+    (found,) = results_of_log(hpgmp_report(alone, NOW))
+    assert (found["status"], found["problem"]["run_type"]) == (status, solver)
+    assert found["result"]["rate_flops"] is None
+    for name in (f"{kind}_rate_flops", f"{kind}_rate_flops_ornl"):
+        assert found["result"][name] == pytest.approx(figures[name])
+    (benchmark,) = results_of_log(hpgmp_report(result_of(), NOW))
+    assert benchmark["problem"]["run_type"] == "benchmark"
+    assert [body["problem"]["run_type"] for body in checked([found, benchmark])] == [solver, "benchmark"]
+    assert [change.after for change in compared([found], [found], 0.05)] == [pytest.approx(rate_of(alone.as_dict()))]
+    assert compared([found], [benchmark], 0.05) == []
 
 
 def test_a_run_that_breaks_a_rule_says_so_after_the_references_sections():

@@ -80,6 +80,8 @@ Counting (mxpeak)::Total for benchmark in the counting of the reference code={ow
 Counting (mxpeak)::Total for benchmark in the counting of ORNL={own.rates.rate_flops_ornl}
 Counting (mxpeak)::Raw Total in the counting of the reference code={own.rates.raw_rate_flops}
 Counting (mxpeak)::Raw Total in the counting of ORNL={own.rates.raw_rate_flops_ornl}
+Counting (mxpeak)::Raw Total in the counting of the reference code (reference)={own.rates.double_rate_flops}
+Counting (mxpeak)::Raw Total in the counting of ORNL (reference)={own.rates.double_rate_flops_ornl}
 """
 
 
@@ -111,7 +113,8 @@ def _derived(result: Result) -> dict[str, Any]:
     counted = figures.get("flops") or {}
     multigrid = [counted[name] for name in MULTIGRID if counted.get(name) is not None]
     flops = {"ortho": counted.get("ortho"), "spmv": counted.get("spmv"), "mg": sum(multigrid) if multigrid else None}
-    names = ("raw_rate_flops", "rate_flops", "rate_flops_reference", "rate_flops_ornl", "raw_rate_flops_ornl")
+    names = ["raw_rate_flops", "rate_flops", "rate_flops_reference", "rate_flops_ornl", "raw_rate_flops_ornl"]
+    names += ["double_rate_flops", "double_rate_flops_ornl"] if measured else []
     rates = {name: ratio(giga(amount), mixed[name]) for name, amount in flops.items()}
     formats, precision = dict[str, Any](), problem.get("precision")
     if isinstance(precision, Mapping):  # the report of the reference code has no keys for formats

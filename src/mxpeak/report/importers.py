@@ -25,6 +25,8 @@ HPL_CHECK = re.compile(
 )
 #: Section::key=value
 YAML_LINE = re.compile(r"^([^=\n]+)=(.*)$", re.MULTILINE)
+#: Value of the line of HPG-MxP's report that replaces the rating of a standalone solver.
+STANDALONE = re.compile(r"standalone (mixed|double) solver")
 #: Largest relative difference of a report's multigrid flops from ORNL's count, whose entries of coarse rows are
 #: approximate. The two counts differ by a factor of about 1.9.
 TOLERANCE = 0.1
@@ -61,7 +63,9 @@ def _hpcg(text: str) -> Iterator[dict[str, Any]]:
     values = {key.strip(): value.strip() for key, value in YAML_LINE.findall(text)}
     for name, benchmark in (("HPCG", "hpcg"), ("HPGMP", "hpg-mxp")):
         rating = values.get(f"Final Summary::{name} result is VALID with a GFLOP/s rating of")
-        if rating is None and f"Final Summary::{name} result is" not in values:
+        invalid = f"Final Summary::{name} result is" in values
+        alone = STANDALONE.match(values.get(f"Final Summary::{name} result has no rating", ""))
+        if rating is None and alone is None and not invalid:
             continue
         sizes = {
             side: int(values[key])
@@ -70,12 +74,31 @@ def _hpcg(text: str) -> Iterator[dict[str, Any]]:
             if (key := f"{section}{axis}") in values and (side := f"{prefix}{axis}")
         }
         ranks = int(values.get("Machine Summary::Distributed Processes", 1))
+        if alone is not None:
+            yield _standalone(alone[1], values, not invalid, sizes, ranks)
+            continue
         rate = 1e9 * float(rating or "nan")
         result = _result(benchmark, rating is not None, sizes, rate, None, None, ranks)
+        if benchmark == "hpg-mxp":
+            result["problem"] = {**sizes, "run_type": "benchmark"}
         if benchmark == "hpg-mxp" and (factor := _reference_over_ornl(values, sizes)) is not None:
             result["result"] |= {"rate_flops": _finite(factor * rate), "rate_flops_ornl": _finite(rate)}
             result["warnings"] = [{"code": CONVERTED, "text": CONVERTED_TEXT, "hint": ""}]
         yield result
+
+
+def _standalone(
+    solver: str, values: Mapping[str, str], passed: bool, sizes: Mapping[str, int], ranks: int
+) -> dict[str, Any]:
+    """Return the result of a standalone solver of HPG-MxP, which has raw rates by both flop counts but no rating."""
+    result = _result("hpg-mxp", passed, dict(sizes), math.nan, None, None, ranks)
+    result["problem"]["run_type"] = solver
+    result["validation"]["type"] = "none"
+    kind, of = ("raw", "") if solver == "mixed" else ("double", " (reference)")
+    for counting, suffix in (("the reference code", ""), ("ORNL", "_ornl")):
+        rate = values.get(f"Counting (mxpeak)::Raw Total in the counting of {counting}{of}", "nan")
+        result["result"][f"{kind}_rate_flops{suffix}"] = _finite(1e9 * float(rate))
+    return result
 
 
 def _reference_over_ornl(values: Mapping[str, str], sizes: dict[str, int]) -> float | None:
