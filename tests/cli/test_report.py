@@ -90,6 +90,13 @@ def test_a_table_for_programs() -> None:
     assert {row["rate_bytes"] for row in rows} == {""}
 
 
+def test_rows_of_different_norms_differ_in_their_case() -> None:
+    matrix = {"structure": "general", "dtype": "float64", "layout": "C", "m": 8, "n": 8}
+    norms = [("run", {"benchmark": "norms", "problem": {**matrix, "kind": kind}}) for kind in ("max", "one")]
+    rows = csv.DictReader(comma_separated(norms).splitlines())
+    assert [row["case"] for row in rows] == ["max general float64 C 8x8", "one general float64 C 8x8"]
+
+
 def test_the_formats_of_a_solver_are_text_in_a_table_for_programs() -> None:
     formats = {"mg": ["bf16", "bf16"], "krylov": "bf16", "vectors": "fp32"}
     (row,) = csv.DictReader(comma_separated([("run", {"problem": {"precision": formats}})]).splitlines())

@@ -56,10 +56,11 @@ def comma_separated(results: Sequence[tuple[str, Body]]) -> str:
     """
     file = io.StringIO()
     lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(["run", "benchmark", "status", *(name for names in COLUMNS.values() for name in names)])
+    lines.writerow(["run", "benchmark", "status", *(name for names in COLUMNS.values() for name in names), "case"])
     for where, body in results:
         figures = [(body.get(section) or {}).get(name) for section, names in COLUMNS.items() for name in names]
-        lines.writerow(map(_plain, [where, body.get("benchmark"), body.get("status"), *figures]))
+        case = case_text(Result.from_dict({"benchmark": "", "status": "", **body}))
+        lines.writerow(map(_plain, [where, body.get("benchmark"), body.get("status"), *figures, case]))
     return file.getvalue()
 
 
