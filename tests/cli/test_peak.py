@@ -64,7 +64,18 @@ def test_completion_knows_verbs_benchmarks_and_flags(shell: str, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [("compl", "completion"), ("run hpl-m", "hpl-mxp"), ("run hpl --min-g", "--min-gflops"), ("--out a", "a file")],
+    [
+        ("compl", "completion"),
+        ("run hpl-m", "hpl-mxp"),
+        ("run hpl --min-g", "--min-gflops"),
+        ("--out a", "a file"),
+        ("job sc", "scan"),
+        ("plan hpl-m", "hpl-mxp"),
+        ("tune hpc", "hpcg"),
+        ("study gen", "generators"),
+        ("baseline s", "set"),
+        ("completion z", "zsh"),
+    ],
 )
 def test_bash_completes_words_and_files(
     line: str, offered: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +53,33 @@ def test_zsh_completes(line: str, offered: str, tmp_path: Path, capsys: pytest.C
     begun = line.split()[-1]  # zsh itself omits candidates without this prefix
     assert [word for word in done.stdout.split() if word.startswith(begun)] == [offered], done.stderr
     assert done.stderr == ""
+
+
+def test_zsh_completes_the_first_word_with_a_file_in_fpath(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zsh = needed("zsh", "apt install zsh")
+    completion("zsh", tmp_path, capsys).rename(tmp_path / "_mxpeak")
+    terminal, inner = os.openpty()
+    environ = {"TERM": "dumb", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    streams = {"stdin": inner, "stdout": inner, "stderr": inner}
+    with subprocess.Popen([zsh, "-f", "-i"], **streams, cwd=tmp_path, env=environ, start_new_session=True) as shell:
+        try:
+            os.write(terminal, b"fpath=($PWD $fpath); autoload -U compinit; compinit -u -D; print READ''Y\n")
+            shown_until(terminal, "READY")
+            os.write(terminal, b"mxpeak compl\t")
+            shown_until(terminal, "mxpeak completion")
+        finally:
+            shell.kill()
+            os.close(inner)
+            os.close(terminal)
+
+
+def shown_until(terminal: int, text: str, seconds: float = 60.0) -> None:
+    """Read from a terminal until it shows a text."""
+    shown, end = "", time.monotonic() + seconds
+    while text not in shown:
+        assert time.monotonic() < end, shown
+        if select.select([terminal], [], [], 0.5)[0]:
+            shown += os.read(terminal, 4096).decode(errors="replace")
 
 
 @pytest.mark.parametrize(("line", "offered"), LINES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mxpeak.errors import ExitCode
@@ -34,6 +35,10 @@ ZSH = """\
 #compdef mxpeak
 autoload -U +X bashcompinit && bashcompinit
 """
+#: zsh runs the file when it first completes mxpeak, so the file also has to complete this first word.
+ZSH_END = """\
+if [[ ${funcstack[1]} == _mxpeak ]]; then _bash_complete -o filenames -F _mxpeak; fi
+"""
 FISH = """\
 function __mxpeak_after
   set -l words (commandline -opc)[2..-1]
@@ -60,17 +65,21 @@ def completion(args: argparse.Namespace, argv: list[str], session: Session) -> i
         words = dict(words_after(args.full_parser()))
         cases = "\n".join(f"    '{way}'*) known='{' '.join(followers)}' ;;" for way, followers in words.items())
         bash = BASH.format(cases=cases)
-        print({"bash": bash, "zsh": ZSH + bash, "fish": _fish(words)}[args.shell], end="")
+        print({"bash": bash, "zsh": ZSH + bash + ZSH_END, "fish": _fish(words)}[args.shell], end="")
     return ExitCode.VALID
 
 
 def words_after(parser: argparse.ArgumentParser, way: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yield each sequence of subcommands and the words that may follow it. The longest sequences come first."""
+    """Yield each sequence of subcommands and the words that may follow it. The longest sequences come first.
+
+    The words are subcommands, the choices of positional arguments, the default of `words`, and flags.
+    """
     inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in inner:
         for name, sub in action.choices.items():
             yield from words_after(sub, f"{way}{name} ")
-    names = [str(name) for action in inner for name in action.choices]
+    choices = [action.choices or () for action in parser._actions if not action.option_strings]
+    names = [str(name) for name in chain(*choices, parser.get_default("words") or ())]
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     yield way, [*names, *flags]
 

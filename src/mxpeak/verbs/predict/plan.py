@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("benchmark", metavar="BENCHMARK", help=f"benchmark: {', '.join(of_kind('lu', 'sparse'))}")
     add_run_flags(parser)
     parser.add_argument("--write-dat", type=path_name, metavar="FILE", help="write a new HPL.dat or HPL-MxP.dat file")
-    parser.set_defaults(action=plan)
+    parser.set_defaults(action=plan, words=of_kind("lu", "sparse"))
 
 
 def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:

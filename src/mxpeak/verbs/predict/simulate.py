@@ -58,7 +58,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--no-core-sharing", action="store_true", help="factor panels of hpl only on the rank's own cores"
     )
     parser.add_argument("--table", action="store_true", help="print published results next to their predictions")
-    parser.set_defaults(action=simulate)
+    parser.set_defaults(action=simulate, words=of_kind("lu", "sparse"))
 
 
 def simulate(args: argparse.Namespace, argv: list[str], session: Session) -> int:

@@ -110,7 +110,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="folder for the result files (default: a new folder in mxpeak-out/)",
     )
     parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
-    parser.set_defaults(action=study)
+    parser.set_defaults(action=study, words=STUDIES)
 
 
 def study(args: argparse.Namespace, argv: list[str], session: Session) -> int:

@@ -97,7 +97,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=path_name, metavar="FILE", help="write JSON to FILE; use - to print only JSON")
     parser.add_argument("--quiet", action="store_true", help="do not print progress")
     parser.add_argument("--job", help=argparse.SUPPRESS)  # job of a rank that tune starts
-    parser.set_defaults(action=tune)
+    parser.set_defaults(action=tune, words=of_kind("lu", "sparse"))
 
 
 def tune(args: argparse.Namespace, argv: list[str], session: Session) -> int:
