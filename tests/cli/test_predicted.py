@@ -152,7 +152,7 @@ def test_what_if_changes_the_rate(capsys: pytest.CaptureFixture[str]) -> None:
             ["a rank has only 1 MiB; use -N 56, the largest N that fits"],
         ),
         (2, ["plan", "norms"], ["mxpeak cannot plan 'norms'"]),
-        (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["hpcg has no .dat file to write"]),
+        (2, ["plan", "hpcg", "--machine", "frontier", "--write-dat", "x"], ["use mxpeak run hpcg --print-dat > FILE"]),
         (2, ["plan", "hpl", "--mem", "lots"], ["--mem: 'lots' is not a memory budget"]),
     ],
 )

@@ -76,7 +76,9 @@ def plan(args: argparse.Namespace, argv: list[str], session: Session) -> int:
         raise UsageError(f"mxpeak cannot plan {benchmark!r}; use one of {', '.join(of_kind('lu', 'sparse'))}")
     refuse_foreign(args, benchmark)
     if args.write_dat is not None and kind != "lu":
-        raise UsageError(f"{benchmark} has no .dat file to write; remove --write-dat")
+        raise UsageError(
+            f"--write-dat writes only HPL.dat and HPL-MxP.dat; use mxpeak run {benchmark} --print-dat > FILE"
+        )
     from mxpeak.cli.output import check_file, show
     from mxpeak.perf.simulation.lu import LuRun
     from mxpeak.perf.simulation.plan import prime_caution
