@@ -96,6 +96,13 @@ def test_a_command_without_a_result_is_reported(command: str, message: str, caps
     assert not Path("mxpeak-out").exists()
 
 
+def test_a_working_folder_without_permission_has_no_flag_as_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mxpeak-out").touch()
+    assert main(["compare", "--rounds", "2", "sh fake run 1", "sh fake run 2"]) == 2
+    assert "use another working folder" in (said := capsys.readouterr().err)
+    assert "--out" not in said
+
+
 def test_commands_without_a_common_case_end_after_their_first_runs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("other").write_text(FAKE.replace('"hpl"', '"hpcg"'))
     assert main(["compare", "--rounds", "2", "sh fake run 1", "sh other run 1"]) == 2

@@ -22,17 +22,18 @@ from mxpeak.runtime.folder_lock import LOCK, FolderLock, check_unlocked
 OUT_LOCK = ".mxpeak-lock"
 
 
-def new_folder(out: str | None, benchmark: str, names: Sequence[str]) -> Folder:
+def new_folder(out: str | None, benchmark: str, names: Sequence[str], instead: str = "use another --out DIR") -> Folder:
     """Return the folder `out`, or a new one in mxpeak-out/, in which files with these names can be created.
 
-    Two runs must not mix their files in one folder. Therefore, the folder `out` is locked until `Folder.close`.
+    Two runs must not mix their files in one folder. Therefore, the folder `out` is locked until `Folder.close`. If the
+    new folder is not writable, the error ends with `instead`.
     """
     if out is None:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        return _writable_folder(f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}", "--out")
+        return _writable_folder(f"mxpeak-out/{stamp}-{benchmark}-{secrets.token_hex(3)}", instead)
     paths = [Path(out) / name for name in names]
     refuse_existing(paths, "--out DIR")
-    folder = _writable_folder(out, "--out")
+    folder = _writable_folder(out, "use another --out DIR")
     try:
         lock = FolderLock(folder.path, OUT_LOCK, temporary=True, instead="another --out DIR")
     except OSError as error:
@@ -66,7 +67,7 @@ def empty_folder(name: str, flag: str, not_in: Path, allowed: str = "") -> Folde
     path = Path(name)
     if path.absolute() == not_in.absolute():
         raise UsageError(f"{flag} {name} is also the folder of the result files; use another {flag} DIR")
-    folder = _writable_folder(name, flag)
+    folder = _writable_folder(name, f"use another {flag} DIR")
     if any(entry != allowed for entry in _entries(name, flag)):
         folder.close()
         raise UsageError(f"{flag} {name} is not empty, and mxpeak never overwrites files; use another {flag} DIR")
@@ -93,7 +94,7 @@ def _entries(name: str, flag: str) -> list[str]:
         raise UsageError(f"mxpeak cannot read the folder {name}: {error.strerror}; use another {flag} DIR") from None
 
 
-def _writable_folder(name: str, flag: str) -> Folder:
+def _writable_folder(name: str, instead: str) -> Folder:
     """Return a folder in which files can be written; create it if it does not exist."""
     path = Path(name)
     folder = Folder(path, tuple(p for p in (path, *path.parents) if not os.path.exists(p)))
@@ -102,7 +103,7 @@ def _writable_folder(name: str, flag: str) -> Folder:
         _try_to_write(path)
     except OSError as error:
         folder.close()
-        raise cannot_write(f"to the folder {name}", error, f"use another {flag} DIR") from None
+        raise cannot_write(f"to the folder {name}", error, instead) from None
     return folder
 
 

@@ -80,7 +80,7 @@ def run_in_turns(texts: tuple[str, str], rounds: int, session: Session) -> tuple
             "mxpeak compare --rounds must not run under a launcher; use the launcher inside A and B, for "
             "example 'mpiexec -n 4 mxpeak …'"
         )
-    folder = new_folder(None, "compare", ())
+    folder = new_folder(None, "compare", (), "use another working folder")
     try:
         for turn in range(rounds + 1):
             for of_turn in (second, first) if turn % 2 else (first, second):
