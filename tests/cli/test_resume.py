@@ -461,6 +461,7 @@ def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture
             "--checkpoint full is not empty; run mxpeak resume full to continue its run",
         ),
         ("run hpl -N 99 --checkpoint new --every soon", "'soon' is not a time"),
+        ("run hpl -N 99 --every 5m", "--every writes no checkpoints without a folder; add --checkpoint DIR"),
         ("run hpl -N 98,99 --ranks 1 --checkpoint new", "--checkpoint supports only one run of one case, not 2 cases"),
         ("run hpl -N 99 --ranks 1 --repeat 2 --checkpoint new", "one case, not --repeat 2"),
     ]:

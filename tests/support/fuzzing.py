@@ -421,7 +421,7 @@ DOORS: Mapping[str, tuple[Callable[[], str], Door]] = {
     "command line": (
         lambda: (
             "run hpl -N 1000,2000 --nb 64 --grid 1x2 --bcast long --depth 1 --threads 2 --mem 50% --watchdog 10,60 "
-            "--every 5m --split 0.5 --json r.json --out here --device cpu --min-gflops 3"
+            "--checkpoint kept --every 5m --split 0.5 --json r.json --out here --device cpu --min-gflops 3"
         ),
         command_line,
     ),

@@ -203,7 +203,7 @@ def _with_tuned(request: RunRequest, *, alone: bool) -> RunRequest:
 
 
 def _check(name: str, wanted: Sequence[RunRequest]) -> None:
-    """Raise a UsageError for conflicting output flags, an unsupported --format, or --min-share with --warmup none."""
+    """Raise a UsageError for flags that conflict, have no effect without another flag, or are not supported."""
     output = wanted[0].output
     output.check_progress()
     if output.dry_run and output.json is not None:
@@ -218,6 +218,9 @@ def _check(name: str, wanted: Sequence[RunRequest]) -> None:
         own = f"text or {wanted[0].own_format}" if len(wanted) == 1 and wanted[0].own_format else "text"
         fits = f"{own}, or {' or '.join(CI_FORMATS)}"
         raise UsageError(f"mxpeak run {name} does not support --format {output.format}; use {fits}")
+    for each in wanted:
+        if each.origins.get("every") == "flag" and getattr(each.config, "checkpoint", None) is None:
+            raise UsageError("--every writes no checkpoints without a folder; add --checkpoint DIR, or remove --every")
     if any(request.config.min_share is not None and request.config.warmup == "none" for request in wanted):
         raise UsageError(
             "--min-share needs the measured limit, but --warmup none skips this measurement; remove one of the "
