@@ -141,6 +141,10 @@ def test_a_full_disk_does_not_hide_a_slow_rank(
         (["--write-exclude", "/no/such/folder/file"], "use another --write-exclude FILE"),
         (["--json", "a", "--write-exclude", "a"], "--write-exclude a is one of the run's own result files"),
         (["--prometheus", "/"], "--prometheus / is a folder, but mxpeak replaces only regular files"),
+        (
+            ["--config", "none.toml"],
+            "error: mxpeak cannot read --config none.toml: No such file or directory; use another",
+        ),
         (["--repeat", "3"], "mxpeak scan does not accept --repeat 3; see mxpeak scan --help"),
     ],
 )

@@ -111,8 +111,9 @@ def read_toml(path: str, text: str | None = None) -> dict[str, Any]:
     """Parse a TOML file of settings; raise a UsageError for invalid TOML or for a table with an unknown name."""
     import tomllib
 
+    text = read_text(path, "--config") if text is None else text
     try:
-        content = tomllib.loads(read_text(path, "--config") if text is None else text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # TOML errors, thousands of digits, or thousands of brackets
         raise UsageError(f"--config {path} is not valid TOML: {error}; correct the file") from None
     for name, value in content.items():
