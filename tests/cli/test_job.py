@@ -138,6 +138,16 @@ def test_sigterm_reaches_the_ranks_of_each_launcher(capsys: pytest.CaptureFixtur
         assert ("\nexec mpiexec -n 1 " in text) == (launcher == "mpiexec")
 
 
+def test_a_scaling_study_uses_the_ranks_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    text = job(capsys, "slurm", "hpl", "--nodes", "3", "--ranks-per-node", "8", "--", "--scaling-study", "weak")
+    assert "mxpeak run hpl --scaling-study weak --out" in text
+    assert "--ntasks=24 " in text
+    assert job(capsys, "slurm", "hpl", "--ranks-per-node", "5", "--", "--scaling-study", "weak", "--ranks-list", "1,3")
+    argv = ["job", "hpl", "--for", "slurm", "--ranks-per-node", "2", "--"]
+    assert main([*argv, "--scaling-study", "weak", "--ranks-list", "1,4"]) == 2
+    assert "--ranks-list 1,4 needs 4 ranks" in capsys.readouterr().err
+
+
 def test_a_scan_writes_json_and_the_hosts_to_exclude(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     text = job(capsys, "slurm", "scan", "--nodes", "2")
     assert '--json "mxpeak-out/$SLURM_JOB_ID-scan.json"' in text

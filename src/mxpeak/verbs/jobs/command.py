@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -167,7 +166,7 @@ def _last_index(array: str) -> int:
 
 def job(args: argparse.Namespace, argv: list[str], session: Session) -> int:
     """Print the job script on rank 0, and the warnings about it on stderr."""
-    config = _command_config(args.benchmark, args.flags)
+    config = _command_config(args)
     described = _job(args, config.gpus_per_rank)
     _check_ranks(config, described)
     notes = _cautions(described, config, args.cpus_per_node)
@@ -301,18 +300,21 @@ def _cautions(described: Job, config: PlaceConfig, cpus_per_node: int | None) ->
     return notes
 
 
-def _command_config(benchmark: str, flags: Sequence[str]) -> PlaceConfig:
+def _command_config(args: argparse.Namespace) -> PlaceConfig:
     """Return the settings of the command that the job runs.
 
     Raise the errors of this command now, before the job waits in a queue.
     """
     from mxpeak.cli.main import parsed
 
-    verb = [benchmark] if benchmark in OTHERS else ["run", benchmark]
-    words = [os.path.expandvars(word) for word in flags]
+    verb = [args.benchmark] if args.benchmark in OTHERS else ["run", args.benchmark]
+    words = [os.path.expandvars(word) for word in args.flags]
     if any(word in ("-h", "--help") for word in words):
         raise UsageError(f"a job cannot run --help; use mxpeak {' '.join(verb)} --help")
-    return _config(benchmark, parsed([*verb, *words]))
+    typed = parsed([*verb, *words])
+    if getattr(typed, "study", None) is not None and getattr(typed, "ranks", None) is None:
+        typed.ranks = str(_job(args, 1).ranks)  # by default, a study uses the cores of this host
+    return _config(args.benchmark, typed)
 
 
 def _check_ranks(config: PlaceConfig, described: Job) -> None:
