@@ -53,6 +53,12 @@ def test_the_advice_for_undecided_rates_names_a_larger_order_if_rounds_are_short
     assert "use a larger -N, more ranks or --rounds" in " ".join(verdict(body).split())
 
 
+def test_rates_that_spread_by_more_than_a_third_have_no_negative_bound() -> None:
+    text = scan_text(scan_body(4, slow={1: 0.5, 2: 0.25, 3: 2.0}))
+    (row,) = (line.split() for line in text.splitlines() if line.startswith("LU  "))
+    assert row[-3:] == ["%", "-", "GFLOP/s"]
+
+
 def test_slow_and_wrong_ranks_are_named_with_reasons() -> None:
     text = " ".join(scan_text(BODIES["slow and wrong"]).split())
     assert "SLOW rank 2 (node002, cores 0-3): LU at 61 % of the median in 3 of 3 rounds; GEMM at 61 %" in text

@@ -240,8 +240,9 @@ def _spread(measure: str, values: Body) -> str:
     best, middle, worst = (three_digits(values[key] / scale) for key in ("best", "median", "worst"))
     reference = values.get("expected") or values.get(values["against"])
     spread = "-" if values["sigma"] is None else f"{100 * values['sigma'] / reference:.1f} %"
-    least = "-" if values["least"] is None else three_digits(values["least"] / scale)
-    return f"{measure_title(measure):{WIDEST}}{best:>10}{middle:>10}{worst:>10}{spread:>10}{least:>12}  {unit}"
+    least = values["least"]  # negative if the rates spread by more than a third
+    below = "-" if least is None or least <= 0.0 else three_digits(least / scale)
+    return f"{measure_title(measure):{WIDEST}}{best:>10}{middle:>10}{worst:>10}{spread:>10}{below:>12}  {unit}"
 
 
 def _unit(measure: str) -> str:
