@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import shutil
@@ -411,6 +412,18 @@ def test_a_checkpoint_of_another_type_of_matrix_is_refused(
     assert "belongs to the matrix (96, 97, 32, 'float32'), but this run has (96, 97, 32, 'float64')" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 5), (errno.EROFS, 2)])
+def test_a_checkpoint_folder_that_cannot_be_written_ends_the_run(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*about: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(checkpointing, "_begin", fail)
+    assert cli.main(["run", "hpl", *KEPT]) == code
+    assert f"cannot write to --checkpoint kept: {os.strerror(number)}; use another folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_locked_is_stated_in_the_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.dense import DistMatrix
-from mxpeak.errors import UsageError
+from mxpeak.errors import UsageError, cannot_write
 from mxpeak.kernels.contract import Kernels
 from mxpeak.options import as_text, options, recordable, seconds
 from mxpeak.records import Caution, Result, read_json, three_digits
@@ -486,11 +486,11 @@ def open_checkpoints(
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Raise a UsageError if the body of the `with` statement cannot write to the --checkpoint folder."""
+    """Raise an MxpeakError if the body of the `with` statement cannot write to the --checkpoint folder."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot write to --checkpoint {folder}: {error.strerror}; use another folder") from None
+        raise cannot_write(f"to --checkpoint {folder}", error, "use another folder") from None
 
 
 def _begin(folder: Path, record: RunRecord) -> None:
