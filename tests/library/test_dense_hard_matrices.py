@@ -122,6 +122,16 @@ def test_the_note_of_too_much_growth_recommends_lstsq(precision: str, n: int, si
     assert eta(A, x, b) <= enough(n)
 
 
+def test_the_message_of_an_unsolved_system_is_its_outcome_if_the_cause_is_unknown() -> None:
+    A = random((40, 40))
+    factors = mx.lu_factor(A)
+    A += random((40, 40), seed=2)
+    with pytest.warns(mx.NotSolvedWarning, match="refinement did not reach the requested accuracy"):
+        _, info = factors.solve(np.ones(40))
+    assert info.message == info.outcome
+    assert str(info).count(info.message) == 1
+
+
 @for_each("precision", ["fp16", "bf16", "fp32"])
 def test_factors_that_overflow_are_replaced_in_fp64(kernels: DenseKernels, precision: str) -> None:
     """Growth 2^139 is beyond fp32's range, and far beyond fp16's; in fp64 the factors of the transpose do not grow."""
@@ -264,6 +274,7 @@ def test_a_solution_beyond_the_range_is_called_so(name: str) -> None:
         x, info = solve_on(dense_kernels(name), 1e-310 * random((9, 9)), b)
         assert not info.solved
         assert "x is beyond the range of float64" in info.message
+        assert "NaN" not in str(info)  # the general text of the outcome does not apply, because A and b are finite
         assert not np.isfinite(x).all()
 
 

@@ -107,8 +107,12 @@ class Info:
     def _as_text(self, lines: list[str]) -> str:
         """Return the lines of a solver's diagnostics as text, followed by scaling, outcome and message."""
         scaled = [self._scaling_as_text()] if self.scaled else []
-        failed = [] if self.converged else [str(self.outcome)]
-        return "\n".join([*lines, *(f"  {line}" for line in (*scaled, *failed, *self.message.splitlines()))])
+        notes = [*scaled, *self._outcome_as_text().splitlines(), *self.message.splitlines()]
+        return "\n".join([*lines, *(f"  {line}" for line in notes)])
+
+    def _outcome_as_text(self) -> str:
+        """Return the text of the outcome, or an empty text after a success."""
+        return "" if self.converged else str(self.outcome)
 
     def _scaling_as_text(self) -> str:
         """Return the text that A was scaled."""

@@ -125,6 +125,8 @@ class DenseFactors(ABC):
         omega = (solution.rows or 0.0) if uneven else 0.0
         notes += (note_of_rows(omega),) * uneven
         notes += (failure,) * bool(failure)
+        if notes == self._notes and solution.outcome is not Outcome.SOLVED:
+            notes += (str(solution.outcome),)
         return SolveInfo(
             outcome=solution.outcome,
             factorization=factors.name,

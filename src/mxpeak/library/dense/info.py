@@ -371,6 +371,10 @@ class SolveInfo(Info):
             lines.append(f"  time            {times}")
         return self._as_text(lines)
 
+    def _outcome_as_text(self) -> str:
+        """Return an empty text, because the message contains the reason."""
+        return ""
+
     def _headline(self) -> str:
         """Return the first line of the summary: sizes, precision, fallback and number of refinement steps."""
         if self.systems is not None:

@@ -188,6 +188,10 @@ class LeastSquaresInfo(Info):
             lines.append(f"  time            {times}")
         return self._as_text(lines)
 
+    def _outcome_as_text(self) -> str:
+        """Return an empty text, because the message contains the reason."""
+        return ""
+
     def _scaling_as_text(self) -> str:
         """Return the text that A was scaled; the columns are always scaled for the QR."""
         return SCALED_BY_ONE_FACTOR
@@ -418,6 +422,8 @@ class _Problem:
             self._notes.append(note_of_underflow(self._dtype))
         if lost := not solution.sensitivity.largest < LOST:
             self._notes.append(_note_of_sensitivity(solution.sensitivity))
+        if outcome is not Outcome.SOLVED and not (beyond_range or underflows or lost):
+            self._notes.append(str(outcome))
         return LeastSquaresInfo(
             outcome=outcome,
             shape=(m, n),
