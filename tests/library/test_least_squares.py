@@ -662,3 +662,8 @@ def test_wrong_arguments_are_refused(case: str) -> None:
     A, b, options, message = WRONG[case]
     with pytest.raises(mx.UsageError, match=message):
         mx.lstsq(A, b, **options)
+
+
+def test_distributed_matrices_are_refused() -> None:
+    with pytest.raises(mx.UsageError, match=r"A is distributed, .* use mxpeak\.solve\(A, b\)"):
+        mx.lstsq(mx.DistributedMatrix.from_rows(np.eye(3)), np.ones(3))

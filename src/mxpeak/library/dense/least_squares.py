@@ -16,6 +16,7 @@ from mxpeak.kernels import choose
 from mxpeak.kernels.arrays import complex_of
 from mxpeak.kernels.contract import DenseKernels, Matrix
 from mxpeak.kernels.contract.dense import Block
+from mxpeak.library.dense.distributed import DistributedMatrix
 from mxpeak.library.dense.gradients import lstsq_differentiably
 from mxpeak.library.dense.info import Estimates, bound_text, note_of_underflow
 from mxpeak.library.dense.inputs import block, columns, lies_well, right_hand_side
@@ -250,6 +251,8 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
         return result
     if is_differentiated(A, b):
         return lstsq_differentiably(A, b, partial(lstsq, precision=precision, device=device))
+    if isinstance(A, DistributedMatrix):
+        raise UsageError("A is distributed, but lstsq needs an array; use mxpeak.solve(A, b)")
     of_A = read(A, "A", instead="scipy.sparse.linalg.lsqr(A, b)")
     if len(of_A.shape) != 2:
         raise UsageError(f"A has shape {of_A.shape}, but lstsq needs a matrix; use shape (m, n)")
