@@ -223,6 +223,7 @@ def test_matrices_without_full_rank_have_solutions_of_minimum_norm(kernels: str,
         x, info = least_squares.lstsq_by(dense_kernels(kernels), of_A, of_b, precision)
         expected = np.linalg.pinv(A, rcond=1e-10) @ b
         assert (info.rank, info.method, info.solved, info.fallback) == (rank, "svd", True, True)
+        assert "SVD in fp64, after QR failed, " in str(info)
         assert f"A has rank {rank}, less than {min(m, n)}; x has minimum norm" in info.message
         assert not info.ill_conditioned
         assert info.condition == np.inf
@@ -610,6 +611,7 @@ def test_errors_of_fp32_numbers_that_fp64_factors_solve() -> None:
     with pytest.warns(mx.IllConditionedWarning, match="roundings of A and b"):
         x, info = mx.lstsq(A, b)
     assert (x.dtype, info.precision, info.fallback) == (np.float32, "fp64", True)
+    assert "QR in fp64, after a coarser one failed, " in str(info)
     exact = exactly(A.astype(float), b.astype(float))
     error = np.abs(x - exact)
     assert 0.0 < error.max() <= info.error_bound.normwise * np.abs(x).max()

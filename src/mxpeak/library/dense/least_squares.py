@@ -108,7 +108,7 @@ class LeastSquaresInfo(Info):
     scaled : bool
         Whether mxpeak scaled A by a power of two. Columns are always scaled for the QR.
     fallback : bool
-        Whether R in low precision failed.
+        Whether a QR was not accurate enough, so that mxpeak used a QR in fp64 or an SVD instead.
     ill_conditioned : bool
         Whether x may have no correct digits despite a small backward error.
     message : str
@@ -176,7 +176,8 @@ class LeastSquaresInfo(Info):
         verdict += ", but x may have no correct digit" * (self.solved and self.ill_conditioned)
         rhs = "" if self.rhs == 1 else f", {self.rhs} right-hand sides"
         how = f"QR in {self.precision}" if self.method == "qr" else f"SVD in {self.precision}"
-        again = ", after a coarser one failed" if self.fallback else f" ({self.why})" if self.why else ""
+        failed = "a coarser one" if self.method == "qr" else "QR"
+        again = f", after {failed} failed" if self.fallback else f" ({self.why})" if self.why else ""
         steps = f"{self.iterations} refinement step{'' if self.iterations == 1 else 's'}"
         lines = [
             f"{verdict}: {m} x {n}{rhs}, rank {self.rank}, {how}{again}, {steps}",
