@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,9 @@ def test_people_read_why_and_when_a_run_was_ended() -> None:
     first, second = verdict(result).splitlines()
     assert first == "ABORTED  hpl  no rate"
     assert second == "  HPL N=97, after step 1: for the test"
+    assert verdict(replace(result, samples_s=[0.5, 0.25])).splitlines()[2:] == [
+        "  2 solves finished before, the fastest in 0.250 s"
+    ]
     assert "ABORTED" in html_report(result.as_dict())
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from mxpeak.foreign import one_line
+from mxpeak.options import count_text
 from mxpeak.records import Caution, Result, bytes_rate_text, drifted, figure_text, fp64_scheme, rate_text, three_digits
 from mxpeak.report.columns import table
 from mxpeak.report.energy import energy_ratios, energy_text
@@ -89,7 +90,7 @@ def _progress_when_aborted(result: Result) -> str:
     """Return lines with the last step and the reason of an aborted run, its finished solves, and how to resume."""
     aborted = result.telemetry["aborted"]
     place = f"{aborted['computation']}, after step {aborted['step']}" if aborted["step"] else "before the first step"
-    finished = _finished(aborted["finished"]) if "finished" in aborted else ""
+    finished = _finished(aborted["finished"]) if "finished" in aborted else _repetitions(result.samples_s)
     folder = (result.config.get("checkpoint") or {}).get("value")
     resume = f"  if a checkpoint was written, continue with: mxpeak resume {folder}\n" if folder else ""
     return f"  {place}: {aborted['reason']}\n{finished}{resume}"
@@ -101,6 +102,13 @@ def _finished(solves: Mapping[str, Any]) -> str:
     so_far = f"{count} solve{'s' * (count != 1)} finished in {seconds} s: {rate_text(solves['rate_flops'])}"
     validated = {True: "the validation passed", False: "the validation FAILED", None: "no validation"}[solves["passed"]]
     return f"  {solves['computation']}: {so_far}; {validated}\n"
+
+
+def _repetitions(samples_s: Sequence[float]) -> str:
+    """Return a line with the number of repetitions that finished before an abort; empty if none finished."""
+    if not samples_s:
+        return ""
+    return f"  {count_text(len(samples_s), 'solve')} finished before, the fastest in {three_digits(min(samples_s))} s\n"
 
 
 def headline(result: Result) -> str:
