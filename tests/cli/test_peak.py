@@ -13,6 +13,7 @@ from mxpeak.bench.peak import run as peak
 from mxpeak.cli.main import main
 from mxpeak.comm.transports.solo import Solo
 from mxpeak.configs.run import RunConfig
+from mxpeak.verbs.peak import text_of
 
 
 @pytest.fixture
@@ -32,6 +33,8 @@ def test_peak_measures_products_memory_and_their_balance(quick: None, capsys: py
     rates = {rate["name"]: rate.get("rate_flops", rate.get("rate_bytes")) for rate in body["rates"]}
     assert body["balance"]["flops_per_byte"] == rates["DGEMM"] / rates["memory read"]
     assert {"machine", "software", "launch"} <= set(body)
+    assert "ranks" not in text_of(body)
+    assert "ranks         4; each rate is the total of all ranks\n" in text_of({**body, "launch": {"ranks": 4}})
 
 
 def test_a_precision_that_is_emulated_is_no_limit(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,8 @@ def _measure(config: RunConfig, args: argparse.Namespace, argv: list[str], sessi
 def text_of(body: dict[str, Any]) -> str:
     """Return the sustained rate and the burst rate per kernel, and the flops per byte of memory traffic, as text.
 
-    The published rates of the device follow if its model is known.
+    For several ranks, a line states that the rates are totals. The published rates of the device follow if its model is
+    known.
     """
     lines = []
     for rate in body["rates"]:
@@ -78,6 +79,8 @@ def text_of(body: dict[str, Any]) -> str:
         lines.append(f"{rate['name']:<13} {figure_text(rate):>13}  burst {figure_text(burst)}{emulated}")
     balance = body["balance"]["flops_per_byte"]
     lines.append(f"{'balance':<13} {three_digits(balance)} {body['rates'][0]['name']} flops per byte read")
+    if (ranks := body.get("launch", {}).get("ranks", 1)) > 1:
+        lines.append(f"{'ranks':<13} {ranks}; each rate is the total of all ranks")
     if published := body.get("published"):
         lines += ["", f"published rates of one {published['model']}:"]
         lines += [f"{rate['name']:<13} {figure_text(rate):>13}  {rate['source']}" for rate in published["rates"]]
