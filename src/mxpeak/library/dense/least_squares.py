@@ -232,7 +232,9 @@ def lstsq(A: Any, b: Any, *, precision: str = "auto", device: str = "auto") -> t
     UsageError
         An argument is invalid, for example because A is not a matrix, not finite or not numeric.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist.
+    MemoryError
+        This process has too little memory on the host.
 
     Warns
     -----

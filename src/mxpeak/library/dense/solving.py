@@ -116,7 +116,9 @@ def solve(
         `assume_a` is "pos", but a leading minor of A is not positive. This exception is also a
         numpy.linalg.LinAlgError.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist, or a GPU or the ranks of a DistributedMatrix have too little memory.
+    MemoryError
+        This process has too little memory on the host.
 
     Warns
     -----
@@ -258,7 +260,9 @@ def lu_factor(
     SingularMatrixError
         A pivot is exactly zero.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist, or a GPU or the ranks of a DistributedMatrix have too little memory.
+    MemoryError
+        This process has too little memory on the host.
 
     Examples
     --------
@@ -310,7 +314,9 @@ def cho_factor(
         A leading minor of A is not positive. The message contains its order. This exception is also a
         numpy.linalg.LinAlgError.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist, or a GPU or the ranks of a DistributedMatrix have too little memory.
+    MemoryError
+        This process has too little memory on the host.
 
     Examples
     --------

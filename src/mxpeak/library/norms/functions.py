@@ -89,7 +89,7 @@ def norm(
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist.
 
     Examples
     --------
@@ -156,7 +156,7 @@ def norms(
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist.
 
     Examples
     --------
@@ -215,7 +215,7 @@ def column_norms(
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist.
 
     Examples
     --------
@@ -274,7 +274,7 @@ def row_norms(
     UsageError
         An argument is invalid.
     ResourceError
-        The device does not exist, or there is not enough memory.
+        The device does not exist.
 
     Examples
     --------
