@@ -137,15 +137,15 @@ def test_the_shares_of_the_phases_of_a_resumed_run_are_those_of_the_time_after_t
 
 def run_that_is_ended(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
     """Run HPL with checkpoints, and end it with SIGTERM at step 4."""
-    usual = FolderCheckpointer.due
+    usual = FolderCheckpointer.is_due
 
-    def due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
+    def is_due(checkpointing: FolderCheckpointer, step: int, count: int) -> bool:
         if step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
         return usual(checkpointing, step, count)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FolderCheckpointer, "due", due)
+        patch.setattr(FolderCheckpointer, "is_due", is_due)
         assert cli.main(["run", "hpl", *KEPT[:-1], "10m", "--out", out]) == 143
 
 
@@ -182,20 +182,20 @@ def test_a_device_matrix_is_kept_in_pieces_and_comes_back_bitwise(
     """Use torch on the CPU: the matrix is no NumPy array, so it is written without a copy and read row by row."""
     monkeypatch.setattr(checkpoint, "AT_ONCE", 4 * PAGE)  # pieces end within rows
     kept, loaded = dict[int, str](), list[str]()
-    keep, load = FolderCheckpointer.keep, FolderCheckpointer.load
+    save, load = FolderCheckpointer.save, FolderCheckpointer.load
 
-    def digest(keeper: FolderCheckpointer) -> str:
-        return str(keeper._kernels.digest(keeper._A.local))
+    def digest(checkpointer: FolderCheckpointer) -> str:
+        return str(checkpointer._kernels.digest(checkpointer._A.local))
 
-    def kept_as(keeper: FolderCheckpointer, *arguments: Any) -> None:
-        keep(keeper, *arguments)
-        kept[keeper._number] = digest(keeper)
+    def kept_as(checkpointer: FolderCheckpointer, *arguments: Any) -> None:
+        save(checkpointer, *arguments)
+        kept[checkpointer._number] = digest(checkpointer)
 
-    def loaded_as(keeper: FolderCheckpointer, *arguments: Any) -> None:
-        load(keeper, *arguments)
-        loaded.append(digest(keeper))
+    def loaded_as(checkpointer: FolderCheckpointer, *arguments: Any) -> None:
+        load(checkpointer, *arguments)
+        loaded.append(digest(checkpointer))
 
-    monkeypatch.setattr(FolderCheckpointer, "keep", kept_as)
+    monkeypatch.setattr(FolderCheckpointer, "save", kept_as)
     monkeypatch.setattr(FolderCheckpointer, "load", loaded_as)
     assert cli.main(["run", benchmark, *KEPT, "--kernels", "torch", "--device", "cpu", "--out", "first"]) == 0
     newest, _ = read_part(newest_part().parent, 0, 0, whole=True)

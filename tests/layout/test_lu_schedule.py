@@ -11,9 +11,9 @@ from mxpeak.layout.lu_schedule import (
     END,
     FACTOR,
     FIRST,
-    KEEP,
     NEXT,
     PREPARE,
+    SAVE,
     SWAP,
     UPDATE,
     LuEvent,
@@ -58,7 +58,7 @@ def test_every_step_updates_each_trailing_column_once(Q: int) -> None:
 @for_each("Q", [1, 2, 3])
 def test_panels_and_row_swaps_begin_once_and_are_used_before_their_step_ends(Q: int) -> None:
     for events, _, _ in schedules(Q):
-        keys = [event.key for event in events if event.op != KEEP]
+        keys = [event.key for event in events if event.op != SAVE]
         assert len(set(keys)) == len(keys)
         for event in events:
             at = keys.index(event.key) if event.op in (FACTOR, SWAP) else 0
@@ -74,6 +74,6 @@ def test_panels_and_row_swaps_begin_once_and_are_used_before_their_step_ends(Q: 
 def test_a_checkpoint_finds_no_operation_in_flight(Q: int) -> None:
     for events, _, _ in schedules(Q):
         for at, event in enumerate(events):
-            if event.op == KEEP:
+            if event.op == SAVE:
                 begun = {other.k for other in events[:at] if other.op in (FACTOR, PREPARE, SWAP)}
                 assert max(begun) == event.k

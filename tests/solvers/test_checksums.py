@@ -97,13 +97,13 @@ class After:
     """A checkpointer that records after which steps each rank would store the matrix."""
 
     def __init__(self, *steps: int):
-        self.first, self.steps, self.kept = 0, steps, list[int]()
+        self.first_step, self.steps, self.kept = 0, steps, list[int]()
         self.notes: Notes = {}
 
-    def due(self, step: int, count: int) -> bool:
+    def is_due(self, step: int, count: int) -> bool:
         return step + 1 in self.steps
 
-    def keep(self, done: int, notes: Any) -> None:
+    def save(self, done: int, notes: Any) -> None:
         self.kept.append(done)
 
 
@@ -127,27 +127,27 @@ class Case:
 
 
 def factored(
-    case: Case, flip: Flip | Flips | None = None, keeper: Checkpointer = NO_CHECKPOINTS
+    case: Case, flip: Flip | Flips | None = None, checkpointer: Checkpointer = NO_CHECKPOINTS
 ) -> tuple[FaultSummary, float]:
     """Return the results of the checks, and the error relative to rounding: HPL's residual over 16, or row by row
     ||A - LU|| over (2 u_low + N u)·|||L||U|||.
     """
 
     def body(comm: Any) -> Any:
-        return (_mixed if case.precision else _pivoted)(case, flip, keeper, comm)
+        return (_mixed if case.precision else _pivoted)(case, flip, checkpointer, comm)
 
     found = run_ranks(case.shape[0] * case.shape[1], body)
     return found[0][0], _lu_error(case, [part for _, part in found]) if case.precision else found[0][1]
 
 
-def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: Any) -> Any:
+def _pivoted(case: Case, flip: Flip | Flips | None, checkpointer: Checkpointer, comm: Any) -> Any:
     kernels, spans = HostKernels(1, poison=True), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
     assert grid is not None
     A, wide = with_checksums(grid, case.n, case.n + 1, case.nb, kernels)
     entries = generator("hpl", case.n, seed=case.seed).entries
     kernels.generate(A.local, A.rows, A.cols, entries)
-    checks = PivotedChecks(A, wide, kernels, spans, keeper)
+    checks = PivotedChecks(A, wide, kernels, spans, checkpointer)
     panel = PanelOptions(bcast=BCASTS[case.seed % len(BCASTS)])
     options = [
         pivoted_lu.PivotedLuOptions(panel, lookahead=0),
@@ -162,7 +162,7 @@ def _pivoted(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: 
     return checks.checked(), residual_norms(A, x, kernels).scaled(case.n, 2.0**-53) / 16.0
 
 
-def _mixed(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: Any) -> Any:
+def _mixed(case: Case, flip: Flip | Flips | None, checkpointer: Checkpointer, comm: Any) -> Any:
     low = case.precision or ""
     kernels, spans = HostKernels(1, poison=True, engines=None if case.engines else ()), Spans()
     grid = make_grid(ProcessGrid(*case.shape), comm)
@@ -170,7 +170,7 @@ def _mixed(case: Case, flip: Flip | Flips | None, keeper: Checkpointer, comm: An
     A = dist_matrix(grid, case.n, case.n, case.nb, kernels, stored_as(low))
     system = GeneratedSystem(grid, case.n, case.nb, _made(case), kernels)
     system.store(A)
-    checks = MixedChecks(A, system, low, kernels, spans, keeper)
+    checks = MixedChecks(A, system, low, kernels, spans, checkpointer)
     options = lu.MixedLuOptions(low, BCASTS[case.seed % len(BCASTS)], min(case.variant, 1))
     with checking(checks):
         spans.look = flip.at(A.local, comm.rank) if flip else None
@@ -331,10 +331,10 @@ def test_nothing_is_kept_once_a_fault_could_not_be_mended(low: str | None) -> No
     case = Case(192, 8, (1, 2), 1, 100, low, "sqrt-n" if low else "hpl")
     bit = 27 if low else 61
     for flip, kept in ((Flip(EVERY - 1, 0, 0.99, 0.9, bit), [EVERY, EVERY, 16, 16]), (Flip(1, 0, 0.99, 0.2, bit), [])):
-        keeper = After(EVERY, 16)
-        checked, _ = factored(case, flip, keeper)
+        checkpointer = After(EVERY, 16)
+        checked, _ = factored(case, flip, checkpointer)
         assert checked.detected
-        assert sorted(keeper.kept) == kept, flip
+        assert sorted(checkpointer.kept) == kept, flip
 
 
 class Copy(After):
@@ -343,11 +343,11 @@ class Copy(After):
     A: DistMatrix
     copy: Any
 
-    def keep(self, done: int, notes: Any) -> None:
-        self.first, self.notes, self.copy = done, notes, np.array(self.A.local)
+    def save(self, done: int, notes: Any) -> None:
+        self.first_step, self.notes, self.copy = done, notes, np.array(self.A.local)
 
-    def due(self, step: int, count: int) -> bool:
-        return not self.first and super().due(step, count)
+    def is_due(self, step: int, count: int) -> bool:
+        return not self.first_step and super().is_due(step, count)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 2)], ids=str)
@@ -362,13 +362,13 @@ def test_a_run_that_continues_from_the_middle_is_checked_from_there(shape: tuple
         A = dist_matrix(grid, n, n, nb, kernels, "fp32")
         system = GeneratedSystem(grid, n, nb, generator("sqrt-n", n, seed=100, scale=0.625, condition=1000), kernels)
         system.store(A)
-        keeper = Copy(begin)
-        keeper.A = A
-        lu.factorize(A, options, kernels, Spans(), None, keeper)
+        checkpointer = Copy(begin)
+        checkpointer.A = A
+        lu.factorize(A, options, kernels, Spans(), None, checkpointer)
         for flip in (None, Flip(2 * EVERY - 1, 0, 0.99, 0.95, 0, 1000.0)):
-            A.local[:] = keeper.copy
+            A.local[:] = checkpointer.copy
             spans = Spans()
-            checks = MixedChecks(A, system, "bf16", kernels, spans, keeper)
+            checks = MixedChecks(A, system, "bf16", kernels, spans, checkpointer)
             with checking(checks):
                 spans.look = flip.at(A.local, comm.rank) if flip else None
                 lu.factorize(A, options, kernels, spans, None, checks)

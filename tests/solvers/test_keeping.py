@@ -33,13 +33,13 @@ class Memory:
     """A checkpointer that copies this rank's part after some steps, or makes the run skip the steps before `first`."""
 
     def __init__(self, A: Any, steps: tuple[int, ...] = (), first: int = 0, notes: Any = None):
-        self.A, self.steps, self.first, self.notes = A, steps, first, notes or {}
+        self.A, self.steps, self.first_step, self.notes = A, steps, first, notes or {}
         self.kept: dict[int, tuple[Any, Mapping[str, Any]]] = {}
 
-    def due(self, step: int, count: int) -> bool:
+    def is_due(self, step: int, count: int) -> bool:
         return step + 1 in self.steps
 
-    def keep(self, done: int, notes: Mapping[str, Any]) -> None:
+    def save(self, done: int, notes: Mapping[str, Any]) -> None:
         self.kept[done] = (np.array(self.A.local), notes)
 
 
@@ -57,7 +57,7 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
             [A.cols.to_global(j) for j in range(A.cols.local_size)],
         )
         blocks = DiagonalBlocks(A, kernels)
-        keeper = Memory(A, steps)
+        checkpointer = Memory(A, steps)
         if begin is None:
             system = generator("hpl" if pivoted else "sqrt-n", N)
             kernels.generate(A.local, A.rows, A.cols, system.entries)
@@ -66,11 +66,11 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
         else:
             first, whole, notes = begin
             A.local[:] = whole[places]
-            keeper = Memory(A, steps, first, notes)
+            checkpointer = Memory(A, steps, first, notes)
             blocks.recall(notes["blocks"])
         algorithm: Any = pivoted_lu if pivoted else lu
-        algorithm.factorize(A, VARIANTS[name], kernels, Spans(), blocks, keeper)
-        return places, np.array(A.local), blocks.witness(with_l=not pivoted), keeper.kept
+        algorithm.factorize(A, VARIANTS[name], kernels, Spans(), blocks, checkpointer)
+        return places, np.array(A.local), blocks.witness(with_l=not pivoted), checkpointer.kept
 
     results = run_ranks(shape[0] * shape[1], body)
 

@@ -518,7 +518,7 @@ class FolderCheckpointer:
         self._writer = run.writer = self._new_writer()
         self._ending, self._last = ending, False
         self._number, self._kept_s, self._seen = 0, 0.0, 0
-        self.first = 0
+        self.first_step = 0
         self.notes: Notes = {}
         if run.resumed_from is not None:
             first, slot = run.resumed_from.first, run.resumed_from.slot
@@ -528,7 +528,7 @@ class FolderCheckpointer:
                     f"the checkpoint in {slot} belongs to the matrix {there}, but this run has {here}; use another "
                     "--checkpoint folder"
                 )
-            self._number, self.first, self.notes = first.number, first.steps, run.resumed_from.notes
+            self._number, self.first_step, self.notes = first.number, first.steps, run.resumed_from.notes
 
     def _new_writer(self) -> Writer | DirectWriter:
         """Return a writer in the background for a matrix in host memory, otherwise one that writes pieces directly."""
@@ -562,7 +562,7 @@ class FolderCheckpointer:
             raise UsageError(f"a checkpoint changed while mxpeak read it: {text}; run mxpeak resume again")
         blocks.recall(self.notes["blocks"])
 
-    def due(self, step: int, count: int) -> bool:
+    def is_due(self, step: int, count: int) -> bool:
         """Return whether all ranks write a checkpoint now.
 
         A checkpoint is due if the interval of --every has elapsed on rank 0 and every rank has written its last part.
@@ -584,7 +584,7 @@ class FolderCheckpointer:
             end()
         return able
 
-    def keep(self, done: int, notes: Notes) -> None:
+    def save(self, done: int, notes: Notes) -> None:
         """Write this rank's part of the matrix, or start to write a copy. After the last checkpoint, end this rank."""
         with self._spans("keep"):
             A, grid, elapsed_s = self._A, self._A.grid, self._spans.active_s

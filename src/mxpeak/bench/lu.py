@@ -164,7 +164,7 @@ class LuBench(Bench[LuConfig]):
         self.gemm_block = GPU_GEMM_BLOCK if self.config.on_gpu else GEMM_BLOCK
         self.grid = lru_cache(maxsize=None)(self._grid)
         self._readings = Readings()
-        self.kept: CheckpointedRun | None = None  # while a run with --checkpoint is timed
+        self.checkpoints: CheckpointedRun | None = None  # while a run with --checkpoint is timed
         self.fp64: Arithmetic | None = None  # the arithmetic of the current case, if its products are in fp64
         self._probed = lru_cache(maxsize=None)(partial(probe_products, self.kernels))
 
@@ -178,14 +178,16 @@ class LuBench(Bench[LuConfig]):
         self.facts.cautions.extend(caution)
         return int(self.comm.bcast_object(n))
 
-    def keeper(self, A: DistMatrix, spans: Spans) -> FolderCheckpointer | None:
+    def checkpointer(self, A: DistMatrix, spans: Spans) -> FolderCheckpointer | None:
         """Create a checkpointer for this matrix, or return None without --checkpoint. Collective over the grid."""
-        return None if self.kept is None else FolderCheckpointer(self.kept, A, self.kernels, spans, self.ending)
+        if self.checkpoints is None:
+            return None
+        return FolderCheckpointer(self.checkpoints, A, self.kernels, spans, self.ending)
 
     @property
     def before_s(self) -> float:
         """Return the timed seconds of a resumed run before its checkpoint, or 0."""
-        return 0.0 if self.kept is None else self.kept.before_s
+        return 0.0 if self.checkpoints is None else self.checkpoints.before_s
 
     def on_device(self, P: int) -> frozenset[str]:
         """Return the phases that a device executes with P process rows; empty for the host kernels."""
@@ -409,14 +411,14 @@ def _checkpointed(
     """Run a case. With --checkpoint, lock its folder during the run. Collective over the grid."""
     origins = {name: bench.facts.config.get(name, {}).get("origin", "default") for name in OF_THE_NODES}
     chosen = [name for name, origin in origins.items() if origin in ("default", "auto")]
-    kept = open_checkpoints(bench.config, case, grid.all, bench.name, chosen)
+    checkpoints = open_checkpoints(bench.config, case, grid.all, bench.name, chosen)
     try:
-        for caution in () if kept is None else kept.cautions:
+        for caution in () if checkpoints is None else checkpoints.cautions:
             bench.note(caution.text)
-        return _result(problem, bench, case, grid, kept, last=last)
+        return _result(problem, bench, case, grid, checkpoints, last=last)
     finally:
-        if kept is not None:
-            kept.close()
+        if checkpoints is not None:
+            checkpoints.close()
 
 
 def _result(
@@ -424,7 +426,7 @@ def _result(
     bench: LuBench,
     case: AnyCase,
     grid: Grid,
-    kept: CheckpointedRun | None,
+    checkpoints: CheckpointedRun | None,
     *,
     last: bool,
 ) -> Result | None:
@@ -440,7 +442,7 @@ def _result(
     def solve_all() -> None:
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
-        bench.kept = kept
+        bench.checkpoints = checkpoints
         again = True
         while again or len(solves) < bench.config.repeat:
             spans = bench.new_spans()
@@ -475,9 +477,9 @@ def _result(
     result.warnings += not_finite([solve.witness for solve in solves], case)
     result.warnings += one_block(case) if bench.is_chosen("nb") else []
     result.warnings += without_effect(result.problem.get("not_used", ()), bench.facts.config)
-    if kept is not None:
-        kept.about(result)
-        kept.mark_finished()
+    if checkpoints is not None:
+        checkpoints.about(result)
+        checkpoints.mark_finished()
     if soak is not None:
         soak.about(result)
     about_checks(result, case, [solve.checked for solve in solves])

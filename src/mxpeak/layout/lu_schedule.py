@@ -23,7 +23,7 @@ from mxpeak.layout.block_cyclic import BlockCyclic
 
 #: Operations, as the names of the methods that perform them.
 PREPARE, FACTOR, AWAIT, AWAIT_PIVOTS = "prepare", "factor", "await_panel", "await_pivots"
-SWAP, UPDATE, END, KEEP = "begin_swap", "update", "end_step", "keep"
+SWAP, UPDATE, END, SAVE = "begin_swap", "update", "end_step", "save"
 ALL, REST, NEXT, LEFT, FIRST, RIGHT = range(6)
 
 
@@ -78,7 +78,7 @@ class LuEvent(NamedTuple):
     SWAP           begin panel k's row swaps in a section
     UPDATE         A22 -= L21 U12 in a section, once its rows have arrived, while `overlaps` make progress
     END            report step k
-    KEEP           write a checkpoint after step k
+    SAVE           write a checkpoint after step k
     """
 
     op: str
@@ -130,12 +130,12 @@ def lu_schedule(
         splits = k < overlap.split_steps
         yield LuEvent(AWAIT, k, overlaps=(LuEvent(SWAP, k, RIGHT),) * swaps_begun)
         last = k + 1 == count
-        kept = not last and due(k)
-        if last or kept or not overlap.lookahead:
+        saves = not last and due(k)
+        if last or saves or not overlap.lookahead:
             yield from _whole_update(k, splits=splits and overlap.lookahead, swaps_begun=swaps_begun)
             yield LuEvent(END, k)
-            if kept:
-                yield LuEvent(KEEP, k)
+            if saves:
+                yield LuEvent(SAVE, k)
             if not last:
                 yield LuEvent(FACTOR, k + 1)
             swaps_begun = False

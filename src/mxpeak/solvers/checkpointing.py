@@ -10,34 +10,34 @@ Notes = Mapping[str, Sequence[float]]
 
 
 class Checkpointer(Protocol):
-    """Interface that copies the matrix of a factorization between steps.
+    """Saves a factorization between steps, and restarts it.
 
-    first   the first step to run: the matrix is in the state after the previous steps
-    notes   the state after those steps
+    first_step   the first step to run: the matrix is in the state after the previous steps
+    notes        the state after those steps
     """
 
-    first: int
+    first_step: int
     notes: Notes
 
-    def due(self, step: int, count: int) -> bool:
-        """Return whether to copy the matrix after this step of `count`. Collective."""
+    def is_due(self, step: int, count: int) -> bool:
+        """Return whether to save the matrix after this step of `count`. Collective."""
 
-    def keep(self, done: int, notes: Notes) -> None:
-        """Copy the matrix after `done` steps, together with the notes; the caller may change the matrix afterwards."""
+    def save(self, done: int, notes: Notes) -> None:
+        """Save the matrix after `done` steps, together with the notes; the caller may change the matrix afterwards."""
 
 
 class NoCheckpoints:
-    """A checkpointer that copies nothing; the factorization starts with its first step."""
+    """A checkpointer that saves nothing; the factorization starts with its first step."""
 
     def __init__(self) -> None:
-        self.first = 0
+        self.first_step = 0
         self.notes: Notes = {}
 
-    def due(self, step: int, count: int) -> bool:
-        """Return False, because nothing is ever copied."""
+    def is_due(self, step: int, count: int) -> bool:
+        """Return False, because nothing is ever saved."""
         return False
 
-    def keep(self, done: int, notes: Notes) -> None:
+    def save(self, done: int, notes: Notes) -> None:
         """Do nothing."""
 
 

@@ -38,7 +38,7 @@ class _From(NoCheckpoints):
 
     def __init__(self, first: int):
         super().__init__()
-        self.first = first
+        self.first_step = first
 
 
 class _EndedError(Exception):
@@ -61,7 +61,7 @@ def hpl(
     """Run these steps of an HPL run with `blocks` steps."""
 
     def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
-        pivoted_lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
+        pivoted_lu.factorize(A, options, kernels, spans, checkpointer=_From(steps.start))
 
     return _factored(shape, blocks, nb, steps, transport, ("hpl", 1, "fp64"), factorized)
 
@@ -72,7 +72,7 @@ def hpl_mxp(
     """Run these steps of an HPL-MxP run with `blocks` steps."""
 
     def factorized(A: DistMatrix, kernels: Any, spans: Spans) -> None:
-        lu.factorize(A, options, kernels, spans, keeper=_From(steps.start))
+        lu.factorize(A, options, kernels, spans, checkpointer=_From(steps.start))
 
     stored = stored_as(options.precision)
     return _factored(shape, blocks, nb, steps, transport, ("dominant-n", 0, stored), factorized)

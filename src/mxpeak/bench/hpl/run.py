@@ -72,11 +72,11 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
 
     solution: list[Any] = []
     solves, spans.on_device = PanelSolves(), bench.on_device(case.P)
-    blocks, keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
-    if keeper is not None:
-        keeper.load(blocks)
-    checks = PivotedChecks(A, wide, kernels, spans, keeper or NO_CHECKPOINTS) if bench.config.abft else None
-    lu = PivotedLu(options, None, solves, wide, kernels, spans, blocks, checks or keeper or NO_CHECKPOINTS)
+    blocks, checkpointer = DiagonalBlocks(A, kernels), bench.checkpointer(A, spans)
+    if checkpointer is not None:
+        checkpointer.load(blocks)
+    checks = PivotedChecks(A, wide, kernels, spans, checkpointer or NO_CHECKPOINTS) if bench.config.abft else None
+    lu = PivotedLu(options, None, solves, wide, kernels, spans, blocks, checks or checkpointer or NO_CHECKPOINTS)
     lu.touch_buffers()
 
     def solve() -> None:
@@ -93,8 +93,8 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
     elapsed_s = bench.before_s + bench.metered(solve, grid.all)
     end = time.time()
     bench.announce(f"N={case.n}: checking the solution")
-    if keeper is not None:
-        bench.facts.cautions.extend(keeper.finish())
+    if checkpointer is not None:
+        bench.facts.cautions.extend(checkpointer.finish())
     checked = None if checks is None else checks.checked()
     singular, x = solution
     witness = blocks.witness(with_l=False)

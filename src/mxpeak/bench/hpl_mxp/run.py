@@ -189,8 +189,8 @@ def _solve(bench: LuBench, case: HplMxpCase, grid: Grid, spans: Spans) -> MxpSol
     timed.lu_s += bench.before_s
     end = time.time()
     bench.announce(f"N={case.n}: checking the solution, proving the LU")
-    if timed.keeper is not None:
-        bench.facts.cautions.extend(timed.keeper.finish())
+    if timed.checkpointer is not None:
+        bench.facts.cautions.extend(timed.checkpointer.finish())
     bits = bits_of(kernels, A.local, timed.x) if bench.config.soak else ""
     checked = None if timed.checks is None else timed.checks.checked()
     return replace(_after_the_clock(timed, elapsed_s, start, end, generate_s), bits=bits, checked=checked)
@@ -247,10 +247,10 @@ class _Timed:
         self.before_s = bench.before_s
         spans.on_device = bench.on_device(case.P)
         self.forwards = bench.forwards(case) or case.P > 1  # with P > 1, other ranks wait for each diagonal block
-        self.blocks, self.keeper = DiagonalBlocks(A, kernels), bench.keeper(A, spans)
+        self.blocks, self.checkpointer = DiagonalBlocks(A, kernels), bench.checkpointer(A, spans)
         self.checks = None
         if bench.config.abft:
-            self.checks = MixedChecks(A, system, case.precision, kernels, spans, self.keeper or NO_CHECKPOINTS)
+            self.checks = MixedChecks(A, system, case.precision, kernels, spans, self.checkpointer or NO_CHECKPOINTS)
         self.transformations: list[Transformation] = []
         self.x: Vector = None
         self.done = Solve()
@@ -279,8 +279,8 @@ class _Timed:
                 butterfly.transform(self.A)
                 self.largest_a = _max_abs(self.A, kernels)
             self.transformations.append(butterfly)
-        if self.keeper is not None:
-            self.keeper.load(self.blocks)
+        if self.checkpointer is not None:
+            self.checkpointer.load(self.blocks)
         self.singular = self._factorize_with_pivots() if case.pivoting == PARTIAL else self._factorize()
         kernels.wait()
         self.lu_s = time.perf_counter() - begin
@@ -297,10 +297,10 @@ class _Timed:
 
     def _factorize(self) -> int:
         """Factor A without pivoting, and return 0, or 1 + the first column with a zero pivot."""
-        case, keeper = self.case, self.checks or self.keeper or NO_CHECKPOINTS
+        case, checkpointer = self.case, self.checks or self.checkpointer or NO_CHECKPOINTS
         options = lu.MixedLuOptions(case.precision, case.bcast, min(case.depth, 1), self.forwards, case.panel_solves)
         with checking(self.checks):
-            return lu.factorize(self.A, options, self.kernels, self.spans, self.blocks, keeper, self.solves)
+            return lu.factorize(self.A, options, self.kernels, self.spans, self.blocks, checkpointer, self.solves)
 
     def _factorize_with_pivots(self) -> int:
         """Factor A with partial pivoting, and return 0, or 1 + the first column without a nonzero pivot."""
@@ -309,8 +309,8 @@ class _Timed:
             PanelOptions(bcast=case.bcast), lookahead=min(case.depth, 1), forwards=self.forwards,
             operands=case.precision,
         )  # fmt: skip
-        keeper = self.keeper or NO_CHECKPOINTS
-        singular = pivoted_lu.factorize(A, options, kernels, self.spans, self.blocks, keeper, order, self.solves)
+        checkpointer = self.checkpointer or NO_CHECKPOINTS
+        singular = pivoted_lu.factorize(A, options, kernels, self.spans, self.blocks, checkpointer, order, self.solves)
         self.transformations.append(Pivoting(order, A.rows, A.grid.column, kernels.xp))
         return singular
 

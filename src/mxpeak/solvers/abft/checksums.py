@@ -51,38 +51,38 @@ class Checks(ABC):
     Call `begin` when the matrix exists, `finish` after the factorization, and `checked` while the factors still exist.
     """
 
-    def __init__(self, A: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
+    def __init__(self, A: DistMatrix, kernels: Kernels, spans: Spans, checkpointer: Checkpointer):
         self.A, self.kernels, self.spans = A, kernels, spans
-        self.first, self.notes = keeper.first, keeper.notes
+        self.first_step, self.notes = checkpointer.first_step, checkpointer.notes
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self.weights = self._weights()
-        self._keeper, self._keeps = keeper, False
+        self._checkpointer, self._saves = checkpointer, False
         self._checks, self._faults = 0, list[Fault]()
         # The largest size of the sums so far, because the trailing matrix may be small by cancellation.
         self._typical = self._seen = 0.0
 
-    def due(self, step: int, count: int) -> bool:
+    def is_due(self, step: int, count: int) -> bool:
         """Return whether a check or a checkpoint is due after this step."""
-        self._keeps = self._keeper.due(step, count)
-        return self._keeps or (step + 1) % EVERY == 0
+        self._saves = self._checkpointer.is_due(step, count)
+        return self._saves or (step + 1) % EVERY == 0
 
-    def keep(self, done: int, notes: Notes) -> None:
+    def save(self, done: int, notes: Notes) -> None:
         """Check the matrix after `done` steps, and write a checkpoint if all faults were corrected. Collective."""
         with self.spans("abft"):
             self.check(done)
             self._checks += 1
             # Sums are recomputed after a fault, so a fault in a checkpoint could not be detected later.
-            keeps = (
-                self._keeps
+            saves = (
+                self._saves
                 and allreduce_scalar(self.A.grid.all, float(self._uncorrected()), "sum", self.kernels.xp) == 0.0
             )
-        if keeps:
-            self._keeper.keep(done, notes)
+        if saves:
+            self._checkpointer.save(done, notes)
 
     def begin(self) -> None:
         """Compute the row sums before the first step. Collective over the grid."""
         with self.spans("abft"):
-            self.baseline(self.first)
+            self.baseline(self.first_step)
 
     def finish(self) -> None:
         """Check the result of the steps since the last check. Collective over the grid."""

@@ -80,10 +80,10 @@ class MixedChecks(Checks):
         precision: str,
         kernels: Kernels,
         spans: Spans,
-        keeper: Checkpointer,
+        checkpointer: Checkpointer,
     ):
-        super().__init__(A, kernels, spans, keeper)
-        self._system, self._low, self._at = system, precision, self.first
+        super().__init__(A, kernels, spans, checkpointer)
+        self._system, self._low, self._at = system, precision, self.first_step
         self._lower, self._upper = self.zeros(), self.zeros()
         self._first_sums: Matrix | None = None
         stored, low, n = format_of(A.precision), format_of(precision), A.rows.n
@@ -125,7 +125,7 @@ class MixedChecks(Checks):
         limit = self._limit(self.no_less_than_typical(size), variance)
 
         def others() -> tuple[Vector, Vector]:
-            since = self.steps[self.first : done]
+            since = self.steps[self.first_step : done]
             return self._from(
                 steps[0], self.kernels.xp.subtract(self._sums_at_first, self._subtracted(since, 1)[0])
             ), self._from(steps[0], self.sums_from(j, 1))

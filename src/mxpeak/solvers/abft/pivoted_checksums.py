@@ -40,8 +40,8 @@ def with_checksums(grid: Grid, m: int, n: int, nb: int, kernels: Kernels) -> tup
 class PivotedChecks(Checks):
     """Checks a factorization by `pivoted_lu.factorize`, in which the matrix has two checksum columns."""
 
-    def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, keeper: Checkpointer):
-        super().__init__(A, kernels, spans, keeper)
+    def __init__(self, A: DistMatrix, wide: DistMatrix, kernels: Kernels, spans: Spans, checkpointer: Checkpointer):
+        super().__init__(A, kernels, spans, checkpointer)
         self._carried = [wide.local[:, A.cols.local_size + k] for k in range(2)]
 
     def baseline(self, done: int) -> None:

@@ -60,17 +60,17 @@ def factorize(
     kernels: Kernels,
     spans: Spans,
     blocks: DiagonalBlocks | None = None,
-    keeper: Checkpointer = NO_CHECKPOINTS,
+    checkpointer: Checkpointer = NO_CHECKPOINTS,
     solves: PanelSolves | None = None,
 ) -> int:
     """Factor A in place into L (unit, below the diagonal) and U; return 0, or 1 + the first column with a zero pivot.
 
-    `blocks` records the diagonal blocks, and `solves` records the method of this rank's panel solves. `keeper` may
-    copy A between steps, and determines the first step. The backward error satisfies |ΔA| <= 2·u_low·|L||U| +
+    `blocks` records the diagonal blocks, and `solves` records the method of this rank's panel solves. `checkpointer`
+    may save A between steps, and determines the first step. The backward error satisfies |ΔA| <= 2·u_low·|L||U| +
     N·u_32·|L||U|. The factorization takes 2/3 N³ flops. Collective over the grid.
     """
-    lu = _MixedLu(options, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper)
-    if keeper.first == 0:
+    lu = _MixedLu(options, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, checkpointer)
+    if checkpointer.first_step == 0:
         spans.step(0, len(lu.steps), 0.0)  # work before the factorization belongs to no step
     lu.run(LuOverlap(lu.lookahead))
     # The negatives are reduced by "max", so the result is the first column.
@@ -83,11 +83,11 @@ class _MixedLu(Pipeline):
 
     def __init__(self, options: MixedLuOptions, solves: PanelSolves, *pipeline: Any):
         super().__init__(*pipeline)
-        A, kernels, keeper = self.A, self.kernels, self.keeper
+        A, kernels, checkpointer = self.A, self.kernels, self.checkpointer
         self.options, self.solves = options, solves
         self.zero_pivots = kernels.xp.zeros(len(self.steps))  # read only at the end, so that no step waits for it
-        if "zero_pivots" in keeper.notes:
-            self.zero_pivots[:] = kernels.xp.asarray(keeper.notes["zero_pivots"], dtype=kernels.xp.float64)
+        if "zero_pivots" in checkpointer.notes:
+            self.zero_pivots[:] = kernels.xp.asarray(checkpointer.notes["zero_pivots"], dtype=kernels.xp.float64)
         self.cuts_show = A.grid.P * A.grid.Q > 1 and kernels.cuts_show(options.precision)
         self.lookahead = looks_ahead(options.lookahead, A.grid.P * A.grid.Q, background=kernels.background)
         self.buffers = [_StepMessages(A, options.precision, kernels) for _ in range(1 + self.lookahead)]

@@ -118,7 +118,7 @@ class FactoredPanel:
         if self._top:
             kernels.copy(self.L11, A[step.j0 : step.j1, step.j0 : step.j1])
 
-    def keep_l(self, spans: Spans) -> None:
+    def store_l(self, spans: Spans) -> None:
         """Copy L21 of the factored panel to A, for right-hand sides that are solved later."""
         A, step = self._A, self.step
         with spans("copy"):

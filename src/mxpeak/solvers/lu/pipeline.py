@@ -83,9 +83,9 @@ class Pipeline(ABC):
     """
 
     def __init__(
-        self, A: DistMatrix, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None, keeper: Checkpointer
+        self, A: DistMatrix, kernels: Kernels, spans: Spans, blocks: DiagonalBlocks | None, checkpointer: Checkpointer
     ):
-        self.A, self.kernels, self.spans, self.blocks, self.keeper = A, kernels, spans, blocks, keeper
+        self.A, self.kernels, self.spans, self.blocks, self.checkpointer = A, kernels, spans, blocks, checkpointer
         self.steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         end = A.local.shape[1]  # the additional columns, such as checksums, are to the right of A
         self.sections = Sections(self.steps, A.cols.local_start, end, end)
@@ -93,10 +93,10 @@ class Pipeline(ABC):
 
     def run(self, overlap: LuOverlap) -> None:
         """Execute all steps after those of a checkpoint, and report the latter as done. Collective over the grid."""
-        count, first = len(self.steps), self.keeper.first
+        count, first = len(self.steps), self.checkpointer.first_step
         if first > 0:
             self.spans.step(first, count, self.flops_done(self.steps[first - 1].j1))
-        execute(lu_schedule(count, overlap, first, lambda k: self.keeper.due(k, count)), self)
+        execute(lu_schedule(count, overlap, first, lambda k: self.checkpointer.is_due(k, count)), self)
 
     @abstractmethod
     def prepare(self, event: LuEvent) -> None:
@@ -138,11 +138,11 @@ class Pipeline(ABC):
                     sched_yield()
             raise
 
-    def keep(self, event: LuEvent) -> None:
+    def save(self, event: LuEvent) -> None:
         """Write a checkpoint of A in its state after a step."""
         blocks = {} if self.blocks is None else {"blocks": self.blocks.noted()}
         self.kernels.wait()
-        self.keeper.keep(event.k + 1, {**self.notes(), **blocks})
+        self.checkpointer.save(event.k + 1, {**self.notes(), **blocks})
 
 
 def column_chunks(columns: int, nb: int, arrived: Callable[[], bool], *, fixed: bool) -> Iterator[tuple[int, int]]:

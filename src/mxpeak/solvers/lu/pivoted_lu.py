@@ -66,7 +66,7 @@ def factorize(
     kernels: Kernels,
     spans: Spans,
     blocks: DiagonalBlocks | None = None,
-    keeper: Checkpointer = NO_CHECKPOINTS,
+    checkpointer: Checkpointer = NO_CHECKPOINTS,
     order: RowOrder | None = None,
     solves: PanelSolves | None = None,
 ) -> int:
@@ -76,14 +76,15 @@ def factorize(
     diagonal. An N×N matrix becomes [L\U], for any number of later solves.
 
     Return 0, or 1 + the first column without a nonzero pivot. `blocks` records the diagonal blocks, and `solves`
-    records the method of this rank's solves for U12. `keeper` may copy A between steps, and determines the first step.
+    records the method of this rank's solves for U12. `checkpointer` may save A between steps, and determines the
+    first step.
 
     The backward error satisfies |ΔA| <= N·u·|L||U| with u of A's type, fp64 or fp32 (N < 2^24). If the operands of
     updates are rounded, 2·u·|L||U| with the u of their format is added. The factorization takes 2/3 N³ flops.
     Collective over the grid.
     """
     return PivotedLu(
-        options, order, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, keeper
+        options, order, PanelSolves() if solves is None else solves, A, kernels, spans, blocks, checkpointer
     ).factorize()
 
 
@@ -92,11 +93,11 @@ class PivotedLu(Pipeline):
 
     def __init__(self, options: PivotedLuOptions, order: RowOrder | None, solves: PanelSolves, *pipeline: Any):
         super().__init__(*pipeline)
-        A, kernels, keeper = self.A, self.kernels, self.keeper
+        A, kernels, checkpointer = self.A, self.kernels, self.checkpointer
         self.options, self.order, self.solves = options, order, solves
-        self.singular = int(*keeper.notes.get("singular", [0]))
-        if order is not None and "order" in keeper.notes:
-            order.rows[:] = map(int, keeper.notes["order"])
+        self.singular = int(*checkpointer.notes.get("singular", [0]))
+        if order is not None and "order" in checkpointer.notes:
+            order.rows[:] = map(int, checkpointer.notes["order"])
         low, P = options.operands or A.precision, A.grid.P
         self.operands = None if low == A.precision else _Operands(A, low, kernels)
         self.forwards = options.forwards and A.grid.Q > 1
@@ -183,7 +184,7 @@ class PivotedLu(Pipeline):
             if self.blocks is not None and self.A.grid.p == step.p:
                 self.blocks.note(step.k, panel.L11)
             if self.order is not None:
-                panel.keep_l(self.spans)
+                panel.store_l(self.spans)
             panel.fetch_pivots()
         panel.start_broadcast(self.options.panel)
 
