@@ -25,7 +25,7 @@ from tests.support.turns import for_each
 N, NB = 53, 8  # 7 blocks, the last of 5
 
 
-def witness(
+def report_of(
     P: int, Q: int, *, pivoted: bool, plant: tuple[int, int] | None = None, value: float = np.nan
 ) -> GrowthReport:
     """Return the report of an LU, on which all ranks agree, with one bad entry in block `plant` of A."""
@@ -48,7 +48,7 @@ def witness(
             pivoted_lu.factorize(A, pivoted_lu.PivotedLuOptions(), kernels, Spans(), blocks)
         else:
             lu.factorize(A, lu.MixedLuOptions("fp64"), kernels, Spans(), blocks)
-        return blocks.witness(with_l=not pivoted)
+        return blocks.report(with_l=not pivoted)
 
     found = [body(Solo())] if P * Q == 1 else run_ranks(P * Q, body)
     assert len(set(found)) == 1, "all ranks say the same"
@@ -58,7 +58,7 @@ def witness(
 @for_each(("P", "Q"), [(1, 1), (2, 3)])
 @for_each("pivoted", [False, True])
 def test_finite_blocks_tell_the_largest_entry_alike_on_every_grid(P: int, Q: int, pivoted: bool) -> None:
-    report, alone = witness(P, Q, pivoted=pivoted), witness(1, 1, pivoted=pivoted)
+    report, alone = report_of(P, Q, pivoted=pivoted), report_of(1, 1, pivoted=pivoted)
     assert report.not_finite is None
     assert report.largest == pytest.approx(alone.largest, rel=N * 2.0**-50)
     assert report.block == alone.block
@@ -71,7 +71,7 @@ def test_finite_blocks_tell_the_largest_entry_alike_on_every_grid(P: int, Q: int
 def test_without_pivoting_the_block_that_was_not_finite_is_named(
     P: int, Q: int, plant: tuple[int, int], value: float
 ) -> None:
-    found = witness(P, Q, pivoted=False, plant=plant, value=value)
+    found = report_of(P, Q, pivoted=False, plant=plant, value=value)
     assert found.not_finite == plant
     assert found.step == max(plant) + 1, "where its row or column comes to the diagonal"
 
@@ -80,7 +80,7 @@ def test_without_pivoting_the_block_that_was_not_finite_is_named(
 @for_each(("P", "Q"), [(1, 1), (2, 3)])
 def test_with_pivoting_a_block_that_is_not_finite_is_named(P: int, Q: int, plant: tuple[int, int]) -> None:
     """Rows were swapped and L is not stored: the report names a block of U at or behind the column of the entry."""
-    found = witness(P, Q, pivoted=True, plant=plant)
+    found = report_of(P, Q, pivoted=True, plant=plant)
     assert found.not_finite is not None
     i, j = found.not_finite
     assert i <= j

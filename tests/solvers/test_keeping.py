@@ -67,10 +67,10 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
             first, whole, notes = begin
             A.local[:] = whole[places]
             checkpointer = Memory(A, steps, first, notes)
-            blocks.recall(notes["blocks"])
+            blocks.restore(notes["blocks"])
         algorithm: Any = pivoted_lu if pivoted else lu
         algorithm.factorize(A, VARIANTS[name], kernels, Spans(), blocks, checkpointer)
-        return places, np.array(A.local), blocks.witness(with_l=not pivoted), checkpointer.kept
+        return places, np.array(A.local), blocks.report(with_l=not pivoted), checkpointer.kept
 
     results = run_ranks(shape[0] * shape[1], body)
 
@@ -96,13 +96,13 @@ def factored(name: str, shape: tuple[int, int], steps: tuple[int, ...], begin: A
 def test_an_lu_continues_from_a_stored_state(name: str, shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     """U and b̂ (for HPL-MxP also L) are within 100·n·u·|A| of an uninterrupted run: both are backward stable."""
     upper = np.triu if name.startswith("HPL,") else np.asarray
-    want, witness, _ = factored(name, shapes[0], ())
-    same, same_witness, kept = factored(name, shapes[0], (1, 3, 7))
+    want, report, _ = factored(name, shapes[0], ())
+    same, same_report, kept = factored(name, shapes[0], (1, 3, 7))
     bound = 100 * N * (2.0**-53 if name.startswith("HPL,") else 2.0**-24) * np.abs(upper(want)).max()
     bound *= 1e3 if name.startswith("HPL,") else 1.0  # the condition of HPL's system of this order
     assert np.abs(upper(same) - upper(want)).max() <= bound
     for begin in kept.values():
         assert np.isfinite(begin[1]).all() or name.startswith("HPL,")
-        again, again_witness, _ = factored(name, shapes[1], (5,) if begin[0] < 5 else (), begin)
+        again, again_report, _ = factored(name, shapes[1], (5,) if begin[0] < 5 else (), begin)
         assert np.abs(upper(again) - upper(want)).max() <= bound, begin[0]
-        assert again_witness.block == same_witness.block == witness.block
+        assert again_report.block == same_report.block == report.block

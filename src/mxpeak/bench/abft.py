@@ -31,7 +31,7 @@ def check_abft(bench: Bench[Any]) -> None:
         )
 
 
-def about_checks(result: Result, case: LuCase, checked: Sequence[FaultSummary | None]) -> None:
+def record_faults(result: Result, case: LuCase, checked: Sequence[FaultSummary | None]) -> None:
     """Record the faults of LU runs in a result. An uncorrected fault makes the result invalid."""
     checks = [of_run for of_run in checked if of_run is not None]
     if not checks:
@@ -52,7 +52,7 @@ def about_checks(result: Result, case: LuCase, checked: Sequence[FaultSummary | 
     _record(result, [fault_text(fault, case) for fault in faults], wrong)
 
 
-def about_solves(result: Result, checks: SolveChecks | None) -> None:
+def record_solve_faults(result: Result, checks: SolveChecks | None) -> None:
     """Record the faults of iterative solves in a result. Any fault makes the result invalid."""
     if checks is None:
         return

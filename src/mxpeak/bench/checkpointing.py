@@ -406,7 +406,7 @@ class CheckpointedRun:
         if self.lock is not None and not (self.writer is not None and self.writer.busy):
             self.lock.release()
 
-    def about(self, result: Result) -> None:
+    def record_in(self, result: Result) -> None:
         """Record in a result that the run was resumed, with the times before, after and between the processes.
 
         A resumed result is not official.
@@ -560,7 +560,7 @@ class FolderCheckpointer:
         if any(defects):  # `newest` found these parts intact
             text = next(filter(None, defects))
             raise UsageError(f"a checkpoint changed while mxpeak read it: {text}; run mxpeak resume again")
-        blocks.recall(self.notes["blocks"])
+        blocks.restore(self.notes["blocks"])
 
     def is_due(self, step: int, count: int) -> bool:
         """Return whether all ranks write a checkpoint now.

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast
 
 from mxpeak.bench import quick
-from mxpeak.bench.abft import about_checks, check_abft
+from mxpeak.bench.abft import check_abft, record_faults
 from mxpeak.bench.checkpointing import OF_THE_NODES, CheckpointedRun, FolderCheckpointer, open_checkpoints
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.fp64 import Arithmetic, arithmetic_of, check_request, fewest_bits
@@ -77,7 +77,7 @@ class LuSolve(Protocol):
         """Return the timed spans of the solve."""
 
     @property
-    def witness(self) -> GrowthReport:
+    def growth_report(self) -> GrowthReport:
         """Return the growth of the diagonal blocks of the LU."""
 
     @property
@@ -443,17 +443,9 @@ def _result(
         if n := bench.warm_up_n(case):
             problem.solve(bench, replace(case, n=n), grid, bench.new_spans(watched=False))
         bench.checkpoints = checkpoints
-        again = True
-        while again or len(solves) < bench.config.repeat:
-            spans = bench.new_spans()
-            if bench.config.target is not None:
-                bench.stoppable(spans, grid.all)
-            if bench.config.trace is not None:
-                spans.record(events_a_rank(grid.all))
-            solves.append(_without_spans(problem.solve(bench, case, grid, spans), solves))
-            own_gemm.append(replace(spans.phases.get("gemm", Phase())))
-            bench.sampled(solves[-1].time_s)
-            again = soak is not None and soak.goes_on(solves[-1].bits)
+        for solve, gemm in _repeated_solves(problem, bench, case, grid, soak):
+            solves.append(_without_spans(solve, solves))
+            own_gemm.append(gemm)
 
     try:
         bench.announce(f"N={case.n}: measuring the limit, generating the matrix")
@@ -466,27 +458,52 @@ def _result(
     phases, rss = phase_table(grid.all, best.spans), peak_rss(grid.all)
     steps = step_table(bench.kernels, grid.all, best.spans)
     trace = None if bench.config.trace is None else timeline(grid.all, best.spans)
-    if grid.all.rank != 0:
-        if soak is not None:
-            soak.about(None)
-        return None
-    memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
-    result = problem.result(bench, case, CaseSolves(solves, measured, phases, memory, rss, bench.fp64))
-    result.telemetry["steps"] = steps
-    result.telemetry["growth"] = {"largest": best.witness.largest, "block": [best.witness.block] * 2}
-    result.warnings += not_finite([solve.witness for solve in solves], case)
-    result.warnings += one_block(case) if bench.is_chosen("nb") else []
-    result.warnings += without_effect(result.problem.get("not_used", ()), bench.facts.config)
-    if checkpoints is not None:
-        checkpoints.about(result)
-        checkpoints.mark_finished()
+    result = None
+    if grid.all.rank == 0:
+        memory = footprint_of(problem, bench.config, case)(case.n, case.nb, case.P, case.Q)
+        result = problem.result(bench, case, CaseSolves(solves, measured, phases, memory, rss, bench.fp64))
+        result.telemetry["steps"] = steps
+        _add_diagnostics(result, bench, case, solves)
+        if checkpoints is not None:
+            checkpoints.record_in(result)
+            checkpoints.mark_finished()
     if soak is not None:
-        soak.about(result)
-    about_checks(result, case, [solve.checked for solve in solves])
-    if trace is not None:
+        soak.record_in(result)
+    if result is not None:
+        record_faults(result, case, [solve.checked for solve in solves])
+    if result is not None and trace is not None:
         result.telemetry["trace"] = trace
         result.warnings += cut_off(grid.all, trace)
     return result
+
+
+def _repeated_solves(
+    problem: Problem[AnyCase, AnySolve], bench: LuBench, case: AnyCase, grid: Grid, soak: Soak | None
+) -> Iterator[tuple[AnySolve, Phase]]:
+    """Solve a case --repeat times, or until --soak ends; yield each solve with this rank's GEMM phase.
+
+    Collective over the grid.
+    """
+    count, continues = 0, True
+    while continues or count < bench.config.repeat:
+        spans = bench.new_spans()
+        if bench.config.target is not None:
+            bench.stoppable(spans, grid.all)
+        if bench.config.trace is not None:
+            spans.record(events_a_rank(grid.all))
+        solve = problem.solve(bench, case, grid, spans)
+        yield solve, replace(spans.phases.get("gemm", Phase()))
+        bench.sampled(solve.time_s)
+        count, continues = count + 1, soak is not None and soak.continues_after(solve.bits)
+
+
+def _add_diagnostics(result: Result, bench: LuBench, case: LuCase, solves: Sequence[LuSolve]) -> None:
+    """Add the growth of the fastest solve, and the warnings about all solves and their settings, to a result."""
+    growth = min(solves, key=lambda solve: solve.time_s).growth_report
+    result.telemetry["growth"] = {"largest": growth.largest, "block": [growth.block] * 2}
+    result.warnings += not_finite([solve.growth_report for solve in solves], case)
+    result.warnings += one_block(case) if bench.is_chosen("nb") else []
+    result.warnings += without_effect(result.problem.get("not_used", ()), bench.facts.config)
 
 
 def _gemm_rate(comm: Communicator, own: Sequence[Phase]) -> float | None:
@@ -505,19 +522,19 @@ def _without_spans(solve: AnySolve, before: Sequence[AnySolve]) -> AnySolve:
     return solve if solve.time_s <= best.time_s else cast(AnySolve, replace(cast(Any, solve), spans=best.spans))
 
 
-def not_finite(witnesses: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
+def not_finite(reports: Sequence[GrowthReport], case: LuCase) -> list[Caution]:
     """Return a caution if the LU has non-finite entries, otherwise an empty list.
 
     The caution names the first block with such entries, its rows and columns, and the process that owns it.
     """
-    witness = next((other for other in witnesses if other.not_finite is not None), None)
-    if witness is None or witness.not_finite is None:
+    report = next((report for report in reports if report.not_finite is not None), None)
+    if report is None or report.not_finite is None:
         return []
-    i, j = witness.not_finite
+    i, j = report.not_finite
     rows, columns = (f"{b * case.nb} to {min((b + 1) * case.nb, case.n) - 1}" for b in (i, j))
     text = (
         f"not finite: block ({i}, {j}), rows {rows}, columns {columns}, on process ({i % case.P}, {j % case.Q}) of the "
-        f"grid, detected in step {witness.step}"
+        f"grid, detected in step {report.step}"
     )
     return [Caution("not-finite-block", text, "if the matrix is finite, test that process's node or device")]
 

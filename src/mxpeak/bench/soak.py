@@ -35,7 +35,7 @@ class Soak:
         self._length, self._comm, self._begin = seconds(length), comm, time.monotonic()
         self._bits: list[str] = []
 
-    def goes_on(self, bits: str) -> bool:
+    def continues_after(self, bits: str) -> bool:
         """Record the digest of a run, and return whether another run follows. Collective.
 
         A soak test has at least two runs. Further runs start until its time has passed, up to MAX_RUNS in total.
@@ -45,7 +45,7 @@ class Soak:
         continues = len(self._bits) < 2 or (spent < self._length and len(self._bits) < MAX_RUNS)
         return bool(self._comm.bcast_object(continues))
 
-    def about(self, result: Result | None) -> None:
+    def record_in(self, result: Result | None) -> None:
         """Record the number of runs in a result, and make the result invalid if a run differs from most runs.
 
         Collective.

@@ -9,7 +9,7 @@ from functools import partial
 from math import ceil, log
 from typing import Any, TypeVar
 
-from mxpeak.bench.abft import about_solves, check_abft
+from mxpeak.bench.abft import check_abft, record_solve_faults
 from mxpeak.bench.dry_run import DryRun, with_open_values
 from mxpeak.bench.harness import Bench, peak_rss, phase_table, threads_a_rank
 from mxpeak.bench.limits import READ_MIN_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
@@ -342,7 +342,7 @@ class SparseBench(Bench[AnySparse]):
             return None
         result = Result(**self.facts.sections(start, time.time()), **sections(rss))
         result.telemetry["computation"] = self.label(part)
-        about_solves(result, self.checks)
+        record_solve_faults(result, self.checks)
         return result
 
     def storage_section(self, measured: MeasuredStorage[Any]) -> dict[str, Any]:

@@ -42,21 +42,21 @@ class DiagonalBlocks:
         self._steps = lu_steps(A.rows.n, A.nb, A.grid.P, A.grid.Q)
         self._largest = kernels.xp.zeros(len(self._steps))
 
-    def note(self, k: int, D: Matrix) -> None:
+    def record(self, k: int, D: Matrix) -> None:
         """Record the largest |entry| of block k after its factorization; D contains L and U."""
         xp = self._kernels.xp
         self._largest[k : k + 1] = xp.max(xp.abs(D))
 
-    def noted(self) -> list[float]:
+    def recorded(self) -> list[float]:
         """Return the values that this rank has recorded, by block."""
         return list(self._largest.tolist())
 
-    def recall(self, noted: Sequence[float]) -> None:
-        """Restore values that `noted` has returned, for example from a checkpoint."""
+    def restore(self, recorded: Sequence[float]) -> None:
+        """Restore values that `recorded` has returned, for example from a checkpoint."""
         xp = self._kernels.xp
-        self._largest[:] = xp.asarray(noted, dtype=xp.float64)
+        self._largest[:] = xp.asarray(recorded, dtype=xp.float64)
 
-    def witness(self, *, with_l: bool) -> GrowthReport:
+    def report(self, *, with_l: bool) -> GrowthReport:
         """Return the report after the factorization. Collective.
 
         with_l   whether L is stored below the diagonal of A

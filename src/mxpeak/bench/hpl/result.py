@@ -41,7 +41,7 @@ class HplSolve:
     scaled: float
     singular: int
     spans: Spans
-    witness: GrowthReport
+    growth_report: GrowthReport
     bits: str = ""
     checked: FaultSummary | None = None
     panel_solves: dict[str, Any] | None = None  # the solves of all ranks, on rank 0

@@ -97,13 +97,13 @@ def _solve(bench: LuBench, case: HplCase, grid: Grid, spans: Spans) -> HplSolve:
         bench.facts.cautions.extend(checkpointer.finish())
     checked = None if checks is None else checks.checked()
     singular, x = solution
-    witness = blocks.witness(with_l=False)
+    growth_report = blocks.report(with_l=False)
 
     bits = bits_of(kernels, A.local, x) if bench.config.soak else ""
     bench.check_fp64(A)
     norms, scaled = residual_of(A, x, case, kernels)
     facts = panel_solve_facts(grid.all.gather_objects(solves) or [solves])
-    return HplSolve(elapsed_s, start, end, norms, scaled, singular, spans, witness, bits, checked, facts)
+    return HplSolve(elapsed_s, start, end, norms, scaled, singular, spans, growth_report, bits, checked, facts)
 
 
 def lu_options(case: HplCase, *, forwards: bool) -> PivotedLuOptions:

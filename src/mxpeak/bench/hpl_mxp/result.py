@@ -63,7 +63,7 @@ class MxpSolve:
     #: the number.
     unpreconditioned_steps: int | None
     spans: Spans
-    witness: GrowthReport
+    growth_report: GrowthReport
     panel_solves: dict[str, Any] | None = None  # the solves of all ranks, on rank 0
     bits: str = ""
     checked: FaultSummary | None = None

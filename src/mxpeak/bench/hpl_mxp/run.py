@@ -220,7 +220,7 @@ def _after_the_clock(timed: _Timed, elapsed_s: float, start: float, end: float, 
         growth=largest_u / largest_a if largest_a else 0.0, condition=condition_estimate(mxp),
         unpreconditioned_factor=unpreconditioned_factor(system, mxp),
         unpreconditioned_steps=_steps_without_factors(case, system, mxp), spans=timed.spans,
-        witness=timed.blocks.witness(with_l=True),
+        growth_report=timed.blocks.report(with_l=True),
         panel_solves=panel_solve_facts(grid.all.gather_objects(timed.solves) or [timed.solves]),
     )  # fmt: skip
 

@@ -113,7 +113,7 @@ class _MixedLu(Pipeline):
             self.kernels.factor_block(D, self.zero_pivots[step.k : step.k + 1])
             self.kernels.copy(D, A11)
             if self.blocks is not None:
-                self.blocks.note(step.k, A11)
+                self.blocks.record(step.k, A11)
 
     def make_L_row(self, step: LuStep, A21: Matrix, to: Panels) -> Steps:
         """Solve for L21 in the process column that owns it, and send L_row along the process rows."""

@@ -182,7 +182,7 @@ class PivotedLu(Pipeline):
         if self.A.grid.q == step.q:
             panel.factor(self.spans, poll)
             if self.blocks is not None and self.A.grid.p == step.p:
-                self.blocks.note(step.k, panel.L11)
+                self.blocks.record(step.k, panel.L11)
             if self.order is not None:
                 panel.store_l(self.spans)
             panel.fetch_pivots()
