@@ -154,7 +154,7 @@ def _solved(case: Case, flip: Flip | None, comm: Any) -> Solved:
         return make_stencil(kernels, comm, box.levels(3), [form], case.order, stencil, Spans())
 
     problem, checks = make(), Watched(spans)
-    checks.know(problem)
+    checks.record_matrices(problem)
     checks.begin("test")
     top, outer = problem.hierarchies[0].top, problem.hierarchies[0].outer
     system: Any
@@ -294,7 +294,7 @@ def found_by_cg(at: At) -> list[Any]:
         kernels, box = HostKernels(1).sparse, Box.of(comm.rank, (16, 16, 16), (2, 1, 1))
         form, checks = Form(("fp64",) * 4, "fp64", "rows", symmetric=True), SolveChecks(Spans())
         problem = make_stencil(kernels, comm, box.levels(4), [form], "surface_last", weights(), Spans())
-        checks.know(problem)
+        checks.record_matrices(problem)
         top = problem.hierarchies[0].top
         system = CheckedCg(checks, kernels, comm, top.A, problem.b, partial(cycle, top), Spans())
         if comm.rank == 1:
@@ -356,7 +356,7 @@ def test_any_bit_of_any_array_of_a_matrix_is_seen(storage: str, order: str) -> N
     form = Form(("fp64", "bf16", "fp32"), "fp32", storage, mixed=True)
     problem = make_stencil(kernels, comm, Box(8, 8, 8).levels(3), [form], order, weights(), Spans())
     checks = SolveChecks(Spans())
-    checks.know(problem)
+    checks.record_matrices(problem)
     arrays = dict(pair for k, level in enumerate(problem.levels(0)) for pair in arrays_of(level.A.A, f"level {k}"))
     wanted = {"level 0, entries", "level 1, diagonal"}
     wanted |= {f"level 2, pattern, columns, {'table' if storage == 'packed' else 'units'}"}
@@ -441,15 +441,15 @@ def test_a_problem_is_freed_before_the_next_is_created(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("benchmark", list(RUNS))
 def test_a_matrix_that_has_changed_makes_a_run_invalid(benchmark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A low bit flips on the coarsest level of rank 1 after `know`; no validation detects it."""
-    right = SolveChecks.know
+    """A low bit flips on the coarsest level of rank 1 after `record_matrices`; no validation detects it."""
+    right = SolveChecks.record_matrices
 
-    def know(self: SolveChecks, problem: StencilProblem) -> None:
+    def record_matrices(self: SolveChecks, problem: StencilProblem) -> None:
         right(self, problem)
         if threading.current_thread().name == "rank 1":
             problem.levels(-1)[-1].A.A.diagonal.view(np.uint8)[0] ^= 1
 
-    monkeypatch.setattr(SolveChecks, "know", know)
+    monkeypatch.setattr(SolveChecks, "record_matrices", record_matrices)
     result = reported(benchmark)
     assert result.status == "invalid"
     assert not result.validation["passed"]

@@ -109,7 +109,7 @@ class Bench(Generic[AnyConfig]):
         self.observers = hooks.get("observers", ()) if comm.rank == 0 else ()
         self._hooks = hooks
         self.name = hooks.get("benchmark", "")
-        self._under_way: CaseInProgress | None = None
+        self._current: CaseInProgress | None = None
         self.facts = facts_of(hooks.get("argv", ()), run, comm, placement, kernels)
         self.budget = memory_budget(run, comm, placement.device)
         self._spans: deque[Spans] = deque(maxlen=MAX_SPANS)
@@ -140,7 +140,7 @@ class Bench(Generic[AnyConfig]):
 
     def begin(self, case: Any) -> None:
         """Start a case: clear the spans and the energy of the previous case, and call the on_begin hook on rank 0."""
-        self._under_way = CaseInProgress(case)
+        self._current = CaseInProgress(case)
         self._spans.clear()
         for meter in self._meters.values():
             meter.clear()
@@ -149,15 +149,15 @@ class Bench(Generic[AnyConfig]):
 
     def end(self) -> None:
         """Record the end of a case, so that a later error is not attributed to it."""
-        self._under_way = None
+        self._current = None
 
     def new_spans(self, *, watched: bool = True) -> Spans:
         """Create new spans, and attach the observers if `watched`."""
         spans = Spans(self.observers if watched else (), self.kernels.stopwatch)
         spans.long_s, spans.long_spans = self._meters[MAIN].least_s, self._long_spans
         self._spans.append(spans)
-        if watched and self._under_way is not None:
-            self._under_way.spans = spans
+        if watched and self._current is not None:
+            self._current.spans = spans
         if watched and (follow := self._hooks.get("follow")):
             follow(spans)
         return spans
@@ -185,7 +185,7 @@ class Bench(Generic[AnyConfig]):
 
     def sampled(self, time_s: float, so_far: Partial | None = None) -> None:
         """Record a measured time in seconds and the partial result so far, and call the on_sample hook on rank 0."""
-        if (case := self._under_way) is None:
+        if (case := self._current) is None:
             return
         case.samples_s.append(time_s)
         case.so_far = so_far
@@ -194,9 +194,9 @@ class Bench(Generic[AnyConfig]):
 
     def aborted(self, why: str) -> tuple[Any, Result] | None:
         """Return the current case and its aborted result without communication, or None between cases."""
-        if self._under_way is None:
+        if self._current is None:
             return None
-        return self._under_way.case, aborted(self.name, self._under_way, self.facts, why)
+        return self._current.case, aborted(self.name, self._current, self.facts, why)
 
     def slowest(self, work: Callable[[], object], comm: Communicator | None = None) -> float:
         """Run `work` after a barrier and return the time of the slowest rank, in seconds.

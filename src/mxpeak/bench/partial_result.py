@@ -48,31 +48,34 @@ class Partial:
     passed: bool | None
 
 
-def aborted(benchmark: str, under_way: CaseInProgress, facts: Facts, why: str) -> Result:
+def aborted(benchmark: str, in_progress: CaseInProgress, facts: Facts, why: str) -> Result:
     """Return the result of a case that ended early, with its measurements but without rate and validation."""
-    spans = under_way.spans or Spans()
+    spans = in_progress.spans or Spans()
     return Result(
         benchmark=benchmark,
         status="aborted",
-        **facts.sections(under_way.begun_unix, time.time()),
-        problem=_parameters(under_way.case),
+        **facts.sections(in_progress.begun_unix, time.time()),
+        problem=_parameters(in_progress.case),
         result=dict.fromkeys(("rate_flops", "time_s", "fraction_of_limit", "limit")),
         validation={
             **dict.fromkeys(("passed", "residual", "threshold", "iterations")),
             "formula": "none: the run did not finish",
             "outcome": why,
         },
-        samples_s=list(under_way.samples_s),
+        samples_s=list(in_progress.samples_s),
         phases={name: _phase(phase) for name, phase in spans.known_phases.items()},
-        telemetry={"steps": _own_steps(spans), "aborted": {"reason": why, **_progress(spans), **_finished(under_way)}},
+        telemetry={
+            "steps": _own_steps(spans),
+            "aborted": {"reason": why, **_progress(spans), **_finished(in_progress)},
+        },
         warnings=list(facts.cautions),
     )
 
 
 def aborted_at_start(benchmark: str, run: Run[Any], comm: Communicator, argv: Sequence[str], why: str) -> Result:
     """Return the result of a benchmark that ended before its first case began, with its settings but without cases."""
-    under_way = CaseInProgress(None)
-    result = aborted(benchmark, under_way, facts_at_start(argv, run, comm), why)
+    in_progress = CaseInProgress(None)
+    result = aborted(benchmark, in_progress, facts_at_start(argv, run, comm), why)
     for name in SIZES:
         value = getattr(run.config, name, None)
         one = value[0] if isinstance(value, tuple) and len(value) == 1 else value
@@ -93,12 +96,12 @@ def _phase(phase: Any) -> dict[str, Any]:
     return {**times, "flops": phase.flops, "bytes": phase.bytes, "calls": phase.calls}
 
 
-def _finished(under_way: CaseInProgress) -> dict[str, Any]:
+def _finished(in_progress: CaseInProgress) -> dict[str, Any]:
     """Return the section about the finished solves; empty if no solve has finished."""
-    if under_way.so_far is None:
+    if in_progress.so_far is None:
         return {}
-    solves = {"solves": len(under_way.samples_s), "time_s": sum(under_way.samples_s)}
-    return {"finished": {**dataclasses.asdict(under_way.so_far), **solves}}
+    solves = {"solves": len(in_progress.samples_s), "time_s": sum(in_progress.samples_s)}
+    return {"finished": {**dataclasses.asdict(in_progress.so_far), **solves}}
 
 
 def _progress(spans: Spans) -> dict[str, Any]:

@@ -287,12 +287,12 @@ class SparseBench(Bench[AnySparse]):
         if self.checks is not None:
             self.checks.begin(part)
             if problem is not None:
-                self.checks.know(problem)
+                self.checks.record_matrices(problem)
 
-    def forget_problem(self) -> None:
+    def release_problem(self) -> None:
         """Release the matrices that the fault checks keep, before the next problem is built."""
         if self.checks is not None:
-            self.checks.forget()
+            self.checks.release_matrices()
 
     def label(self, part: str) -> str:
         """Return a label with the number and the name of a part of the run, for the observers."""
@@ -313,15 +313,15 @@ class SparseBench(Bench[AnySparse]):
         """Start a case, and let all of its parts record into the same spans."""
         super().begin(case)
         self._spans.append(self.spans)
-        if self._under_way is not None:
-            self._under_way.spans = self.spans
+        if self._current is not None:
+            self._current.spans = self.spans
 
     @property
     def rt(self) -> float:
         """Return the measuring time in seconds."""
         return measuring_seconds(self.config)
 
-    def measured(self, storages: Sequence[str], measure: Callable[[str, float], AnyMeasured]) -> list[AnyMeasured]:
+    def measure_each(self, storages: Sequence[str], measure: Callable[[str, float], AnyMeasured]) -> list[AnyMeasured]:
         """Call `measure` for each storage format and return the measurements. Collective.
 
         The first format has the whole measuring time, and each of the others a quarter of it.
@@ -330,7 +330,7 @@ class SparseBench(Bench[AnySparse]):
             measure(storage, self.rt if k == 0 else ADDITIONAL_SHARE * self.rt) for k, storage in enumerate(storages)
         ]
 
-    def finished(self, part: str, start: float, sections: Callable[[int], dict[str, Any]]) -> Result | None:
+    def build_result(self, part: str, start: float, sections: Callable[[int], dict[str, Any]]) -> Result | None:
         """Build the result of the run with its fault checks on rank 0, and return None on the other ranks. Collective.
 
         part      the part of the run that determines the rate
@@ -379,7 +379,7 @@ class SparseBench(Bench[AnySparse]):
 
     def make(self, box: Box, forms: Sequence[Form], stencil: Sequence[float], comm: Communicator) -> StencilProblem:
         """Build the problem in all storage forms on the ranks of `comm`. Collective over comm."""
-        self.forget_problem()
+        self.release_problem()
         order = order_of(self.config, forms[0].storage)
         optimizations = optimizations_of(self.config)
         levels = box.levels(LEVELS)
@@ -509,7 +509,7 @@ class SparseBench(Bench[AnySparse]):
         """Return the read-bandwidth limit of a solver that stores `held` bytes over all ranks."""
         return read_limit(before, after, held, self.facts.machine, on_gpu=self.config.on_gpu)
 
-    def traced(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
+    def trace(self, work: Callable[[], Any]) -> list[dict[str, Any]]:
         """Run `work` after a barrier, and return its spans on all ranks. Collective.
 
         Times are in seconds since the barrier. The list is complete on rank 0.

@@ -28,16 +28,16 @@ class PartialResultsFile:
         self._folder, self._session = folder, session
         self._written_s, self._able = time.monotonic(), True
 
-    def keep(self, ended: Sequence[Result], under_way: Callable[[], Result] | None = None) -> None:
+    def write(self, finished: Sequence[Result], current: Callable[[], Result] | None = None) -> None:
         """Write the results so far, unless the previous write was less than EVERY_S ago.
 
-        `under_way` returns the result of the completed solves of the current case.
+        `current` returns the result of the completed solves of the current case.
         """
         now = time.monotonic()
         if not self._able or now - self._written_s < EVERY_S:
             return
         try:
-            results = [*ended, *([] if under_way is None else [under_way()])]
+            results = [*finished, *([] if current is None else [current()])]
             self._folder.replace(PARTIAL, to_json(document(results, several=True)))
         except (OSError, ValueError) as error:  # the run continues without the file
             self._able = False
@@ -49,5 +49,5 @@ class PartialResultsFile:
 
     def clear(self) -> None:
         """Remove the file of partial results."""
-        with suppress(OSError):  # `keep` has reported a folder that is not writable
+        with suppress(OSError):  # `write` has reported a folder that is not writable
             self._folder.remove(PARTIAL)

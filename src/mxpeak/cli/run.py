@@ -291,7 +291,7 @@ class Execution:
 
         def on_sample(aborted: Callable[[], Result] | None = None) -> None:
             if self.so_far is not None:
-                self.so_far.keep(self.results, aborted)
+                self.so_far.write(self.results, aborted)
 
         session.grace_s = GRACE_S if getattr(config, "checkpoint", None) is not None else 0.0
         try:

@@ -131,9 +131,9 @@ class Hpcg:
             bench.make_ready([form(storage)], weights(), self._use)
         reference = self._reference()
         aim = reference.residual * SLACK
-        measured = bench.measured(self._storages, partial(self._measured, aim))
+        measured = bench.measure_each(self._storages, partial(self._measure, aim))
         sections = partial(hpcg_result, bench, self._box, reference, measured)
-        return bench.finished(f"{self._storages[0]}: sets", start, sections)
+        return bench.build_result(f"{self._storages[0]}: sets", start, sections)
 
     def _use(self, problem: StencilProblem) -> None:
         """Run all kernels on a tiny problem, so that no kernel is compiled during a measurement."""
@@ -160,11 +160,11 @@ class Hpcg:
 
         Collective over comm.
         """
-        self._bench.forget_problem()
+        self._bench.release_problem()
         order, forms = natural_order(self._config, self._plain), [form(self._plain)]
         return make_stencil(self._kernels, comm, box.levels(LEVELS), forms, order, weights(), self._bench.spans)
 
-    def _measured(self, aim: float, storage: str, rt: float) -> HpcgMeasured:
+    def _measure(self, aim: float, storage: str, rt: float) -> HpcgMeasured:
         """Run the tests, the convergence solve and the sets with one storage format, and return the measurements.
 
         Collective.
@@ -178,10 +178,10 @@ class Hpcg:
         symmetry = symmetry_test(kernels, comm, top.A, partial(cycle, top))
         bench.begin_solves(f"{storage}: convergence", problem)
         system = self._system(problem, comm)
-        converged, slowest_s = self._converged(system, storage, aim)
+        converged, slowest_s = self._solve_to_residual(system, storage, aim)
         solved = converged.outcome == Outcome.SOLVED
         rt = rt if solved else 0.0  # one set is enough for an invalid run
-        setup_s, optimize_s = self._longest(problem.generate_s), self._longest(problem.optimize_s)
+        setup_s, optimize_s = self._max_over_ranks(problem.generate_s), self._max_over_ranks(problem.optimize_s)
         valid = solved and spectral.passed and symmetry.passed
         steps, official = max(REFERENCE_STEPS, converged.steps), storage == self._storages[0]
 
@@ -216,9 +216,9 @@ class Hpcg:
         if self._config.trace is None:
             return None
         system.restart_from_zero()
-        return self._bench.traced(lambda: conjugate_gradients(system, max_steps=steps, tolerance=0.0))
+        return self._bench.trace(lambda: conjugate_gradients(system, max_steps=steps, tolerance=0.0))
 
-    def _converged(self, system: CgSystem, storage: str, aim: float) -> tuple[CgSolve, float]:
+    def _solve_to_residual(self, system: CgSystem, storage: str, aim: float) -> tuple[CgSolve, float]:
         """Solve to the residual of the reference, and return the solve and its time on the slowest rank. Collective."""
         solves: list[CgSolve] = []
         watch = self._progress(f"{storage}: convergence", GUESSED).step
@@ -243,7 +243,7 @@ class Hpcg:
         shared = (self._kernels, comm, top.A, problem.b, partial(cycle, top), self._bench.spans)
         return CgSystem(*shared) if checks is None else CheckedCg(checks, *shared)
 
-    def _longest(self, seconds: float) -> float:
+    def _max_over_ranks(self, seconds: float) -> float:
         """Return the largest `seconds` of all ranks on every rank: --target must stop all of them. Collective."""
         return allreduce_scalars(self._comm, [seconds], "max")[0]
 

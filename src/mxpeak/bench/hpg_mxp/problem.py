@@ -174,7 +174,7 @@ class FileProblem:
         from mxpeak.distributed.stencil import make_general
 
         bench = self._bench
-        bench.forget_problem()
+        bench.release_problem()
         block = distribute(comm, self._file.entries)
         order = order_of(self._config, forms[0].storage)
         optimizations = optimizations_of(self._config)

@@ -159,7 +159,7 @@ class HpgMxp:
         self._problem = problem_of(bench, file)
         validates = _validates(config, bench.comm)
         self._all_validate = bench.comm.agree(validates)
-        self._few = bench.comm.split(0 if validates else None, bench.comm.rank)
+        self._validation_comm = bench.comm.split(0 if validates else None, bench.comm.rank)
 
     def result(self) -> Result | None:
         """Run all measurements, and return the result on rank 0 and None on the other ranks. Collective."""
@@ -171,12 +171,12 @@ class HpgMxp:
         for storage in self._storages:
             self._problem.make_ready(self._forms(storage), self._use)
         if self._config.standalone:
-            alone = bench.measured(self._storages, self._alone)
-            return bench.finished(bench.parts[0], start, partial(standalone_result, bench, self._problem, alone))
-        measured = bench.measured(self._storages, self._measured)
+            alone = bench.measure_each(self._storages, self._measure_standalone)
+            return bench.build_result(bench.parts[0], start, partial(standalone_result, bench, self._problem, alone))
+        measured = bench.measure_each(self._storages, self._measure)
         solves_between = self._between(first, measured[0])
         sections = partial(hpg_mxp_result, bench, self._problem, measured, solves_between)
-        return bench.finished(f"{first}: mixed", start, sections)
+        return bench.build_result(f"{first}: mixed", start, sections)
 
     def _forms(self, storage: str) -> Sequence[Form]:
         return solvers_of(self._config, self._problem.forms(storage))
@@ -190,7 +190,7 @@ class HpgMxp:
             self._problem.make_ready([form], self._use)
             problem = self._problem.make([form], self._comm)
             self._bench.begin_solves(name, problem)
-            timed[name] = self._solves(problem, problem.hierarchies[0], f"{storage}: {name}", rt)
+            timed[name] = self._timed_solves(problem, problem.hierarchies[0], f"{storage}: {name}", rt)
         return timed
 
     def _use(self, problem: StencilProblem) -> None:
@@ -210,22 +210,22 @@ class HpgMxp:
             h = kernels.subtract_and_project(Q, size, w, kernels.project(Q, size, w))
             kernels.subtract_and_square(Q, size, w, h)
 
-    def _measured(self, storage: str, rt: float) -> HpgMxpMeasured:
+    def _measure(self, storage: str, rt: float) -> HpgMxpMeasured:
         """Run the validation, the mixed solves and the double solves with one storage format. Collective."""
         bench, config = self._bench, self._config
         standard = None
         if config.validation != "fullscale" and not self._all_validate:
             standard = self._validate_on_few(storage)  # first, because both problems may not fit
-        problem, setup_s = self._made(storage)
+        problem, setup_s = self._build(storage)
         double, mixed = problem.hierarchies
         held_double, held_mixed = (bench.bytes_of(problem, k, config.restart + 1) for k in range(2))
         before = bench.bandwidth(double.outer, held_mixed)
-        validation, fullscale = self._validations(problem, storage, standard)
+        validation, fullscale = self._complete_validations(problem, storage, standard)
         official = storage == self._storages[0]
         least = config.repeat if official else 1
         parts = (MAIN, DOUBLE) if official else (None, None)
-        timed = self._solves(problem, mixed, f"{storage}: mixed", rt, parts[0], validation, least)
-        reference = self._solves(problem, double, f"{storage}: double", rt, parts[1], least=least)
+        timed = self._timed_solves(problem, mixed, f"{storage}: mixed", rt, parts[0], validation, least)
+        reference = self._timed_solves(problem, double, f"{storage}: double", rt, parts[1], least=least)
         after = bench.bandwidth(double.outer, held_mixed)
         trace = self._trace(problem, mixed) if config.trace is not None and official else None
         return HpgMxpMeasured(
@@ -235,16 +235,16 @@ class HpgMxp:
             setup_bytes=int(bench.total(problem.setup_bytes)), trace=trace, basis=mixed.basis, flexible=mixed.narrow,
         )  # fmt: skip
 
-    def _alone(self, storage: str, rt: float) -> Standalone:
+    def _measure_standalone(self, storage: str, rt: float) -> Standalone:
         """Time the solves of the only solver that runs, with one storage format. Collective."""
         bench, config = self._bench, self._config
-        problem, setup_s = self._made(storage)
+        problem, setup_s = self._build(storage)
         (hierarchy,) = problem.hierarchies
         held = bench.bytes_of(problem, 0, config.restart + 1)
         before = bench.bandwidth(hierarchy.outer, held)
         first = storage == self._storages[0]
         label, least = f"{storage}: {config.run_type}", config.repeat if first else 1
-        timed = self._solves(problem, hierarchy, label, rt, MAIN if first else None, least=least)
+        timed = self._timed_solves(problem, hierarchy, label, rt, MAIN if first else None, least=least)
         after = bench.bandwidth(hierarchy.outer, held)
         trace = self._trace(problem, hierarchy) if config.trace is not None and first else None
         return Standalone(
@@ -254,7 +254,7 @@ class HpgMxp:
             flexible=hierarchy.narrow,
         )  # fmt: skip
 
-    def _made(self, storage: str) -> tuple[StencilProblem, float]:
+    def _build(self, storage: str) -> tuple[StencilProblem, float]:
         """Build the problem on all ranks, and return it with the seconds of its set-up. Collective."""
         begin = time.perf_counter()
         problem = self._problem.make(self._forms(storage), self._comm)
@@ -267,19 +267,19 @@ class HpgMxp:
         restart, system = self._config.restart, self._system(problem, hierarchy, self._comm, self._config.restart)
         b_norm = system.norm_of_b()
         solve = partial(gmres_ir, reduction=system.reduction)
-        return self._bench.traced(lambda: solve(system, b_norm, restart=restart, max_steps=restart, tolerance=0.0))
+        return self._bench.trace(lambda: solve(system, b_norm, restart=restart, max_steps=restart, tolerance=0.0))
 
     def _validate_on_few(self, storage: str) -> Validation:
         """Run the standard validation on its ranks, and broadcast its outcome to all ranks. Collective."""
         validation = None
-        if self._few is not None:
-            problem = self._problem.make(self._problem.forms(storage), self._few)
+        if self._validation_comm is not None:
+            problem = self._problem.make(self._problem.forms(storage), self._validation_comm)
             self._bench.begin_solves(storage, problem)
-            validation = self._solve_both(problem, self._few, storage, "standard")
+            validation = self._solve_both(problem, self._validation_comm, storage, "standard")
         meet_asleep(self._comm)  # the solves may take longer than a message may wait
         return self._comm.bcast_object(validation)  # type: ignore[no-any-return]
 
-    def _validations(
+    def _complete_validations(
         self, problem: StencilProblem, storage: str, standard: Validation | None
     ) -> tuple[Validation, Validation | None]:
         """Complete the validations on all ranks, and return the one that determines the penalty, and the other one.
@@ -303,13 +303,13 @@ class HpgMxp:
         second = kind == "fullscale" and config.validation == "both"
         parts = [f"{storage}: {part}" for part in (AT_FULL_SCALE if second else VALIDATING)]
         fullscale = kind == "fullscale" and self._problem.double_sets_aim
-        double = self._validated(problem, problem.hierarchies[0], comm, MAX_STEPS, config.threshold, parts[0])
+        double = self._validation_solve(problem, problem.hierarchies[0], comm, MAX_STEPS, config.threshold, parts[0])
         reach = max(config.threshold, double.solve.residual) if fullscale else config.threshold
         max_steps = MAX_FULLSCALE_STEPS if fullscale else MAX_STEPS
-        mixed = self._validated(problem, problem.hierarchies[1], comm, max_steps, reach, parts[1])
+        mixed = self._validation_solve(problem, problem.hierarchies[1], comm, max_steps, reach, parts[1])
         return Validation(double, mixed, reach, kind, comm.size)
 
-    def _validated(
+    def _validation_solve(
         self,
         problem: StencilProblem,
         hierarchy: Hierarchy,
@@ -339,7 +339,7 @@ class HpgMxp:
         cycle = [self._config.restart]
         return hpg_mxp_flops(self._problem.levels, cycle, flexible=hierarchy.narrow)["total"] / self._config.restart
 
-    def _solves(
+    def _timed_solves(
         self,
         problem: StencilProblem,
         hierarchy: Hierarchy,

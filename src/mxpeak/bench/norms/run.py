@@ -140,7 +140,7 @@ class NormBench(Bench[NormsConfig]):
             with spans("check", bytes=self._once(read_bytes(of_structure[0]))):
                 reference = self._reference(A, S, of_structure)
             for case in of_structure:
-                yield case, self._measured(case, A, S, reference, spans)
+                yield case, self._measure(case, A, S, reference, spans)
                 spans = self._unwatched()  # the first case records the phases that the cases share
 
     def _reference(self, A: NormsMatrix, S: Structure, cases: Sequence[NormsCase]) -> Reference | None:
@@ -161,7 +161,7 @@ class NormBench(Bench[NormsConfig]):
             spans.record(events_a_rank(self.comm))
         return spans
 
-    def _measured(
+    def _measure(
         self, case: NormsCase, A: NormsMatrix, S: Structure, reference: Reference | None, spans: Spans
     ) -> Result | None:
         """Measure one case, and return its result on rank 0 and None on the other ranks. Collective."""

@@ -72,7 +72,7 @@ class SolveChecks:
             yield
         self.seconds += perf_counter() - begin
 
-    def know(self, problem: StencilProblem) -> None:
+    def record_matrices(self, problem: StencilProblem) -> None:
         """Record the sums of the bits of the matrices and of b, which must not change afterwards."""
         seen = dict[int, tuple[str, Any]]()
         for k, hierarchy in enumerate(problem.hierarchies):
@@ -84,7 +84,7 @@ class SolveChecks:
         seen[id(problem.b)] = ("b", problem.b)
         self._bit_sums = [(name, array, bits_of(array)) for name, array in seen.values()]
 
-    def forget(self) -> None:
+    def release_matrices(self) -> None:
         """Release the matrices before other matrices are generated, because both may not fit in memory."""
         self._bit_sums = []
 
@@ -113,7 +113,7 @@ class SolveChecks:
             return True
         shares = comm.gather_objects(share)
         if shares is not None:
-            rank = None if share is None else max(range(len(shares)), key=lambda k: _badness(shares[k]))
+            rank = None if share is None else max(range(len(shares)), key=lambda k: _sortable(shares[k]))
             self._note(SolveFault(self.solve, step, part, None, rank, difference, limit))
         return False
 
@@ -159,5 +159,5 @@ def bits_of(array: Any) -> int:
     return int(flat[:whole].view("int64").sum()) + sum(tail)
 
 
-def _badness(share: float) -> float:
+def _sortable(share: float) -> float:
     return INF if share != share else share
