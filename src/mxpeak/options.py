@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from difflib import get_close_matches
@@ -64,6 +64,12 @@ users_folder = ValueParser(path_name, "DIR", users_path=True)
 def count_text(number: int, noun: str) -> str:
     """Return a number and a noun, which is in the plural unless the number is one."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Return names as a text such as "a, b or c"."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def quoted(text: str) -> str:

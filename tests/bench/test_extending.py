@@ -169,7 +169,7 @@ def test_a_name_that_no_result_can_have_is_not_registered(change: dict[str, str]
     with pytest.raises(ValueError, match=r"not a valid name for a benchmark|already registered"):
         register(replace(BENCHMARKS["hpl"], **change))
     report = ReportFormat(format="text", file="x.txt", writer="x:y")
-    with pytest.raises(ValueError, match="already has --format text"):
+    with pytest.raises(ValueError, match="--format text selects the report of mxpeak"):
         register(replace(BENCHMARKS["hpl"], name="mine", report=report))
 
 

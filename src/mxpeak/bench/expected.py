@@ -8,6 +8,7 @@ from typing import Any
 from mxpeak.bench.registry import kind_of
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import Box
+from mxpeak.options import count_text
 from mxpeak.perf.counts import lu_flops_done
 from mxpeak.perf.simulation.lu import LuRun
 from mxpeak.perf.simulation.machines import Machine, find_machine
@@ -39,7 +40,7 @@ def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float
     first, ranks = results[0], [int(result.launch["ranks"]) for result in results]
     rate: float = first.result["rate_bytes" if "rate_bytes" in first.result else "rate_flops"]
     ideal = [rate * R / ranks[0] for R in ranks]
-    description = f"linear scaling of the rate on {ranks[0]} {'ranks' if ranks[0] > 1 else 'rank'}"
+    description = f"linear scaling of the rate on {count_text(ranks[0], 'rank')}"
     if not kind_of(first.benchmark):
         return "measured", description, ideal
     tables = {R: path for (R, T), path in measured_layouts().items() if threads == T}

@@ -97,10 +97,11 @@ def register(benchmark: Benchmark) -> None:
         raise ValueError(
             f"{benchmark.name!r} is not a valid name for a benchmark; use letters, digits, '.', '_' and '-'"
         )
-    if benchmark.report is not None and (benchmark.report.format == "text" or not benchmark.report.format):
+    if benchmark.report is not None and not benchmark.report.format:
+        raise ValueError(f"the report of {benchmark.name} has no format name; add a value of --format")
+    if benchmark.report is not None and benchmark.report.format == "text":
         raise ValueError(
-            f"another benchmark already has --format {benchmark.report.format}; use another format name for the "
-            f"report of {benchmark.name}"
+            f"--format text selects the report of mxpeak; use another format name for the report of {benchmark.name}"
         )
     BENCHMARKS[benchmark.name] = benchmark
 

@@ -17,7 +17,7 @@ from mxpeak.configs.run import RunConfig
 from mxpeak.configs.sparse import SparseConfig
 from mxpeak.errors import UsageError
 from mxpeak.layout.stencil import LEVELS, MIN_SIDE, Box, Triple, check_box, flag_of_cube, process_grid, times
-from mxpeak.options import memory_bytes
+from mxpeak.options import count_text, memory_bytes
 from mxpeak.records import Result
 from mxpeak.runtime.placement import ranks_here
 
@@ -178,7 +178,7 @@ def misfits(config: SparseConfig, shape: Triple, counts: Sequence[int]) -> list[
 
 def _misfit(whole: Triple, ranks: int, grid: Triple, *, rules: bool) -> str:
     """Return the reason why a global box cannot be divided among the ranks, or an empty text."""
-    head = f"a box of {times(whole)} points on {ranks} rank{'s' * (ranks > 1)} ({times(grid)})"
+    head = f"a box of {times(whole)} points on {count_text(ranks, 'rank')} ({times(grid)})"
     for n, p in zip(whole, grid):
         if n % p:
             return f"{head}: {n} / {p} leaves a remainder of {n % p}"

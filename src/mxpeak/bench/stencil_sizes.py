@@ -224,9 +224,11 @@ def _too_large(box: Box, config: SparseConfig, parts: dict[str, int], need: int,
     none = f"even {cube} does not fit, so use more nodes or a larger --mem"
     advice = f"use {cube}, the largest cube that fits" if fitting else none
     if config.study == "strong" and box.ranks > (fewest := min(config.ranks_list or (box.ranks,))):
-        ranks = f"{fewest} rank{'s' * (fewest > 1)}"
         flag = "--box" if config.sides_from_box else "--nx"
-        advice = f"use a smaller {flag}, which sets the box on {ranks} that the study divides among {box.ranks}"
+        advice = (
+            f"use a smaller {flag}, which sets the box on {count_text(fewest, 'rank')} that the study divides among "
+            f"{box.ranks}"
+        )
     return (
         f"a local box of {times(box.shape)} needs {what}, of which the last two are not used at the same "
         f"time: the total is {size_text(parts['total'])} per rank and {size_text(need)} per node, but "

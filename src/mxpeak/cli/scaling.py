@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxpeak.cli.request import RunRequest
 from mxpeak.errors import UsageError
+from mxpeak.options import count_text
 
 if TYPE_CHECKING:
     from mxpeak.cli.session import Session
@@ -49,7 +50,7 @@ def turns(
             continue
         problem = session.on_root(first) if k else None
         if k and problem is None:
-            session.log(f"study stopped: no valid result on {_ranks(counts[0])}")
+            session.log(f"study stopped: no valid result on {count_text(counts[0], 'rank')}")
             return
         yield from _turn(request, session, counts, problem)
 
@@ -72,14 +73,11 @@ def _turn(
         sizes = scaling.sized(request.config, counts, ranks, problem)
         if not request.output.quiet:
             shown = [f"{name} {value[0] if isinstance(value, tuple) else value}" for name, value in sizes.items()]
-            session.log(", ".join([f"study: {counts.index(ranks) + 1} of {len(counts)}: {_ranks(ranks)}", *shown]))
+            session.log(
+                ", ".join([f"study: {counts.index(ranks) + 1} of {len(counts)}: {count_text(ranks, 'rank')}", *shown])
+            )
         yield request.with_choices(sizes), group
     meet_asleep(world)
-
-
-def _ranks(count: int) -> str:
-    """Return a number of ranks as text, such as "4 ranks"."""
-    return f"{count} rank{'s' * (count > 1)}"
 
 
 def requested_problem(request: RunRequest) -> dict[str, Any]:

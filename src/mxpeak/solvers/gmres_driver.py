@@ -19,6 +19,7 @@ from mxpeak.distributed.csr import Csr, with_diagonal
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.kernels.arrays import probe_vector
 from mxpeak.kernels.contract.sparse import SparseKernels, Vector
+from mxpeak.options import alternatives
 from mxpeak.precision import PRECISIONS
 from mxpeak.records import size_text
 from mxpeak.solvers.krylov import STALL, STALL_CYCLES, Solve, gmres_ir, overflowed, stalled
@@ -606,10 +607,7 @@ def products_in_fp32(residual: float) -> str:
 
 def use_one_of(*remedies: str) -> str:
     """Return the part of a message that advises to use one of these remedies; empty without remedies."""
-    if not remedies:
-        return ""
-    *others, last = remedies
-    return f"; use {', '.join(others)} or {last}" if others else f"; use {last}"
+    return f"; use {alternatives(remedies)}" if remedies else ""
 
 
 def is_least(residual: float, terms: float) -> bool:

@@ -41,6 +41,7 @@ from mxpeak.bench.hpl_mxp.config import BUTTERFLY, PARTIAL, HplMxpCase
 from mxpeak.bench.rules import OWN, Violation
 from mxpeak.errors import UsageError
 from mxpeak.layout.generators import SQRT_SCALE
+from mxpeak.options import alternatives
 from mxpeak.precision import precision
 from mxpeak.solvers.refine import MAX_STEPS, U
 
@@ -211,7 +212,7 @@ def _generator(case: HplMxpCase) -> list[Violation]:
         if case.pivoting == PARTIAL
         else INADMISSIBLE.get(case.generator, "it is not in the rules")
     )
-    text = f"{case.generator}: {why}; use --generator {', '.join(NAMED[:-1])} or {NAMED[-1]}"
+    text = f"{case.generator}: {why}; use --generator {alternatives(NAMED)}"
     return [Violation("generator", text)]
 
 
@@ -244,7 +245,7 @@ def _lu_needed(case: HplMxpCase) -> list[Violation]:
 def _too_easy(case: HplMxpCase, steps: str) -> Violation:
     text = (
         f"on {case.generator} GMRES without the factors passes the check {steps}, but mxpeak requires a system that "
-        f"needs more than {MAX_STEPS}; use --generator {', '.join(DIFFICULT[:-1])} or {DIFFICULT[-1]}"
+        f"needs more than {MAX_STEPS}; use --generator {alternatives(DIFFICULT)}"
     )
     return Violation("lu-needed", text, OWN)
 

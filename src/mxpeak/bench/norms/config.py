@@ -24,7 +24,7 @@ from mxpeak.configs.norms import (
     VECTOR_KINDS,
 )
 from mxpeak.errors import UsageError
-from mxpeak.options import boolean, count, integer, listed, one_of, option, path_name, real
+from mxpeak.options import alternatives, boolean, count, integer, listed, one_of, option, path_name, real
 from mxpeak.precision import PRECISIONS, Precision
 
 
@@ -273,7 +273,7 @@ class NormsConfig(GridConfig):
         kept = [kind for kind in kinds if kind in VECTOR_KINDS]
         if not kept:
             raise UsageError(
-                f"--kind {','.join(kinds)} does not apply to --scope {scope}; use {', '.join(VECTOR_KINDS[:-1])} or "
-                f"{VECTOR_KINDS[-1]} (the infinity norm of a vector is its max)"
+                f"--kind {','.join(kinds)} does not apply to --scope {scope}; use {alternatives(VECTOR_KINDS)} "
+                "(the infinity norm of a vector is its max)"
             )
         return kept

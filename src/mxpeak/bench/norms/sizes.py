@@ -13,6 +13,7 @@ from mxpeak.comm.base import Communicator
 from mxpeak.configs.norms import OF_STRUCTURES, STRUCTURES
 from mxpeak.errors import UsageError
 from mxpeak.layout.structure import Structure, structure
+from mxpeak.options import alternatives
 from mxpeak.perf.counts import Footprint
 from mxpeak.records import Caution, size_text
 from mxpeak.runtime.memory import Budget
@@ -57,8 +58,7 @@ def without_effect(config: NormsConfig, origins: Mapping[str, str]) -> list[Caut
     for name in OF_STRUCTURES:
         if name not in used and is_chosen(name):
             text = f"--{name} has no effect on {' and '.join(config.structure)} matrices"
-            *others, last = (other for other, names in STRUCTURES.items() if name in names)
-            structures = f"{', '.join(others)} or {last}" if others else last
+            structures = alternatives([other for other, names in STRUCTURES.items() if name in names])
             cautions.append(Caution("unused", text, f"remove --{name}, or use --structure {structures}"))
     return cautions
 
