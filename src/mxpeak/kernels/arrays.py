@@ -30,6 +30,11 @@ def complex_of(real: Any, imaginary: Any, xp: Any) -> Any:
     return z
 
 
+def is_complex_array(v: Any, xp: Any) -> bool:
+    """Return whether the entries of v are complex."""
+    return bool(xp.isdtype(v.dtype, "complex floating"))
+
+
 def is_in_fp32(v: Any, xp: Any) -> bool:
     """Return whether fp32 represents all numbers of an fp64 or complex128 array exactly."""
     low = xp.complex64 if xp.isdtype(v.dtype, "complex floating") else xp.float32

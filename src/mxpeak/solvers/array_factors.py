@@ -11,7 +11,7 @@ from math import frexp, inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple, TypeVar
 
 from mxpeak.distributed.spaces import ArraySpace
-from mxpeak.kernels.arrays import probe_vector, random_signs
+from mxpeak.kernels.arrays import is_complex_array, probe_vector, random_signs
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import PART, Block, DType, PivotedLU, Triangle
 from mxpeak.precision import PRECISIONS
@@ -127,7 +127,7 @@ class ScaledMatrix:
     @property
     def is_complex(self) -> bool:
         """Return whether A is complex."""
-        return _is_complex(self.kernels.xp, self.A)
+        return is_complex_array(self.A, self.kernels.xp)
 
     @property
     def A_one(self) -> float:
@@ -505,7 +505,7 @@ def _row_sum(kernels: DenseKernels, A: Matrix | Triangle, i: int, balance: Balan
     if isinstance(A, Triangle):
         parts = (A.array[i, : i + 1], A.array[i + 1 :, i]) if A.lower else (A.array[:i, i], A.array[i, i:])
         row = xp.concat(parts)
-        if A.hermitian and _is_complex(xp, A):
+        if A.hermitian and is_complex_array(A, xp):
             row[i] = float(xp.real(row[i]))  # the imaginary part is not read
     else:
         row = A[i]
@@ -549,7 +549,7 @@ def _minus_sizes(kernels: DenseKernels, A: Triangle, D: Block, Y: Block, height:
         rows = slice(i, min(i + height, n))
         others = slice(0, i) if A.lower else slice(rows.stop, n)
         block, corner = xp.abs(A.array[rows, others]), A.array[rows, rows]
-        diagonal = xp.abs(xp.real(corner.diagonal()) if A.hermitian and _is_complex(xp, A) else corner.diagonal())
+        diagonal = xp.abs(xp.real(corner.diagonal()) if A.hermitian and is_complex_array(A, xp) else corner.diagonal())
         strict = xp.abs(xp.tril(corner, k=-1) if A.lower else xp.triu(corner, k=1))
         D[rows] -= diagonal[:, None] * Y[rows]
         D[rows] = kernels.residual(D[rows], strict, Y[rows])
@@ -558,10 +558,6 @@ def _minus_sizes(kernels: DenseKernels, A: Triangle, D: Block, Y: Block, height:
             D[rows] = kernels.residual(D[rows], block, Y[others])
             D[others] = kernels.residual(D[others], block.T, Y[rows])
     return D
-
-
-def _is_complex(xp: Any, A: Matrix | Triangle) -> bool:
-    return bool(xp.isdtype(A.dtype, "complex floating"))
 
 
 def residual_if_unchanged(kernels: DenseKernels, A: Matrix | Triangle, X: Block, B: Block, eta: float) -> Block | None:

@@ -16,6 +16,7 @@ from typing import Any
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.distributed.spaces import DistSpace
 from mxpeak.kernels.arrays import PROBE_SEED as PROBE_SEED
+from mxpeak.kernels.arrays import is_complex_array
 
 Vector = Any
 
@@ -95,7 +96,7 @@ def _one_norm(y: Vector, xp: Any) -> float:
 
 def _signs(y: Vector, xp: Any) -> Vector:
     """Return y_i / |y_i|, or 1 if y_i is zero."""
-    if not xp.isdtype(y.dtype, "complex floating"):
+    if not is_complex_array(y, xp):
         return xp.astype(xp.where(y < 0, -1.0, 1.0), y.dtype, copy=False)
     size = xp.abs(y)
     return xp.astype(xp.where(size == 0, 1.0, y / xp.where(size == 0, 1.0, size)), y.dtype, copy=False)

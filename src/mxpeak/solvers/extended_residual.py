@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mxpeak.kernels.arrays import is_complex_array
 from mxpeak.kernels.contract import Matrix, Vector
 from mxpeak.kernels.contract.dense import Block
 from mxpeak.solvers.scaling import powers
@@ -25,7 +26,7 @@ def extended_residual(xp: Any, B: Block, A: Matrix, D: Vector, Y: Block) -> Bloc
     The products of slices have errors of about 2^-54·max_j |a_ij d_j|·max_j |y_j| in addition.
     """
     m, n = A.shape
-    is_complex = bool(xp.isdtype(A.dtype, "complex floating"))
+    is_complex = is_complex_array(A, xp)
     wide = xp.complex128 if is_complex else xp.float64
     B, Y = (xp.astype(V, wide, copy=False) for V in (B, Y))
     if xp.finfo(A.dtype).bits == 32:

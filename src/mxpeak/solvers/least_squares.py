@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from mxpeak.distributed.spaces import ArraySpace
 from mxpeak.errors import Outcome
-from mxpeak.kernels.arrays import probe_vector, random_signs
+from mxpeak.kernels.arrays import is_complex_array, probe_vector, random_signs
 from mxpeak.kernels.contract import DenseKernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Block, DType
 from mxpeak.solvers.accuracy import worst
@@ -107,7 +107,7 @@ class QrFactors:
         self.wide = A.shape[0] < A.shape[1]
         self.m, self.n = max(A.shape), min(A.shape)
         self.u = float(xp.finfo(A.dtype).eps) / 2
-        self.is_complex = _is_complex(xp, A)
+        self.is_complex = is_complex_array(A, xp)
         self.D = powers(self._largest_entries(), xp)
         R = kernels.triangle_of_qr(A.T if self.wide else A, self.D, dtype)
         self.R = xp.astype(self._conj(R) if self.wide else R, A.dtype, copy=False)
@@ -386,7 +386,7 @@ def solve_by_svd(
 def pseudoinverse_condition(kernels: DenseKernels, A: Matrix, rcond: float, values: Vector) -> float:
     """Return ||A||_1·||A^+||_1 of an A of full rank, or NaN if its singular values are no longer `values`."""
     xp, tall = kernels.xp, A.shape[0] >= A.shape[1]
-    M = (xp.conj(A.T) if _is_complex(xp, A) else A.T) if tall else A
+    M = (xp.conj(A.T) if is_complex_array(A, xp) else A.T) if tall else A
     # The solution is (A^+)^H or A^+, because each product with the pseudoinverse is a solution of minimum norm.
     V, _, now = kernels.solve_by_svd(M, xp.eye(M.shape[0], dtype=A.dtype), rcond)
     if not bool(xp.all(xp.abs(now - values) <= UNCHANGED * values[0])):
@@ -427,7 +427,7 @@ def central_exponent(xp: Any, A: Matrix) -> int:
 
 def _largest_parts(xp: Any, V: Block, axis: int) -> list[float]:
     """Return the largest |Re v| or |Im v| of each column (axis 0) or row."""
-    sizes = xp.maximum(xp.abs(xp.real(V)), xp.abs(xp.imag(V))) if _is_complex(xp, V) else xp.abs(V)
+    sizes = xp.maximum(xp.abs(xp.real(V)), xp.abs(xp.imag(V))) if is_complex_array(V, xp) else xp.abs(V)
     return list(xp.max(sizes, axis=axis).tolist())
 
 
@@ -451,13 +451,9 @@ def rounding(xp: Any, x: Block, X: Block, exponents: list[int]) -> ErrorBound:
     return ErrorBound(worst(of_columns.tolist()), worst(of_entries.tolist()))
 
 
-def _is_complex(xp: Any, V: Block) -> bool:
-    return bool(xp.isdtype(V.dtype, "complex floating"))
-
-
 def _stationarity(kernels: DenseKernels, A: Matrix, X: Block, R: Block, B: Block) -> list[float]:
     """Return the backward error of each column of X, in units of max(m, n)·u, given R, which is nearly B - A X."""
-    xp, is_complex = kernels.xp, _is_complex(kernels.xp, A)
+    xp, is_complex = kernels.xp, is_complex_array(A, kernels.xp)
     sizes, zeros = _safe_norms(xp, A), xp.zeros((A.shape[1], B.shape[1]), dtype=A.dtype)
     g = kernels.residual(zeros, A.T, xp.conj(R) if is_complex else R)
     r, f = _safe_norms(xp, R), _safe_norms(xp, kernels.residual(B - R, A, X))

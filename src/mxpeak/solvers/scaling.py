@@ -15,6 +15,7 @@ from math import frexp
 from typing import Any
 
 from mxpeak.distributed.dense import DistMatrix
+from mxpeak.kernels.arrays import is_complex_array
 from mxpeak.kernels.contract import DenseKernels, Kernels, Matrix, Vector
 from mxpeak.kernels.contract.dense import Triangle
 from mxpeak.solvers.transformations import Transformation
@@ -191,7 +192,7 @@ def lowered_triangle(xp: Any, A: Triangle) -> tuple[Triangle, int] | None:
 def _diagonal(xp: Any, A: Triangle) -> Vector:
     """Return the diagonal; the imaginary parts of a Hermitian matrix are not read."""
     diagonal = A.array.diagonal()
-    return xp.real(diagonal) if A.hermitian and xp.isdtype(A.dtype, "complex floating") else diagonal
+    return xp.real(diagonal) if A.hermitian and is_complex_array(A, xp) else diagonal
 
 
 def raised_triangle(xp: Any, A: Triangle) -> tuple[Triangle, int]:
@@ -274,6 +275,6 @@ def _absolute_parts(xp: Any, X: Matrix) -> list[Matrix]:
 
     The modulus of a complex entry may overflow near the end of the range.
     """
-    if not xp.isdtype(X.dtype, "complex floating"):
+    if not is_complex_array(X, xp):
         return [xp.abs(X)]
     return [xp.abs(part(X)) for part in (xp.real, xp.imag)]

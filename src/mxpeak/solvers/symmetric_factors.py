@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from mxpeak.kernels.arrays import is_complex_array
 from mxpeak.kernels.contract import Vector
 from mxpeak.kernels.contract.dense import Block, SymmetricFactor, Triangle
 from mxpeak.precision import PRECISIONS
@@ -140,7 +141,7 @@ def symmetric_scales(kernels: Any, A: Triangle, *, definite: bool) -> Vector:
     xp = kernels.xp
     if definite:
         diagonal = A.array.diagonal()
-        diagonal = xp.real(diagonal) if xp.isdtype(diagonal.dtype, "complex floating") else diagonal
+        diagonal = xp.real(diagonal) if is_complex_array(diagonal, xp) else diagonal
         return powers(xp.sqrt(xp.astype(xp.abs(diagonal), xp.float64)), xp)
     d = xp.ones(len(A), dtype=xp.float64)
     for _ in range(SWEEPS):
@@ -159,7 +160,7 @@ def _largest_of_rows(kernels: Any, A: Triangle, d: Vector) -> Vector:
     for i in range(0, n, height):
         rows, columns = slice(i, min(i + height, n)), slice(0, min(i + height, n)) if A.lower else slice(i, n)
         entries = A.array[rows, columns]
-        if A.hermitian and xp.isdtype(A.dtype, "complex floating"):  # the imaginary parts of the diagonal are not read
+        if A.hermitian and is_complex_array(A, xp):  # the imaginary parts of the diagonal are not read
             entries, at = xp.asarray(entries, copy=True), xp.arange(rows.stop - i)
             on_diagonal = at, at + (i if A.lower else 0)
             entries[on_diagonal] = xp.astype(xp.real(entries[on_diagonal]), entries.dtype)

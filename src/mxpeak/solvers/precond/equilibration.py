@@ -16,6 +16,7 @@ from mxpeak.distributed.csr import Csr, rows_of_entries
 from mxpeak.distributed.rank_group import SERIAL, RankGroup
 from mxpeak.distributed.rows import Array
 from mxpeak.kernels import arrays
+from mxpeak.kernels.arrays import is_complex_array
 from mxpeak.kernels.contract.sparse import Vector
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import scaling
@@ -135,7 +136,7 @@ def _times_power(value: float, exponent: int) -> float:
 
 def ldexp(v: Vector, exponents: Any, xp: Any) -> Vector:
     """Return the numbers v_i · 2^exponent_i; both parts of a complex number are scaled."""
-    if not xp.isdtype(v.dtype, "complex floating"):
+    if not is_complex_array(v, xp):
         return xp.ldexp(v, exponents)
     scaled = xp.empty_like(v)
     scaled.real[...], scaled.imag[...] = xp.ldexp(v.real, exponents), xp.ldexp(v.imag, exponents)
@@ -157,7 +158,7 @@ def largest_exponent(v: Vector, shift: Any, xp: Any) -> int:
 
 def _larger_part(v: Vector, xp: Any) -> Vector:
     """Return real numbers v unchanged, and the larger of |Re v_i| and |Im v_i| of complex numbers."""
-    if not xp.isdtype(v.dtype, "complex floating"):
+    if not is_complex_array(v, xp):
         return v
     return xp.maximum(xp.abs(v.real), xp.abs(v.imag))
 
