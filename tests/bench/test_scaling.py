@@ -18,7 +18,7 @@ from mxpeak.bench.registry import BENCHMARKS
 from mxpeak.bench.stencil_sizes import HierarchySize, fitted
 from mxpeak.cli import main as cli
 from mxpeak.cli.request import RunRequest
-from mxpeak.cli.scaling import parts, turns
+from mxpeak.cli.scaling import requests_with_ranks, study_requests
 from mxpeak.cli.session import Session
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import OutputConfig, RunConfig
@@ -272,7 +272,7 @@ def test_groups_run_one_after_the_other_and_the_others_wait() -> None:
     def body(comm: Any) -> list[int]:
         session, sizes = Session(), []
         session.comm = comm
-        for part, group in turns(parts(request, session), session, lambda: results[0].problem):
+        for part, group in requests_with_ranks(study_requests(request, session), session, lambda: results[0].problem):
             (ended,) = hpl.run(part.config, group, origins=part.origins)
             sizes.append(group.size)
             if comm.rank == 0:

@@ -375,7 +375,7 @@ def hit_while_deleting() -> None:
 @pytest.mark.parametrize("stalled", [None, "it stalls"])
 def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(stalled: str | None) -> None:
     session = sessions.Session()
-    session.heard.set()
+    session.exiting.set()
     session.stalled = stalled
     with pytest.raises(sessions.Interrupted) as caught, sessions.interruptible(session):
         hit_while_deleting()
@@ -384,14 +384,14 @@ def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(stalled: str
 
 def test_nor_is_one_that_comes_so_at_the_very_end() -> None:
     session = sessions.Session()
-    session.heard.set()
+    session.exiting.set()
     with pytest.raises(sessions.Interrupted), sessions.interruptible(session):
         Deleted()
 
 
 def test_a_rank_whose_starter_is_gone_ends_as_by_a_signal(capsys: pytest.CaptureFixture[str]) -> None:
     session = sessions.Session()
-    session.heard.set()
+    session.exiting.set()
     with sessions.interruptible(session), pytest.raises(sessions.Interrupted) as caught:
         session.parent_died(77)
     assert caught.value.code == 143
@@ -484,7 +484,7 @@ def test_a_run_with_checkpoints_is_granted_one_more_and_then_ends(monkeypatch: p
         assert session.ending
         with pytest.raises(sessions.Interrupted):
             hit_by(signal.SIGTERM)
-        session.heard.set()
+        session.exiting.set()
 
 
 def test_a_run_that_reaches_no_checkpoint_in_time_ends_all_the_same() -> None:
@@ -492,7 +492,7 @@ def test_a_run_that_reaches_no_checkpoint_in_time_ends_all_the_same() -> None:
     session.grace_s = 0.05
     with sessions.interruptible(session), pytest.raises(sessions.Interrupted):
         hit_twice(signal.SIGTERM)
-    session.heard.set()
+    session.exiting.set()
 
 
 def hit_twice(number: int) -> None:

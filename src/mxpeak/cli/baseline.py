@@ -92,7 +92,7 @@ def forecasts_of(request: RunRequest, ranks: int) -> dict[Any, ProgressForecast]
 
 
 def simulated(
-    request: RunRequest, comm: Communicator, say: Callable[[str], None]
+    request: RunRequest, comm: Communicator, log: Callable[[str], None]
 ) -> Callable[[Any], ProgressForecast | None]:
     """Return a function that forecasts the progress of a case from the simulation of an LU factorization.
 
@@ -110,7 +110,7 @@ def simulated(
     try:
         machine, name = find_machine(str(file)), request.benchmark.name
     except UsageError as error:
-        say(f"note: no forecast: {error}; run mxpeak tune to measure this machine again")
+        log(f"note: no forecast: {error}; run mxpeak tune to measure this machine again")
         return lambda case: None
 
     def forecast(case: Any) -> ProgressForecast | None:

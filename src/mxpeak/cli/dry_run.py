@@ -10,7 +10,7 @@ from mxpeak.bench.harness import panel_row
 from mxpeak.bench.registry import load
 from mxpeak.cli.request import RunRequest, settings_table
 from mxpeak.cli.run_history import last_rate
-from mxpeak.cli.scaling import requested_problem, turns
+from mxpeak.cli.scaling import requested_problem, requests_with_ranks
 from mxpeak.comm.transports.solo import DryRunCommunicator
 from mxpeak.errors import ExitCode, UsageError
 from mxpeak.records import rate_text
@@ -27,7 +27,7 @@ MAX_RANKS = 16
 def dry_run(wanted: list[RunRequest], session: Session) -> int:
     """Print the plan of a run on rank 0; return a nonzero exit code if it does not fit into memory. Collective."""
     fits = True
-    for request, group in turns(wanted, session, lambda: requested_problem(wanted[0])):
+    for request, group in requests_with_ranks(wanted, session, lambda: requested_problem(wanted[0])):
         comm = group if request.of_ranks is None else DryRunCommunicator(request.of_ranks)
         described = import_module(request.benchmark.module).dry_run(request.config, comm, request.origins)
         plan = described if isinstance(described, DryRun) else DryRun(str(described))

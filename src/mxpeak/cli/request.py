@@ -31,7 +31,7 @@ class RunRequest(Run[RunConfig]):
 
     from_dat   whether an input file was read
     begun      time at which the command line was read
-    among      whether the command line runs all benchmarks
+    runs_all   whether the command line runs all benchmarks
     notes      notes that are printed before the run
     of_ranks   number of ranks of this run in a scaling study; None without a study
     """
@@ -40,7 +40,7 @@ class RunRequest(Run[RunConfig]):
     output: OutputConfig
     from_dat: bool
     begun: datetime
-    among: bool = False
+    runs_all: bool = False
     notes: list[str] = field(default_factory=list)
     of_ranks: int | None = None
 
@@ -106,7 +106,7 @@ def requests(args: argparse.Namespace, environ: Mapping[str, str]) -> list[RunRe
         floorless = {"min_gflops": None}
         wanted = [each if each.benchmark.in_flops else each.with_values(floorless, "default") for each in wanted]
     _check(args.benchmark, wanted)
-    return [replace(request, among=args.benchmark == "all") for request in wanted]
+    return [replace(request, runs_all=args.benchmark == "all") for request in wanted]
 
 
 def variables() -> dict[str, list[Option]]:

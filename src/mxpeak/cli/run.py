@@ -16,7 +16,7 @@ from mxpeak.bench.registry import BENCHMARKS, Benchmark, load
 from mxpeak.cli.ranks import join_ranks, read_on_root
 from mxpeak.cli.request import RunRequest, add_options, requests
 from mxpeak.cli.run_history import PARTIAL, RESULT
-from mxpeak.cli.scaling import parts, section, turns
+from mxpeak.cli.scaling import requests_with_ranks, study_requests, study_section
 from mxpeak.cli.session import GRACE_S, Interrupted
 from mxpeak.configs.lu import LuConfig
 from mxpeak.configs.run import CI_FORMATS, OutputConfig, RunConfig
@@ -98,7 +98,7 @@ def run_requests(benchmark: str, wanted: list[RunRequest], argv: list[str], sess
     from mxpeak.cli.observers import observing, stalls_noticed
     from mxpeak.options import stall_limits
 
-    wanted = [part for request in wanted for part in parts(request, session)]
+    wanted = [part for request in wanted for part in study_requests(request, session)]
     if wanted[0].output.dry_run:
         from mxpeak.cli.dry_run import dry_run
 
@@ -217,7 +217,7 @@ class Execution:
         def first() -> Mapping[str, Any] | None:  # the problem of a scaling study on its fewest ranks
             return next((result.problem for result in self.displays[0].results if result.passed), None)
 
-        for request, comm in turns(wanted, self.session, first):
+        for request, comm in requests_with_ranks(wanted, self.session, first):
             codes.append(self._run_benchmark(request, comm))
         self.is_over = True
         if self.watchdog is not None:
@@ -330,7 +330,7 @@ class Execution:
         color = output.color == "always" or (output.color == "auto" and is_terminal(sys.stdout, os.environ))
         mode = output.progress_mode if self.session.rank == 0 else "never"
         progress = progress_of(request.benchmark, mode, output.progress_interval)
-        rows_only = request.among and not output.verbose and not output.quiet
+        rows_only = request.runs_all and not output.verbose and not output.quiet
         width = terminal_width(sys.stdout)
         display = Display(request, ranks, progress, self.stdout, self.stderr, color, width, rows_only)
         self.displays.append(display)
@@ -350,7 +350,7 @@ class Execution:
             return
         for line in request.notes:
             self.session.log(f"note: {line}")
-        if hasattr(module, "forewarnings") and (request.output.verbose or not request.among):
+        if hasattr(module, "forewarnings") and (request.output.verbose or not request.runs_all):
             for line in module.forewarnings(request.config, comm):
                 self.session.log(f"note: {line}")
 
@@ -402,7 +402,7 @@ class Execution:
         if request.of_ranks is None:
             return {}
         runs = [(shown.request.of_ranks or 0, next(iter(shown.results), None)) for shown in self.displays]
-        return {"study": section(request, runs)}
+        return {"study": study_section(request, runs)}
 
     def _overview(self, body: dict[str, Any]) -> str:
         """Return the scoreboard of all benchmarks, the table of a scaling study, or the table of a sweep."""

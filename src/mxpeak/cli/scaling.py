@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mxpeak.comm.base import Communicator
 
 
-def parts(request: RunRequest, session: Session) -> list[RunRequest]:
+def study_requests(request: RunRequest, session: Session) -> list[RunRequest]:
     """Return one request per rank count of a scaling study, or the request itself without a study. Collective.
 
     All requests of a study have the same number of threads per rank.
@@ -34,7 +34,7 @@ def parts(request: RunRequest, session: Session) -> list[RunRequest]:
     return [replace(whole, of_ranks=ranks) for ranks in whole.config.ranks_list or ()]
 
 
-def turns(
+def requests_with_ranks(
     requests: Sequence[RunRequest], session: Session, first: Callable[[], Mapping[str, Any] | None]
 ) -> Iterator[tuple[RunRequest, Communicator]]:
     """Yield each request with the communicator of its ranks. Ranks outside of this communicator sleep. Collective.
@@ -52,10 +52,10 @@ def turns(
         if k and problem is None:
             session.log(f"study stopped: no valid result on {count_text(counts[0], 'rank')}")
             return
-        yield from _turn(request, session, counts, problem)
+        yield from _on_first_ranks(request, session, counts, problem)
 
 
-def _turn(
+def _on_first_ranks(
     request: RunRequest, session: Session, counts: Sequence[int], problem: Mapping[str, Any] | None
 ) -> Iterator[tuple[RunRequest, Communicator]]:
     """Yield the request, with its problem size, and the communicator of the participating ranks.
@@ -93,7 +93,7 @@ def requested_problem(request: RunRequest) -> dict[str, Any]:
     return {"n": config.n[0], "nb": config.nb[0]}
 
 
-def section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
+def study_section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
     """Return the section `study` of a result file: the settings, the measured rates and the efficiencies."""
     from mxpeak.bench import scaling
     from mxpeak.bench.expected import curve

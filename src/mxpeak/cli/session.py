@@ -84,16 +84,16 @@ def interruptible(session: Session) -> Iterator[None]:
             again.append((timer, number))
             timer.start()
         else:
-            tell(what)
+            default_hook(what)
 
     raised: list[Interrupted] = []
     again: list[tuple[threading.Timer, int]] = []
-    tell, sys.unraisablehook = sys.unraisablehook, dropped
+    default_hook, sys.unraisablehook = sys.unraisablehook, dropped
     before = {number: signal.signal(number, stop) for number in handled_signals()}
-    heard, woken = os.pipe()
-    os.set_blocking(woken, False)
-    others = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
-    threading.Thread(target=_insist, args=(session, heard), name="last resort", daemon=True).start()
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    others = signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    threading.Thread(target=_enforce_end, args=(session, signals), name="last resort", daemon=True).start()
     try:
         yield
         for timer, number in again:
@@ -110,25 +110,25 @@ def interruptible(session: Session) -> Iterator[None]:
             timer.cancel()
             timer.join()
         signal.set_wakeup_fd(others)
-        os.close(woken)
+        os.close(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
-        sys.unraisablehook = tell
+        sys.unraisablehook = default_hook
 
 
-def _insist(session: Session, heard: int) -> None:
-    """Read signal numbers from the pipe `heard`, and end the process LAST_S after a signal if it is still running."""
-    while number := os.read(heard, 1):
+def _enforce_end(session: Session, signals: int) -> None:
+    """Read signal numbers from the pipe `signals`, and end the process LAST_S after a signal if it is still running."""
+    while number := os.read(signals, 1):
         if number[0] not in ENDING:
             continue
-        if session.ending and session.grace_s and not session.heard.wait(session.grace_s):
+        if session.ending and session.grace_s and not session.exiting.wait(session.grace_s):
             session.grace_s = 0.0
             os.kill(os.getpid(), signal.SIGTERM)
-        if not session.heard.wait(LAST_S):
+        if not session.exiting.wait(LAST_S):
             code = 128 + number[0] if session.stalled is None else int(ExitCode.GUARD)
             write_exit_code(code)
             os._exit(code)
-    os.close(heard)
+    os.close(signals)
 
 
 def flush() -> None:
@@ -144,9 +144,9 @@ class Session:
     stalled   message of the watchdog
     ending    whether a signal has requested the end; a final checkpoint may still be written
     grace_s   seconds that the final checkpoint may take
-    heard     event that is set when the process is about to end
+    exiting   event that is set when the process is about to end
     failed    error from the time before the ranks were connected, which this rank still has to print
-    alone     whether the parent process has ended; its process ID may then belong to another process
+    orphaned  whether the parent process has ended; its process ID may then belong to another process
     watchdog  watchdog of a run that has ended without an error, or None
     leaving   whether the run has ended, and MPI ends
     """
@@ -155,9 +155,9 @@ class Session:
         self.comm: Communicator | None = None
         self.stalled: str | None = None
         self.watchdog: Watchdog | None = None
-        self.ending = self.alone = self.leaving = False
+        self.ending = self.orphaned = self.leaving = False
         self.grace_s = 0.0
-        self.heard = threading.Event()
+        self.exiting = threading.Event()
         self.failed: str | None = None
 
     @property
@@ -238,14 +238,14 @@ class Session:
             flush()
             end_by(code - 128)
         if self.comm is not None and self.comm.size > 1 and (self.rank != 0 or self.stalled is not None):
-            if self.stalled is None and not self.alone:
+            if self.stalled is None and not self.orphaned:
                 pass_on(code - 128)
             if self.stalled is not None or not torchrun_ends_all():
                 sleep(LEAVE_S)  # the first process that ends makes the launcher end all ranks
         try:
             return self.end(code)
         finally:  # until this event is set, another thread may end a rank that hangs
-            self.heard.set()
+            self.exiting.set()
 
     def abort_stalled(self, text: str) -> None:
         """Print the reason of a stall and interrupt the main thread of this rank. The watchdog calls this method.
@@ -257,7 +257,7 @@ class Session:
         self.stalled = f"{self.name}{text}"
         if not self.leaving:
             interrupt_main(signal.SIGTERM)
-            if self.heard.wait(LAST_S):
+            if self.exiting.wait(LAST_S):
                 return  # otherwise, the main thread hangs in a call that blocks signals
         write_exit_code(ExitCode.GUARD)
         if self.leaving:
@@ -272,7 +272,7 @@ class Session:
 
     def parent_died(self, pid: int) -> None:
         """Send SIGTERM to this rank because its parent process has ended. The parent watch calls this method."""
-        self.alone = True
+        self.orphaned = True
         self.log(f"mxpeak: parent process {pid} has ended; stopping the run")
         os.kill(os.getpid(), signal.SIGTERM)
 
