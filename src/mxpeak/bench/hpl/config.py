@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mxpeak.configs.lu import BCASTS, LuCase, LuConfig
 from mxpeak.options import integer, listed, one_of, option, real
 
+#: Values of PFACT and RFACT, and of SWAP, in the order of their numbers in HPL.dat.
 FACTS = ("left", "crout", "right")
-
-
 SWAPS = ("bin", "long", "mix")
-
 #: HPL's bound on the scaled residual, also used if a file disables the check: mxpeak checks every rate.
 THRESHOLD = 16.0
 #: Settings of HPL.dat that mxpeak reads and prints but does not use.
@@ -60,8 +59,8 @@ class HplConfig(LuConfig):
     loops = ("nb", "depth", "bcast", "rfact", "pfact", "nbmin", "ndiv")
     panels_on_host: ClassVar[bool] = True
     pivots: ClassVar[bool] = True
-    GPU_DEFAULTS = {"nb": (512,), "split": 0.5}  # noqa: RUF012  (nobody writes into it)
-    CHIP_NB = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}  # noqa: RUF012
+    GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {"nb": (512,), "split": 0.5}
+    CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {"MI250X": (512, "N. Chalmers et al., 2023, IV-A")}
 
     nb: tuple[int, ...] = option((192,), listed(integer(1)), "block size (default: 192, or 512 on a GPU)", "problem")
     seed: int = option(100, integer(0, 2**31 - 1), "random seed of the matrix", "problem", "S")

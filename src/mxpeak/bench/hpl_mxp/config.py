@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from mxpeak.configs.lu import GENERATORS, LuCase, LuConfig
 from mxpeak.options import integer, listed, name_in, one_of, option, positive, real, users_folder
@@ -40,8 +40,8 @@ class HplMxpConfig(LuConfig):
 
     case = HplMxpCase
     loops = ("nb", "depth", "bcast", "generator", "diagonal_scale", "precision")
-    GPU_DEFAULTS = {"nb": (1024,), "precision": ("fp16",)}  # noqa: RUF012
-    CHIP_NB = {  # noqa: RUF012
+    GPU_DEFAULTS: ClassVar[Mapping[str, Any]] = {"nb": (1024,), "precision": ("fp16",)}
+    CHIP_NB: ClassVar[Mapping[str, tuple[int, str]]] = {
         "V100": (768, "H. Lu et al., SC22, V-C: 768 or 1024, and 768 in the run of 1.411 EFLOP/s"),
         "MI250X": (3072, "H. Lu et al., SC22, V-C, and in the run of 2.387 EFLOP/s"),
         "H100": (2048, "benchmarks/results/gpu-h100-lu.json: 498 TFLOP/s; 339 with 1024, 517 with 4096"),
