@@ -99,3 +99,13 @@ def test_a_machine_that_measures_other_rates_has_the_same_order_and_its_dry_run_
     assert f"N {orders[0]} " not in module.dry_run(config, DryRunCommunicator(8), {}).text, (
         "more cores have another class"
     )
+
+
+def test_a_dry_run_plans_the_order_of_the_run_if_its_cases_differ_in_memory() -> None:
+    """The fp64 case takes twice the memory of the fp32 case, so it determines the order of both."""
+    places: Any = {"device": "cpu", "kernels": "host", "threads": 1, "warmup": "none"}
+    config = HplMxpConfig(**places, nb=(16,), precision=("fp32", "fp64"), mem="1MiB")
+    (n,) = {result.problem["n"] for result in hpl_mxp.run(config, Solo())}
+    plan = hpl_mxp.dry_run(config, Solo(), {})
+    assert plan.fits
+    assert plan.text.count(f"N {n} ") == 2

@@ -367,13 +367,19 @@ def _sizes(problem: Problem[Any, Any], bench: LuBench) -> Sequence[int] | None:
     """Return a list with the default order, computed for the largest case, or None if the configuration sets orders."""
     if bench.config.n is not None:
         return None
-
-    def total(model: LuCase) -> int:
-        return footprint_of(problem, bench.config, model)(10**4, model.nb, model.P, model.Q)["total"]
-
-    largest = max(bench.config.cases(bench.comm.size, [1]), key=total)
+    largest = _largest_case(problem, bench.config, bench.comm.size)
     footprint, nb = footprint_of(problem, bench.config, largest), max(bench.config.nb)
     return [bench.default_n(footprint, largest, nb, problem.precision(largest))]
+
+
+def _largest_case(problem: Problem[Any, Any], config: LuConfig, ranks: int) -> LuCase:
+    """Return the case that takes the most memory if all cases have the same order."""
+
+    def total(case: LuCase) -> int:
+        return footprint_of(problem, config, case)(10**4, case.nb, case.P, case.Q)["total"]
+
+    cases: list[LuCase] = list(config.cases(ranks, [1]))
+    return max(cases, key=total)
 
 
 def _quick_machine(
@@ -581,16 +587,9 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
     budget = memory_budget(run, comm)
     sizes = config.n
     if sizes is None:
-        first = next(config.cases(comm.size, [1]))
-        footprint = footprint_of(problem, config, first)
-        nb, precision = max(config.nb), problem.precision(first)
-        sizes = (budget.default_n(footprint, nb, first.P, first.Q),)
-        if config.quick:
-            native = precision in native_precisions(config)
-            machine = _quick_machine(config, comm, first, precision, threads_a_rank(config, comm), native)
-            n, caution = _quick_n(machine, budget, footprint, nb, first)
-            sizes = (n,)
-            lines += [each.text for each in caution]
+        n, cautions = _dry_run_n(problem, config, comm, budget)
+        sizes = (n,)
+        lines += [caution.text for caution in cautions]
     fits, cases = True, list(config.cases(comm.size, sizes))
     for case in cases:
         footprint = footprint_of(problem, config, case)
@@ -608,6 +607,19 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
     threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
     settled = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
     return DryRun("\n".join(lines), fits, settled, config.repeat * sum(hpl_flops(case.n) for case in cases))
+
+
+def _dry_run_n(
+    problem: Problem[Any, Any], config: LuConfig, comm: Communicator, budget: Budget
+) -> tuple[int, list[Caution]]:
+    """Return the default order of a run, and a warning if it is smaller than that of --quick. Collective over comm."""
+    largest = _largest_case(problem, config, comm.size)
+    footprint, nb, precision = footprint_of(problem, config, largest), max(config.nb), problem.precision(largest)
+    if not config.quick:
+        return budget.default_n(footprint, nb, largest.P, largest.Q), []
+    native = precision in native_precisions(config)
+    machine = _quick_machine(config, comm, largest, precision, threads_a_rank(config, comm), native)
+    return _quick_n(machine, budget, footprint, nb, largest)
 
 
 @dataclass(frozen=True, slots=True)
