@@ -25,7 +25,7 @@ from mxpeak.library.outcomes import IllConditionedWarning
 from mxpeak.precision import precision as format_of
 from mxpeak.solvers import block_ldl
 from mxpeak.solvers.accuracy import plain_lu_by_rows
-from mxpeak.solvers.block_ldl import EIGEN_ORDER, factored, factorize
+from mxpeak.solvers.block_ldl import EIGEN_ORDER, factor_diagonal_block, factorize
 from mxpeak.spans import Spans
 from tests.support.distributed_systems import entries, eta, raised
 from tests.support.roundoff import U
@@ -167,13 +167,13 @@ def test_a_block_without_eigenvalues_ends_the_factorization_on_all_ranks(monkeyp
 def test_a_large_block_is_factored_in_halves() -> None:
     n = 2 * EIGEN_ORDER + 37
     A = indefinite(n)
-    block = factored(A, np.abs(A).max(), np)
+    block = factor_diagonal_block(A, np.abs(A).max(), np)
     M = (block.L * block.signs) @ block.L.T
     assert np.abs(M - A - (block.V * block.Δ) @ block.V.T).max() <= 1e-16 * n * np.square(block.L).sum(axis=1).max()
     assert np.abs(block.inverse @ block.L - np.eye(n)).max() <= 1e-10
     with np.errstate(all="ignore"):
-        assert not np.isfinite(factored(A * np.nan, 1.0, np).inverse).any()
-        assert not np.isfinite(factored(np.zeros((n, n)), 1.0, np).inverse).any()
+        assert not np.isfinite(factor_diagonal_block(A * np.nan, 1.0, np).inverse).any()
+        assert not np.isfinite(factor_diagonal_block(np.zeros((n, n)), 1.0, np).inverse).any()
 
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])

@@ -285,16 +285,16 @@ def check_resumable(folder: Path, record: RunRecord) -> None:
     """Raise a UsageError before any rank starts if no slot can contain a checkpoint of this run."""
     slots, defects = first_parts(folder, record)
     if not slots:
-        raise _none_whole(folder, defects)
+        raise _none_intact(folder, defects)
 
 
-def _none_whole(folder: Path, wrong: Sequence[str]) -> UsageError:
-    if not wrong and _is_finished(folder):
+def _none_intact(folder: Path, defects: Sequence[str]) -> UsageError:
+    if not defects and _is_finished(folder):
         return UsageError(
             f"{folder} contains no checkpoint, because its run finished before the first one was due; use the result "
             "of this run, or use another --checkpoint folder to start again"
         )
-    text = "; ".join(wrong[:MAX_NAMED]) or "no checkpoint has been written yet"
+    text = "; ".join(defects[:MAX_NAMED]) or "no checkpoint has been written yet"
     return UsageError(f"{folder} contains no intact checkpoint: {text}; use another --checkpoint folder to start again")
 
 
@@ -317,11 +317,11 @@ def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpo
     for slot, first in slots:
         defect, *share = _my_parts(slot, first, comm)
         shares = comm.gather_objects((defect, *share))
-        answer = comm.bcast_object(None if shares is None else _together(slot, first, shares))
+        answer = comm.bcast_object(None if shares is None else _combined(slot, first, shares))
         if isinstance(answer, Checkpoint):
             return answer, defects
         defects = [*defects, answer]
-    raise _none_whole(folder, defects)
+    raise _none_intact(folder, defects)
 
 
 def _my_parts(slot: Path, first: CheckpointPart, comm: Communicator) -> tuple[str, float, float, Notes | None]:
@@ -343,7 +343,7 @@ def _my_parts(slot: Path, first: CheckpointPart, comm: Communicator) -> tuple[st
     return "", elapsed_s, unix, notes
 
 
-def _together(
+def _combined(
     slot: Path, first: CheckpointPart, shares: Sequence[tuple[str, float, float, Notes | None]]
 ) -> Checkpoint | str:
     """Combine the checks of all ranks into a checkpoint, or return the first defect that a rank found."""
@@ -468,20 +468,25 @@ def open_checkpoints(
             text = f"{folder} could not be locked ({missing}), so a second run in it is not refused"
             run.cautions.append(Caution("checkpoint-lock", text, "run only one mxpeak resume of a folder at a time"))
         if config.resumed:
-            run.cautions += [Caution("checkpoint-run", note) for note in record.notes]
-            run.resumed_from, wrong = newest(folder, record, comm)
-            run.gap_s = comm.bcast_object(max(0.0, time.time() - run.resumed_from.unix))
-            damaged = "a damaged checkpoint was not used: {}"
-            run.cautions += [Caution("checkpoint-damaged", damaged.format(text)) for text in wrong]
-            if comm.bcast_object(_is_finished(folder)):
-                steps = run.resumed_from.first.steps
-                text = f"the run in {folder} has already finished; mxpeak repeats the steps after step {steps}"
-                run.cautions.append(Caution("finished", text, "use the result of the finished run"))
+            _find_newest(run, comm)
     except BaseException:
         for lock in locks:
             lock.release()
         raise
     return run
+
+
+def _find_newest(run: CheckpointedRun, comm: Communicator) -> None:
+    """Find the checkpoint from which a resumed run continues, and record warnings about the folder. Collective."""
+    run.cautions += [Caution("checkpoint-run", note) for note in run.record.notes]
+    run.resumed_from, defects = newest(run.folder, run.record, comm)
+    run.gap_s = comm.bcast_object(max(0.0, time.time() - run.resumed_from.unix))
+    damaged = "a damaged checkpoint was not used: {}"
+    run.cautions += [Caution("checkpoint-damaged", damaged.format(defect)) for defect in defects]
+    if comm.bcast_object(_is_finished(run.folder)):
+        steps = run.resumed_from.first.steps
+        text = f"the run in {run.folder} has already finished; mxpeak repeats the steps after step {steps}"
+        run.cautions.append(Caution("finished", text, "use the result of the finished run"))
 
 
 @contextmanager

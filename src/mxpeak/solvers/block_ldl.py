@@ -94,7 +94,7 @@ class _BlockLDL(SymmetricElimination):
         with self.spans("factor", flops=9.0 * step.jb**3):
             lower = xp.astype(xp.tril(A11), xp.float64)
             A_max = 0.0 if step.j1 == self.A.rows.n else self._A_max  # the last block causes no growth
-            block = factored(lower + xp.tril(lower, k=-1).T, A_max, xp)
+            block = factor_diagonal_block(lower + xp.tril(lower, k=-1).T, A_max, xp)
             squares = xp.sum(block.L * block.L, axis=1)
             stable = _is_finite(block.inverse, xp) and bool(xp.max(squares) <= self._limit)
             self._squares[self.A.rows.local_range(step.j0, step.j1)] += squares
@@ -153,14 +153,14 @@ class FactoredBlock(NamedTuple):
     Δ: Vector
 
 
-def factored(A: Matrix, A_max: float, xp: Any) -> FactoredBlock:
+def factor_diagonal_block(A: Matrix, A_max: float, xp: Any) -> FactoredBlock:
     """Factor a symmetric block, and replace a few eigenvalues that are small compared with A_max.
 
     The inverse contains inf if a part of the block is singular or not finite.
     """
     n = A.shape[0]
     if n > EIGEN_ORDER:
-        return _factored_in_halves(A, n // 2, A_max, xp)
+        return _factor_in_halves(A, n // 2, A_max, xp)
     eigenvalues, Q = eigh(A, xp)
     if not _is_finite(eigenvalues, xp):
         return _broken(n, xp)
@@ -187,13 +187,13 @@ def eigh(A: Matrix, xp: Any) -> tuple[Vector, Matrix]:
     return xp.full(n, nan), xp.full((n, n), nan)
 
 
-def _factored_in_halves(A: Matrix, m: int, A_max: float, xp: Any) -> FactoredBlock:
+def _factor_in_halves(A: Matrix, m: int, A_max: float, xp: Any) -> FactoredBlock:
     """Factor the first m rows and columns, and then the rest after their elimination."""
-    first = factored(A[:m, :m], A_max, xp)
+    first = factor_diagonal_block(A[:m, :m], A_max, xp)
     if not _is_finite(first.inverse, xp):
         return _broken(A.shape[0], xp)
     L21 = (A[m:, :m] @ first.inverse.T) * first.signs
-    second = factored(A[m:, m:] - (L21 * first.signs) @ L21.T, A_max, xp)
+    second = factor_diagonal_block(A[m:, m:] - (L21 * first.signs) @ L21.T, A_max, xp)
     if not _is_finite(second.inverse, xp):
         return _broken(A.shape[0], xp)
     return FactoredBlock(

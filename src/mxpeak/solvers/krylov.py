@@ -181,7 +181,7 @@ class Solve:
         return residuals
 
 
-def restarted(
+def run_cycles(
     residual: Callable[[], float],
     correct: Callable[[int], list[float]],
     *,
@@ -274,7 +274,7 @@ def gmres_ir(
         system.update(d)
         return estimates
 
-    return restarted(
+    return run_cycles(
         system.residual,
         correct,
         restart=restart,

@@ -37,7 +37,7 @@ from mxpeak.solvers.accuracy import worst
 from mxpeak.solvers.array_factors import CHANGED, sizes_of_terms
 from mxpeak.solvers.condition import inverse_one_norm
 from mxpeak.solvers.forward_error import UNKNOWN, ErrorBound, bounds_of
-from mxpeak.solvers.krylov import cycle, restarted, started
+from mxpeak.solvers.krylov import cycle, run_cycles, started
 from mxpeak.solvers.refine import CLASSICAL_STEPS, GAIN, RESTART, columns_of
 from mxpeak.solvers.scaling import powers, scale_rows, shifted
 
@@ -293,7 +293,7 @@ def solve_augmented(
     etas = [of.eta for of in errors]
     for j in [j for j, eta in enumerate(etas) if not eta <= enough]:
         column = _AugmentedColumn(factors, *(V[:, j : j + 1] for V in (F, G, X, Y)), target=target)
-        done = restarted(column.residual, column.correct, restart=RESTART, max_steps=gmres_steps, tolerance=enough)
+        done = run_cycles(column.residual, column.correct, restart=RESTART, max_steps=gmres_steps, tolerance=enough)
         if done.residual < etas[j]:
             X[:, j : j + 1], Y[:, j : j + 1], etas[j] = column.X, column.Y, done.residual
         steps = max(steps, len(history) - 1 + done.steps)

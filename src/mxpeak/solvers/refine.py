@@ -25,7 +25,7 @@ from mxpeak.kernels.contract.dense import Block
 from mxpeak.precision import PRECISIONS
 from mxpeak.solvers import krylov
 from mxpeak.solvers.accuracy import Accuracy, worst
-from mxpeak.solvers.krylov import LeastSquares, Solve, cycle, restarted, started
+from mxpeak.solvers.krylov import LeastSquares, Solve, cycle, run_cycles, started
 from mxpeak.solvers.residual import backward_error as normwise_error
 from mxpeak.solvers.scaling import Balance, centered, loses_digits, scale_rows, shifted
 
@@ -102,7 +102,7 @@ def refine_solution(
     """
     refinement = _Refinement(system, SAFETY * target, u)
     correct = refinement.by_gmres if method == "gmres" else refinement.by_single_solve
-    done = restarted(refinement.residual, correct, restart=restart, max_steps=max_steps, tolerance=target)
+    done = run_cycles(refinement.residual, correct, restart=restart, max_steps=max_steps, tolerance=target)
     if done.outcome is Outcome.UNREACHED:
         done.outcome = Outcome.NOT_CONVERGED
     return refinement.x, done
@@ -478,7 +478,7 @@ def solution_growth(equations: Equations, s: Vector, steps: int) -> float:
         max(GMRES_REMAINDER, equations.u ** (1.0 / 3.0)),
     )
     refinement = _SolutionGrowth(system, SAFETY * tolerance, equations.u)
-    done = restarted(refinement.residual, refinement.by_gmres, restart=RESTART, max_steps=steps, tolerance=tolerance)
+    done = run_cycles(refinement.residual, refinement.by_gmres, restart=RESTART, max_steps=steps, tolerance=tolerance)
     if done.outcome is not Outcome.SOLVED:
         return inf
     return system.A_inf * system.unknowns.max_abs(refinement.x) / system.b_inf
