@@ -14,7 +14,7 @@ from mxpeak.bench.hpcg.config import HpcgConfig
 from mxpeak.bench.hpcg.run import Hpcg
 from mxpeak.bench.hpg_mxp.config import BASIS_PRECISIONS, SPARSE_PRECISIONS, VECTOR_PRECISIONS, HpgMxpConfig
 from mxpeak.bench.hpg_mxp.rules import without_effect
-from mxpeak.bench.scaling import check
+from mxpeak.bench.scaling import check_study
 from mxpeak.bench.sparse import hierarchies_of
 from mxpeak.bench.sparse_result import mesh_section
 from mxpeak.bench.stencil_sizes import (
@@ -241,7 +241,7 @@ def test_grid_auto_conflicts_with_given_sides_and_with_scaling_studies() -> None
     with pytest.raises(UsageError, match="--grid auto chooses all sides of the grid, but --npx 2 also sets it"):
         completed_grid(HpgMxpConfig(process_grid="auto", npx=2), 8)
     with pytest.raises(UsageError, match="remove --grid auto"):
-        check("hpg-mxp", HpgMxpConfig(process_grid="auto", study="weak"), [1, 2])
+        check_study("hpg-mxp", HpgMxpConfig(process_grid="auto", study="weak"), [1, 2])
 
 
 def test_another_grid_than_the_references_is_labeled() -> None:

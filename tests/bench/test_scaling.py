@@ -58,7 +58,7 @@ def result(ranks: int, rate: float, status: str = "valid", **more: Any) -> Resul
     [(None, 2, (1, 2)), (None, 6, (1, 2, 4, 6)), (None, 8, (1, 2, 4, 8)), ((4, 1, 2), 2, (1, 2, 4))],
 )
 def test_counts_rise_and_by_default_double(requested: Any, ranks: int, counts: Any) -> None:
-    assert scaling.counts(requested, ranks, "") == counts
+    assert scaling.rank_counts_of(requested, ranks, "") == counts
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_counts_rise_and_by_default_double(requested: Any, ranks: int, counts: A
 )
 def test_counts_that_make_no_series_are_refused(values: Any, says: str) -> None:
     with pytest.raises(UsageError) as error:
-        scaling.counts(values, 1, "so")
+        scaling.rank_counts_of(values, 1, "so")
     assert says in str(error.value)
 
 
@@ -91,7 +91,7 @@ def test_counts_that_make_no_series_are_refused(values: Any, says: str) -> None:
 )
 def test_what_makes_no_series_is_refused(config: RunConfig, says: str) -> None:
     with pytest.raises(UsageError) as error:
-        scaling.check("triad", config, (1, 2))
+        scaling.check_study("triad", config, (1, 2))
     assert says in str(error.value)
 
 
@@ -179,7 +179,7 @@ def test_the_advice_on_memory_of_a_strong_series_names_the_box_that_is_divided(b
 
 
 def study_of(runs: list[tuple[int, Result | None]], kind: str = "weak") -> dict[str, Any]:
-    return scaling.scaling_study(HplConfig(study=kind), 1, runs, lambda valid: expected.curve(valid, 1))
+    return scaling.scaling_study(HplConfig(study=kind), 1, runs, lambda valid: expected.expected_rates(valid, 1))
 
 
 def test_efficiency_is_relative_to_the_rate_per_rank_of_the_fewest_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,11 +236,11 @@ def test_a_series_without_a_beginning_has_no_efficiency() -> None:
 def test_a_machine_that_was_measured_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expected, "measured_layouts", lambda: {(2, 1): "crusher", (1, 8): "crusher"})
     results = [result(1, 1e9), result(2, 2e9)]
-    source, _, rates = expected.curve(results, 1)
+    source, _, rates = expected.expected_rates(results, 1)
     run = LuRun(n=2000, nb=100, P=1, Q=2, order="row", bcast="1ring")
     assert source == "tuned"
     assert rates[1] == simulate_lu("hpl", run, find_machine("crusher")).rate_flops
-    assert expected.curve(results, 3)[0] == "measured", "no layout has three threads a rank"
+    assert expected.expected_rates(results, 3)[0] == "measured", "no layout has three threads a rank"
 
 
 def test_a_sparse_run_is_simulated_as_it_ran() -> None:

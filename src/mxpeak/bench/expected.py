@@ -31,7 +31,7 @@ def measured_layouts() -> Mapping[tuple[int, int], Any]:
     return this_store().tables()
 
 
-def curve(results: Sequence[Result], threads: int) -> tuple[str, str, list[float]]:
+def expected_rates(results: Sequence[Result], threads: int) -> tuple[str, str, list[float]]:
     """Return the source and the description of the expected rates of a scaling study, and the rate for each result.
 
     The rates are simulated if `mxpeak tune` measured this machine with the same number of threads per rank. Otherwise

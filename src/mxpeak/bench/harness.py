@@ -165,8 +165,8 @@ class Bench(Generic[AnyConfig]):
     def announce(self, text: str) -> None:
         """Inform the observers about an activity outside the observed computations."""
         for observer in self.observers:
-            if (hear := getattr(observer, "announce", None)) is not None:
-                hear(text)
+            if (announce := getattr(observer, "announce", None)) is not None:
+                announce(text)
 
     def note(self, text: str) -> None:
         """Print a note about a case immediately, on rank 0."""
@@ -262,7 +262,7 @@ def _calls(spans: Spans) -> dict[str, int]:
     return {name: phase.calls for name, phase in spans.known_phases.items()}
 
 
-def threads_a_rank(config: PlaceConfig, comm: Communicator) -> int:
+def threads_per_rank(config: PlaceConfig, comm: Communicator) -> int:
     """Return the number of threads per rank: --threads, or an equal share of the node's cores. Collective."""
     return config.threads or max(1, len(one_core_each()) // nodes_of(comm, None).max_ranks)
 
@@ -404,7 +404,7 @@ def check_grids(config: GridConfig, comm: Communicator) -> tuple[tuple[int, int]
     for P, Q in grids:
         shape = ProcessGrid(P, Q, config.order, config.node_grid)  # checks that the node grid tiles the grid
         if config.node_grid is not None:
-            _node_grids_a_node(shape, comm)
+            _node_grids_per_node(shape, comm)
     return grids
 
 
@@ -430,7 +430,7 @@ def with_node_grid(run: Run[AnyConfig], comm: Communicator) -> Run[AnyConfig]:
     return run.with_choices({"node_grid": part})
 
 
-def _node_grids_a_node(grid: ProcessGrid, comm: Communicator) -> int:
+def _node_grids_per_node(grid: ProcessGrid, comm: Communicator) -> int:
     """Return the largest number of node grids per node; raise a UsageError if a node grid spans nodes. Collective."""
     p, q = grid.node_grid or (grid.P, grid.Q)
     count = blocks_a_node(comm, node_name(), p * q, grid.size)
@@ -447,7 +447,7 @@ def node_cautions(config: GridConfig, comm: Communicator) -> list[Caution]:
     cautions = []
     for P, Q in config.grids(comm.size):
         shape = ProcessGrid(P, Q, config.order, config.node_grid)
-        if (count := _node_grids_a_node(shape, comm)) > 1:
+        if (count := _node_grids_per_node(shape, comm)) > 1:
             ranks = count * p * q
             means = f"--node-grid {p}x{q} means {p}*{q} = {p * q} ranks per node"
             others = " or ".join(fitting_node_grids(shape, ranks)[:2])

@@ -29,7 +29,7 @@ FRESH = 10.0
 #: machine.
 DRIFT = 0.10
 #: The shortest reading in which a change of speed can be distinguished from noise.
-TELLING_S = 0.1
+MIN_DRIFT_READING_S = 0.1
 #: An array that no cache holds has the size of the node's caches times CACHES, but at most 1/SPARE of its memory.
 CACHES, SPARE = 2, 4
 #: The fewest bytes of such an array on the host and on a GPU: no GPU has caches of more than 256 MiB.
@@ -143,8 +143,8 @@ class Limit:
     @property
     def drifted(self) -> bool:
         """Return whether the speed of the machine changed so much that the share is uncertain."""
-        telling = all(reading.took_s >= TELLING_S for reading in self._readings)
-        return telling and self.drift is not None and self.drift > DRIFT
+        measurable = all(reading.took_s >= MIN_DRIFT_READING_S for reading in self._readings)
+        return measurable and self.drift is not None and self.drift > DRIFT
 
     def share(self, rate: float) -> float | None:
         """Return the ratio of a rate to the limit, or None if no limit was measured."""

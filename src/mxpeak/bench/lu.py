@@ -20,12 +20,12 @@ from mxpeak.bench.harness import (
     peak_rss,
     phase_table,
     run_cases,
-    threads_a_rank,
+    threads_per_rank,
     with_node_grid,
 )
 from mxpeak.bench.limits import MIN_S, Limit, Reading, Readings, reading
 from mxpeak.bench.soak import Soak
-from mxpeak.bench.timeline import cut_off, events_a_rank, step_table, timeline
+from mxpeak.bench.timeline import cut_off, events_per_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalars
 from mxpeak.comm.grid import Grid, make_grid
@@ -496,7 +496,7 @@ def _repeated_solves(
         if bench.config.target is not None:
             bench.stoppable(spans, grid.all)
         if bench.config.trace is not None:
-            spans.record(events_a_rank(grid.all))
+            spans.record(events_per_rank(grid.all))
         solve = problem.solve(bench, case, grid, spans)
         yield solve, replace(spans.phases.get("gemm", Phase()))
         bench.sampled(solve.time_s)
@@ -604,7 +604,7 @@ def dry_run_lu(problem: Problem[Any, Any], run: Run[Any], comm: Communicator) ->
         )
         if _is_chosen(run.origins.get("nb")):
             lines += [f"  {caution.text}; {caution.hint}" for caution in one_block(case)]
-    threads, (P, Q) = threads_a_rank(config, comm), zip(*grids)
+    threads, (P, Q) = threads_per_rank(config, comm), zip(*grids)
     settled = with_open_values(run, n=tuple(sizes), P=P, Q=Q, ranks=comm.size, threads=threads, comm=comm.name)
     return DryRun("\n".join(lines), fits, settled, config.repeat * sum(hpl_flops(case.n) for case in cases))
 
@@ -618,7 +618,7 @@ def _dry_run_n(
     if not config.quick:
         return budget.default_n(footprint, nb, largest.P, largest.Q), []
     native = precision in native_precisions(config)
-    machine = _quick_machine(config, comm, largest, precision, threads_a_rank(config, comm), native)
+    machine = _quick_machine(config, comm, largest, precision, threads_per_rank(config, comm), native)
     return _quick_n(machine, budget, footprint, nb, largest)
 
 

@@ -40,17 +40,17 @@ def series_settings(name: str, config: RunConfig) -> dict[str, Any]:
     requested = started[2] if started else config.ranks
     origin = f"{requested} ranks were started" if started else f"--ranks is {requested}"
     largest, of_what = ranks_here(config) if requested is None else (requested, origin)
-    rank_counts = counts(config.ranks_list, largest, of_what)
+    rank_counts = rank_counts_of(config.ranks_list, largest, of_what)
     if requested is not None and rank_counts[-1] > requested:
         raise UsageError(
             f"--ranks-list {','.join(map(str, rank_counts))} needs {rank_counts[-1]} ranks, but {of_what}; remove "
             f"{rank_counts[-1]}, or start {rank_counts[-1]} ranks"
         )
-    check(name, config, rank_counts)
+    check_study(name, config, rank_counts)
     return {"ranks_list": rank_counts} | ({} if started else {"ranks": requested or rank_counts[-1]})
 
 
-def counts(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int, ...]:
+def rank_counts_of(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int, ...]:
     """Return the given rank counts in ascending order, or by default `largest` and the powers of two below it.
 
     Raises a UsageError for repeated counts, or fewer than two.
@@ -69,7 +69,7 @@ def counts(given: Sequence[int] | None, largest: int, of_what: str) -> tuple[int
     return tuple(sorted(given))
 
 
-def check(name: str, config: RunConfig, counts: Sequence[int]) -> None:
+def check_study(name: str, config: RunConfig, counts: Sequence[int]) -> None:
     """Raise a UsageError if the configuration does not allow a scaling study."""
     if not isinstance(config, GridConfig | SparseConfig):
         raise UsageError(
@@ -224,10 +224,10 @@ def scaling_study(
     """Return the section `study` of a result file, with the measured and the expected rate for each rank count."""
     points = [_point(ranks, result) for ranks, result in runs]
     valid = [result for _, result in runs if result is not None and result.passed]
-    source, description, curve = "none", "no rate on the fewest ranks", list[float]()
+    source, description, rates = "none", "no rate on the fewest ranks", list[float]()
     if valid and points[0]["rate"]:
-        source, description, curve = expected(valid)
-    for point, rate in zip([p for p in points if p["rate"]], curve):
+        source, description, rates = expected(valid)
+    for point, rate in zip([p for p in points if p["rate"]], rates):
         point["expected_rate"] = rate
     for name in ("", "expected_"):
         base = points[0][f"{name}rate"]

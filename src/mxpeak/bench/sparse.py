@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 
 from mxpeak.bench.abft import check_abft, record_solve_faults
 from mxpeak.bench.dry_run import DryRun, with_open_values
-from mxpeak.bench.harness import Bench, peak_rss, phase_table, threads_a_rank
+from mxpeak.bench.harness import Bench, peak_rss, phase_table, threads_per_rank
 from mxpeak.bench.limits import READ_MIN_S, Limit, Reading, in_cache, read_limit, reading, uncached_bytes
 from mxpeak.bench.partial_result import Partial
 from mxpeak.bench.rules import Violation
 from mxpeak.bench.sparse_result import MeasuredStorage, TimedSolves
 from mxpeak.bench.stencil_sizes import INDEX_BYTES, PACKED_BYTES, HierarchySize, box_of, fitted, line
-from mxpeak.bench.timeline import events_a_rank, step_table, timeline
+from mxpeak.bench.timeline import events_per_rank, step_table, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.transports.solo import Solo
@@ -175,7 +175,7 @@ def box_lines(
 def sparse_dry_run(run: Run[Any], comm: Communicator, box: Box | None, lines: Sequence[str], *, fits: bool) -> DryRun:
     """Build the dry run of a sparse benchmark from its text lines, its box, and its ranks and threads. Collective."""
     config: SparseConfig = run.config
-    values: dict[str, Any] = {"ranks": comm.size, "threads": threads_a_rank(config, comm), "comm": comm.name}
+    values: dict[str, Any] = {"ranks": comm.size, "threads": threads_per_rank(config, comm), "comm": comm.name}
     if box is not None:
         values |= {name: getattr(box, name) for name in ("nx", "ny", "nz", "npx", "npy", "npz")}
     rt = measuring_seconds(config)
@@ -515,7 +515,7 @@ class SparseBench(Bench[AnySparse]):
         Times are in seconds since the barrier. The list is complete on rank 0.
         """
         self.comm.barrier()
-        self.spans.record(events_a_rank(self.comm))
+        self.spans.record(events_per_rank(self.comm))
         work()
         return timeline(self.comm, self.spans)
 

@@ -50,7 +50,7 @@ def columns(rows: Sequence[StepRow], names: Sequence[str], mean: list[float], lo
     }
 
 
-def events_a_rank(comm: Communicator) -> int:
+def events_per_rank(comm: Communicator) -> int:
     """Return the maximum number of spans per rank that a timeline stores."""
     return max(1, MAX_EVENTS // comm.size)
 
@@ -68,7 +68,7 @@ def timeline(comm: Communicator, spans: Spans) -> list[dict[str, Any]]:
 
 def cut_off(comm: Communicator, events: list[dict[str, Any]]) -> list[Caution]:
     """Return a warning if a timeline could not store all spans, otherwise an empty list."""
-    limit = events_a_rank(comm)
+    limit = events_per_rank(comm)
     counts = [0] * comm.size
     for event in events:
         counts[event["rank"]] += 1

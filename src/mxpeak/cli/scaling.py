@@ -96,7 +96,7 @@ def requested_problem(request: RunRequest) -> dict[str, Any]:
 def study_section(request: RunRequest, runs: Sequence[tuple[int, Any]]) -> dict[str, Any]:
     """Return the section `study` of a result file: the settings, the measured rates and the efficiencies."""
     from mxpeak.bench import scaling
-    from mxpeak.bench.expected import curve
+    from mxpeak.bench.expected import expected_rates
 
     threads = request.config.threads or 1
-    return scaling.scaling_study(request.config, threads, runs, lambda valid: curve(valid, threads))
+    return scaling.scaling_study(request.config, threads, runs, lambda valid: expected_rates(valid, threads))

@@ -298,29 +298,29 @@ class GmresDriver:
         """Return the name of the device, such as cpu or cuda:0."""
         return "cpu" if self._kernels.device is None else str(self._kernels.device.where)
 
-    def solve_all(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[SolveResult]:
+    def solve_all(self, systems: Sequence[tuple[Vector, Vector, float]]) -> list[SolveResult]:
         """Solve for all right-hand sides (b, x0, tol), and return their results.
 
         With complete factors on one process, all right-hand sides are first refined together, unless a callback must be
         called after each iteration.
         """
         self._finished = results = list[SolveResult]()
-        for first in range(0, len(sides), TOGETHER):
-            group = sides[first : first + TOGETHER]
-            for side, x in zip(group, self._refined_together(group)):
-                results.append(self.solve(*side) if x is None else self.solve(side[0], x, side[2], SOLVES))
+        for first in range(0, len(systems), TOGETHER):
+            group = systems[first : first + TOGETHER]
+            for system, x in zip(group, self._refined_together(group)):
+                results.append(self.solve(*system) if x is None else self.solve(system[0], x, system[2], SOLVES))
         return results
 
-    def _refined_together(self, sides: Sequence[tuple[Vector, Vector, float]]) -> list[Vector | None]:
+    def _refined_together(self, systems: Sequence[tuple[Vector, Vector, float]]) -> list[Vector | None]:
         """Return solutions from SOLVES steps of refinement with complete factors, or None to start from x0."""
         xp, factors, options = self._kernels.xp, self.problem.factors, self._options
-        columns = [j for j, (b, x0, _) in enumerate(sides) if xp.any(b != 0) and not xp.any(x0 != 0)]
-        starts: list[Vector | None] = [None] * len(sides)
+        columns = [j for j, (b, x0, _) in enumerate(systems) if xp.any(b != 0) and not xp.any(x0 != 0)]
+        starts: list[Vector | None] = [None] * len(systems)
         can = self.group.is_serial and self._kernels.device is None and options.maxiter > SOLVES
         if factors is None or not can or len(columns) < 2 or options.callback is not None:
             return starts
         scaling = self.plan.scaling
-        scaled = [scaling.right_hand_side(self._permuted(sides[j][0])) for j in columns]
+        scaled = [scaling.right_hand_side(self._permuted(systems[j][0])) for j in columns]
         with self.spans("together"):
             Y = refined(self._matrix.A, factors, xp.stack([b for b, _ in scaled], axis=1), SOLVES)
         for j, y, (_, k) in zip(columns, Y.T, scaled):

@@ -47,14 +47,14 @@ class DiagonalBlocks:
         xp = self._kernels.xp
         self._largest[k : k + 1] = xp.max(xp.abs(D))
 
-    def recorded(self) -> list[float]:
+    def values(self) -> list[float]:
         """Return the values that this rank has recorded, by block."""
         return list(self._largest.tolist())
 
-    def restore(self, recorded: Sequence[float]) -> None:
-        """Restore values that `recorded` has returned, for example from a checkpoint."""
+    def restore(self, values: Sequence[float]) -> None:
+        """Restore values that `values` has returned, for example from a checkpoint."""
         xp = self._kernels.xp
-        self._largest[:] = xp.asarray(recorded, dtype=xp.float64)
+        self._largest[:] = xp.asarray(values, dtype=xp.float64)
 
     def report(self, *, with_l: bool) -> GrowthReport:
         """Return the report after the factorization. Collective.

@@ -47,7 +47,7 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
     if config.matrix is None:
         box_of(config, rank, ranks)
     else:
-        _check_alone(config, config.matrix)
+        _check_matrix(config, config.matrix)
     _check_standalone(config)
     formats = config.mg_precisions(levels(config))
     if config.basis_precision and formats[0] == "fp64":
@@ -56,7 +56,7 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
             "finest level need fp64 vectors; use --precision fp32, or --krylov-precision fp64"
         )
     if config.mg_vectors:
-        _check_narrow(config, config.mg_vectors)
+        _check_mg_vectors(config, config.mg_vectors)
     if config.mode == "explore":
         return
     if "fp8" in (*formats, config.precision):
@@ -68,7 +68,7 @@ def check(config: HpgMxpConfig, rank: int, ranks: int) -> None:
         )
 
 
-def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
+def _check_matrix(config: HpgMxpConfig, matrix: str) -> None:
     """Raise a UsageError if --matrix is combined with an option of the benchmark's own matrix."""
     for name in OF_BOXES:
         value = getattr(config, name)
@@ -80,7 +80,7 @@ def _check_alone(config: HpgMxpConfig, matrix: str) -> None:
             )
 
 
-def _check_narrow(config: HpgMxpConfig, name: str) -> None:
+def _check_mg_vectors(config: HpgMxpConfig, name: str) -> None:
     """Raise a UsageError if multigrid vectors in 16 bits are combined with an option that does not support them."""
     wide = "fp64" in config.mg_precisions(levels(config)) or config.vector_precision == "fp64"
     natural = config.kernels != "torch" and config.smoother in ("natural", "reference")

@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any, Unpack
 
 from mxpeak.bench.dry_run import DryRun, with_open_values
-from mxpeak.bench.harness import Bench, RunHooks, node_cautions, phase_table, repeated, run_cases, threads_a_rank
+from mxpeak.bench.harness import Bench, RunHooks, node_cautions, phase_table, repeated, run_cases, threads_per_rank
 from mxpeak.bench.limits import READ, READ_MIN_S, Limit, Reading, Readings, read_limit, reading
 from mxpeak.bench.norms.check import Reference, reference_norms, reference_vectors
 from mxpeak.bench.norms.config import NormsCase, NormsConfig
@@ -39,7 +39,7 @@ from mxpeak.bench.norms.sizes import (
     without_effect,
 )
 from mxpeak.bench.norms.special import check_special
-from mxpeak.bench.timeline import events_a_rank, timeline
+from mxpeak.bench.timeline import events_per_rank, timeline
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import allreduce_scalar
 from mxpeak.comm.grid import Grid, make_grid
@@ -75,7 +75,7 @@ def dry_run(config: NormsConfig, comm: Communicator, origins: Mapping[str, str] 
     config = run.config
     grids = check(config, comm)
     lines = [ProcessGrid(*shape, config.order, config.node_grid).render() for shape in dict.fromkeys(grids)]
-    threads = threads_a_rank(config, comm)
+    threads = threads_per_rank(config, comm)
     sizes = NormsSizes(config, comm, memory_budget(run, comm), threads)
     for _, group in groupby(sizes.cases(), matrix_of):
         cases = list(group)
@@ -158,7 +158,7 @@ class NormBench(Bench[NormsConfig]):
         spans = self.new_spans(watched=False)
         if self.config.trace is not None:
             self.comm.barrier()
-            spans.record(events_a_rank(self.comm))
+            spans.record(events_per_rank(self.comm))
         return spans
 
     def _measure(

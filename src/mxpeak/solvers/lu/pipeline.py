@@ -140,7 +140,7 @@ class Pipeline(ABC):
 
     def save(self, event: LuEvent) -> None:
         """Write a checkpoint of A in its state after a step."""
-        blocks = {} if self.blocks is None else {"blocks": self.blocks.recorded()}
+        blocks = {} if self.blocks is None else {"blocks": self.blocks.values()}
         self.kernels.wait()
         self.checkpointer.save(event.k + 1, {**self.notes(), **blocks})
 
