@@ -495,7 +495,7 @@ def _norms_of_largest(
     kernels: DenseKernels, A: Matrix | Triangle, balance: Balance | None, sums: tuple[Vector, Vector]
 ) -> tuple[float, float]:
     """Return the sums of the row and of the column of R A C with the largest sums of the earlier matrix."""
-    row, column = (int(kernels.xp.argmax(of)) for of in sums)
+    row, column = (int(kernels.xp.argmax(sizes)) for sizes in sums)
     return _row_sum(kernels, A, row, balance), _row_sum(kernels, A.T, column, _swapped(balance))
 
 
@@ -622,7 +622,7 @@ def needs_no_scaling(precision: str, rows: tuple[float, float], columns: tuple[f
 def _dominates(xp: Any, W: Matrix, *sums: Vector) -> bool:
     """Return whether every diagonal entry dominates the other entries of its row, or those of its column."""
     size = xp.astype(abs(W.diagonal()), xp.float64)
-    return any(bool(xp.all(of - size <= DOMINATED * size)) for of in sums)
+    return any(bool(xp.all(line_sums - size <= DOMINATED * size)) for line_sums in sums)
 
 
 def _largest_of_first_rows(W: Matrix, xp: Any) -> Vector:

@@ -106,17 +106,17 @@ class Butterfly:
         for begin in range(0, other, width):
             strip = slice(begin, min(begin + width, other))
 
-            def part(of: slice, strip: slice = strip) -> Matrix:
-                return X[strip, of] if columns else X[of, strip]
+            def part(indices: slice, strip: slice = strip) -> Matrix:
+                return X[strip, indices] if columns else X[indices, strip]
 
             exchange = _Exchange(pairs, part, self._ranks, self._kernels)
             for upper, lower in pairs.local:
                 combine(part(upper), part(lower), scales[upper], scales[lower])
-            for own, theirs, of, is_upper in exchange.arrived():
+            for own, theirs, indices, is_upper in exchange.arrived():
                 if is_upper:
-                    combine(own, theirs, scales[of], scales[of])
+                    combine(own, theirs, scales[indices], scales[indices])
                 else:
-                    combine(theirs, own, scales[of], scales[of])
+                    combine(theirs, own, scales[indices], scales[indices])
 
 
 class _Exchange:
@@ -127,7 +127,7 @@ class _Exchange:
         self._coming: list[tuple[Any, list[tuple[Matrix, Matrix, slice, bool]]]] = []
         self._going = []
         for partner, ranges in pairs.remote.items():
-            own = [part(of) for of, _ in ranges]
+            own = [part(indices) for indices, _ in ranges]
             ends = [0, *accumulate(piece.shape[0] * piece.shape[1] for piece in own)]
             if ends[-1] == 0:
                 continue
@@ -139,7 +139,7 @@ class _Exchange:
                 theirs.append(kernels.xp.reshape(into[a:b], piece.shape))
             request = ranks.irecv(into, partner, TAG)
             self._going.append(ranks.isend(out, partner, TAG))
-            self._coming.append((request, [(m, t, *of) for m, t, of in zip(own, theirs, ranges)]))
+            self._coming.append((request, [(m, t, *place) for m, t, place in zip(own, theirs, ranges)]))
 
     def arrived(self) -> Iterator[tuple[Matrix, Matrix, slice, bool]]:
         """Yield, after their arrival: this rank's range, the partner's, the local indices, and if they are upper."""

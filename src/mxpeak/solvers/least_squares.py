@@ -273,8 +273,8 @@ def solve_augmented(
     X, Y = factors.solve(F, G)
     f, g = factors.residual(F, G, X, Y)
     errors = factors.errors(F, G, X, Y, (f, g))
-    history, steps = [worst([of.eta for of in errors])], 0
-    pending = [j for j, of in enumerate(errors) if target < of.eta < inf]
+    history, steps = [worst([error.eta for error in errors])], 0
+    pending = [j for j, error in enumerate(errors) if target < error.eta < inf]
     while pending and steps < CLASSICAL_STEPS:
         F_p, G_p, X_p, Y_p, f_p, g_p = (columns_of(xp, V, pending) for V in (F, G, X, Y, f, g))
         dX, dY = factors.solve(_without_rounding(xp, f_p, [errors[j] for j in pending], target), g_p)
@@ -289,8 +289,8 @@ def solve_augmented(
                 for V, V_p in ((X, X_p), (Y, Y_p), (f, f_p), (g, g_p)):
                     V[:, j] = V_p[:, k]
         steps, pending = steps + 1, continued
-        history.append(worst([of.eta for of in errors]))
-    etas = [of.eta for of in errors]
+        history.append(worst([error.eta for error in errors]))
+    etas = [error.eta for error in errors]
     for j in [j for j, eta in enumerate(etas) if not eta <= enough]:
         column = _AugmentedColumn(factors, *(V[:, j : j + 1] for V in (F, G, X, Y)), target=target)
         done = run_cycles(column.residual, column.correct, restart=RESTART, max_steps=gmres_steps, tolerance=enough)
@@ -322,7 +322,7 @@ def _without_rounding(xp: Any, f: Block, errors: list[Errors], target: float) ->
     Such a column contains little more than rounding errors of size u·||C||·||y||. Correcting it adds errors of size
     κ·u²·||C||·||y|| to r, which may be large relative to a small r.
     """
-    return f * xp.asarray([float(of.first > target) for of in errors], dtype=f.dtype)
+    return f * xp.asarray([float(error.first > target) for error in errors], dtype=f.dtype)
 
 
 class _AugmentedColumn:
@@ -479,7 +479,7 @@ class Solved:
     def unchanged(self) -> bool:
         """Return whether the backward error shows that A and the solution are those of the solve."""
         residuals = self.factors.residual(self.F, self.G, self.X, self.Y)
-        now = worst([of.eta for of in self.factors.errors(self.F, self.G, self.X, self.Y, residuals)])
+        now = worst([error.eta for error in self.factors.errors(self.F, self.G, self.X, self.Y, residuals)])
         return now <= CHANGED * (self.eta + 1.0)
 
 

@@ -141,9 +141,9 @@ def balanced_copy(kernels: DenseKernels, A: Matrix, scales: Balance, W: Matrix) 
     if R_max * C_max < FARTHEST and R_min * C_min > 1.0 / FARTHEST:
         return kernels.scaled_copy(A, (scales.R, scales.C), W)
     xp = kernels.xp
-    exponents = [[frexp(scale)[1] - 1 for scale in of.tolist()] for of in (scales.R, scales.C)]
-    R, C = (xp.asarray([2.0 ** (e // 2) for e in of]) for of in exponents)
-    rest = tuple(xp.asarray([2.0 ** (e - e // 2) for e in of]) for of in exponents)
+    exponents = [[frexp(scale)[1] - 1 for scale in diagonal.tolist()] for diagonal in (scales.R, scales.C)]
+    R, C = (xp.asarray([2.0 ** (e // 2) for e in diagonal]) for diagonal in exponents)
+    rest = tuple(xp.asarray([2.0 ** (e - e // 2) for e in diagonal]) for diagonal in exponents)
     return kernels.scaled_copy(xp.astype(A * (R[:, None] * C), A.dtype, copy=False), rest, W)
 
 

@@ -43,8 +43,8 @@ class Pivoting(Transformation):
     """The row permutation S = P of an LU with partial pivoting, P A = L U; T = I."""
 
     def __init__(self, order: RowOrder, rows: BlockCyclic, column: Communicator, xp: Any):
-        mine = rows.to_global(xp.arange(rows.local_size))
-        self._to, self._back = (xp.take(xp.asarray(of), mine) for of in (order.rows, order.inverse))
+        own_rows = rows.to_global(xp.arange(rows.local_size))
+        self._to, self._back = (xp.take(xp.asarray(to), own_rows) for to in (order.rows, order.inverse))
         self._rows, self._column, self._xp = rows, column, xp
 
     def left(self, r: Vector) -> Vector:

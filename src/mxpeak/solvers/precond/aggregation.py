@@ -55,12 +55,13 @@ Levels = list[LevelMatrices]
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """The aggregate of each unknown of this rank, or -1 if the unknown has no aggregate.
+    """The aggregates of the unknowns of this rank.
 
-    Rank r owns the aggregates starts[r] to starts[r+1] - 1.
+    numbers   the aggregate of each unknown, or -1 if the unknown has no aggregate
+    starts    rank r owns the aggregates starts[r] to starts[r+1] - 1
     """
 
-    of: Array
+    numbers: Array
     first: int
     count: int
     starts: tuple[int, ...]
@@ -89,9 +90,9 @@ class _FineLevel:
     @property
     def norms(self) -> Array:
         """Return ||z|| over each aggregate of this rank."""
-        of = self.aggregates.of
-        inside = of >= 0
-        return np.sqrt(np.bincount(of[inside] - self.aggregates.first, self.z[inside] ** 2, self.aggregates.count))
+        numbers = self.aggregates.numbers
+        inside = numbers >= 0
+        return np.sqrt(np.bincount(numbers[inside] - self.aggregates.first, self.z[inside] ** 2, self.aggregates.count))
 
     def has_a_smooth_vector(self) -> bool:
         """Return whether z is finite, and nonzero on every aggregate. Collective."""
@@ -187,11 +188,11 @@ def _at_owners(part: Csr, starts: Sequence[int], group: RankGroup) -> Csr:
 
 def _aggregates(A: Csr, group: RankGroup) -> Aggregates:
     """Group unknowns that are strongly connected within this rank, and return the aggregates. Collective."""
-    of, count = group.collectively(lambda: _aggregates_of_block(for_pyamg(A[:, : A.shape[0]])))
+    numbers, count = group.collectively(lambda: _aggregates_of_block(for_pyamg(A[:, : A.shape[0]])))
     counts = group.comm.bcast_object(group.comm.gather_objects(count))
     starts = tuple(accumulate(counts, initial=0))
     first = starts[group.comm.rank]
-    return Aggregates(np.where(of >= 0, of + first, -1), first, count, starts)
+    return Aggregates(np.where(numbers >= 0, numbers + first, -1), first, count, starts)
 
 
 def _aggregates_of_block(block: Any) -> tuple[Array, int]:
@@ -199,11 +200,11 @@ def _aggregates_of_block(block: Any) -> tuple[Array, int]:
     from pyamg.aggregation import standard_aggregation
     from pyamg.strength import symmetric_strength_of_connection
 
-    of = np.full(block.shape[0], -1, np.int64)
+    numbers = np.full(block.shape[0], -1, np.int64)
     if block.shape[0]:
         belongs = standard_aggregation(symmetric_strength_of_connection(block, theta=STRONG))[0].tocoo()
-        of[belongs.row] = belongs.col
-    return of, int(of.max(initial=-1)) + 1
+        numbers[belongs.row] = belongs.col
+    return numbers, int(numbers.max(initial=-1)) + 1
 
 
 def smooth(A: Csr, group: RankGroup) -> Array:
@@ -216,19 +217,20 @@ def smooth(A: Csr, group: RankGroup) -> Array:
 
 def _prolongation(A: Csr, aggregates: Aggregates, z: Array, norms: Array, group: RankGroup) -> Csr:
     """Return the rows of P on this rank, with columns for all aggregates. Collective."""
-    belongs, i = aggregates.of >= 0, rows_of_entries(A)
+    belongs, i = aggregates.numbers >= 0, rows_of_entries(A)
     values = np.zeros(A.shape[0])
-    values[belongs] = z[belongs] / norms[aggregates.of[belongs] - aggregates.first]
-    T = _tentative(group.with_halo(values), group.with_halo(aggregates.of), aggregates.total)
+    values[belongs] = z[belongs] / norms[aggregates.numbers[belongs] - aggregates.first]
+    T = _tentative(group.with_halo(values), group.with_halo(aggregates.numbers), aggregates.total)
     weight = OMEGA / np.copysign(abs(A) @ np.ones(A.shape[1]), A.diagonal())
     step = sparse.csr_array(((A.indices == i) - weight[i] * A.data, A.indices, A.indptr), shape=A.shape)
     return sparse.csr_array(step @ T)
 
 
-def _tentative(values: Array, of: Array, columns: int) -> Csr:
-    inside = of >= 0
+def _tentative(values: Array, numbers: Array, columns: int) -> Csr:
+    """Return the rows of the tentative prolongation, with one value per row at the number of its aggregate."""
+    inside = numbers >= 0
     indptr = np.concatenate([[0], np.cumsum(inside)])
-    return sparse.csr_array((values[inside], of[inside], indptr), shape=(of.size, columns))
+    return sparse.csr_array((values[inside], numbers[inside], indptr), shape=(numbers.size, columns))
 
 
 def _gathered_levels(parts: Sequence[tuple[Csr, Array]], depth: int) -> tuple[Levels, str]:
