@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mxpeak.bench import checkpointing
-from mxpeak.bench.checkpointing import Checkpoint, RunRecord, newest, read_run, record_of
+from mxpeak.bench import checkpointing, run_record
+from mxpeak.bench.checkpointing import Checkpoint, newest
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.hpl_mxp.config import HplMxpConfig
+from mxpeak.bench.run_record import RunRecord, read_run, record_of
 from mxpeak.comm.transports.threads import run_ranks
 from mxpeak.configs.run import OutputConfig
 from mxpeak.errors import UsageError
@@ -24,7 +25,7 @@ from mxpeak.runtime import checkpoint
 from mxpeak.runtime.checkpoint import SLOTS, CheckpointPart, write_part
 
 M, N, NB, STEPS = 37, 38, 5, 8
-RECORD = RunRecord("this", "hpl", checkpointing.__version__, {"n": str(M), "nb": str(NB), "seed": "100", "grid": "2x3"})
+RECORD = RunRecord("this", "hpl", run_record.__version__, {"n": str(M), "nb": str(NB), "seed": "100", "grid": "2x3"})
 
 
 def keep(folder: Path, number: int, P: int = 2, Q: int = 3, only: Any = None, **values: Any) -> None:
@@ -215,7 +216,7 @@ def test_the_record_of_a_run_holds_every_setting_of_its_case_and_no_path(tmp_pat
         "watchdog": "off",
     }.items() <= record.settings.items()
     assert not {*paths, "quick", "ranks"} & set(record.settings)
-    checkpointing.write_run(tmp_path, record)
+    run_record.write_run(tmp_path, record)
     assert read_run(tmp_path, {"hpl-mxp": HplMxpConfig}) == record
 
 
@@ -239,9 +240,9 @@ def test_any_single_flipped_bit_of_run_json_is_recognized(tmp_path: Path, monkey
     config = HplConfig(n=(96,), nb=(32,), grid=((1, 1),), seed=7)
     (case,) = config.cases(1)
     record = record_of(config, case, "hpl")
-    checkpointing.write_run(tmp_path, record)
+    run_record.write_run(tmp_path, record)
     content = bytearray((tmp_path / "run.json").read_bytes())
-    monkeypatch.setattr(checkpointing, "regular_file", lambda path: io.BytesIO(content))
+    monkeypatch.setattr(run_record, "regular_file", lambda path: io.BytesIO(content))
     accepted = []
     for at in range(len(content)):
         for bit in range(8):

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mxpeak.bench import checkpointing
+from mxpeak.bench import checkpointing, run_record
 from mxpeak.bench.checkpointing import FolderCheckpointer
 from mxpeak.cli import main as cli
 from mxpeak.cli.request import requests
@@ -287,10 +287,10 @@ def changed(folder: str, **values: Any) -> str:
     shutil.copytree("kept", folder)
     about = json.loads(Path("kept/run.json").read_text())
     digest = about.pop("digest")
-    assert checkpointing._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")}) == digest
+    assert run_record._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")}) == digest
     for name, value in values.items():
         (about["settings"] if name in about["settings"] else about)[name] = value
-    fits = checkpointing._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")})
+    fits = run_record._digest({key: about[key] for key in ("run", "benchmark", "version", "settings")})
     Path(folder, "run.json").write_text(json.dumps({**about, "digest": fits}))
     return folder
 
@@ -456,10 +456,10 @@ def test_what_cannot_be_kept_or_resumed_is_refused(capsys: pytest.CaptureFixture
     about = {"run": "x", "benchmark": "hpl", "version": "0.1.0", "settings": {"n": "9", "nb": "9", "grid": "1x1"}}
     Path("old/run.json").write_text(json.dumps({"schema": "mxpeak.checkpoint/1", **about}))
     Path("none").mkdir()
-    record = checkpointing.RunRecord("x", "hpl", checkpointing.__version__, about["settings"])  # type: ignore[arg-type]
-    checkpointing.write_run(Path("none"), record)
+    record = run_record.RunRecord("x", "hpl", run_record.__version__, about["settings"])  # type: ignore[arg-type]
+    run_record.write_run(Path("none"), record)
     Path("other").mkdir()
-    Path("other/run.json").write_text(json.dumps({"schema": checkpointing.SCHEMA, **about, "benchmark": "hpx"}))
+    Path("other/run.json").write_text(json.dumps({"schema": run_record.SCHEMA, **about, "benchmark": "hpx"}))
     for line, says in [
         ("resume nowhere", "nowhere contains no checkpoints, because it has no run.json"),
         ("resume odd", "odd/run.json is not usable (its schema is not"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from mxpeak import __version__
-from mxpeak.bench import checkpointing
+from mxpeak.bench import run_record
 from mxpeak.bench.hpl.config import HplConfig
 from mxpeak.bench.matrix_market import read_matrix
 from mxpeak.cli.baseline import SAME, forecasts
@@ -285,8 +285,8 @@ def run_json(text: str, folder: Path) -> None:
     texts = [text]
     with suppress(ValueError):
         said = read_json(text)
-        known = checkpointing._record(said, {"hpl": HplConfig})
-        texts.append(json.dumps({**said, "digest": checkpointing._digest(known.about())}))
+        known = run_record._record(said, {"hpl": HplConfig})
+        texts.append(json.dumps({**said, "digest": run_record._digest(known.about())}))
     for one in texts:
         written(one, folder / "run.json")
         try:
@@ -350,15 +350,15 @@ def _part_text() -> str:
     return json.dumps({"about": _record().about(), **about})
 
 
-def _record() -> checkpointing.RunRecord:
+def _record() -> run_record.RunRecord:
     settings = {"n": "4", "nb": "2", "grid": "1x1", "seed": "7", "watchdog": "off"}
-    return checkpointing.RunRecord("this", "hpl", __version__, settings)
+    return run_record.RunRecord("this", "hpl", __version__, settings)
 
 
 def _run_text() -> str:
     about = _record().about()
     more = {**about["settings"], "prometheus": "p", "trace": "t", "config": "c"}
-    return json.dumps({"schema": checkpoint.SCHEMA, **about, "settings": more, "digest": checkpointing._digest(about)})
+    return json.dumps({"schema": checkpoint.SCHEMA, **about, "settings": more, "digest": run_record._digest(about)})
 
 
 #: The valid text and the reader of each kind of input.

@@ -1,45 +1,31 @@
-"""Decide when a checkpoint of an LU run is due, whether it belongs to a run, and from which checkpoint a run
-continues.
+"""Write the checkpoints of an LU run, find the newest intact checkpoint, and continue from it.
+
+`run_record.py` identifies the run to which a checkpoint belongs.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from operator import itemgetter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mxpeak import __version__
 from mxpeak.bench.rules import Violation, break_rule
+from mxpeak.bench.run_record import MAX_NAMED, RunRecord, read_run, reason_of, record_of, write_run
 from mxpeak.comm.base import Communicator
 from mxpeak.comm.collectives import run_on_root
 from mxpeak.configs.lu import LuCase, LuConfig
 from mxpeak.distributed.dense import DistMatrix
 from mxpeak.errors import UsageError, cannot_write
 from mxpeak.kernels.contract import Kernels
-from mxpeak.options import as_text, options, recordable, seconds
-from mxpeak.records import Caution, Result, read_json, three_digits
-from mxpeak.runtime.checkpoint import (
-    MAX_RUN_FILE_BYTES,
-    RUN,
-    SCHEMA,
-    SLOTS,
-    CheckpointPart,
-    DirectWriter,
-    Writer,
-    load,
-    new_file,
-    read_part,
-    regular_file,
-)
+from mxpeak.options import seconds
+from mxpeak.records import Caution, Result, three_digits
+from mxpeak.runtime.checkpoint import SLOTS, CheckpointPart, DirectWriter, Writer, load, new_file, read_part
 from mxpeak.runtime.folder_lock import LOCK, FolderLock
 from mxpeak.solvers.checkpointing import Notes
 from mxpeak.solvers.growth_monitor import DiagonalBlocks
@@ -47,10 +33,6 @@ from mxpeak.spans import Spans
 
 #: The number of times per run at which all ranks check whether a checkpoint is due.
 LOOKS = 100
-#: Settings that select the cases, their repetitions and their ranks; a run with checkpoints has only one case.
-NOT_OF_A_CASE = ("P", "Q", "ranks", "ranks_list", "study", "quick", "repeat", "soak")
-#: Settings that need the file of --baseline, which is not recorded. The run records the --target computed from them.
-OF_THE_BASELINE = ("max_slowdown",)
 #: Settings that mxpeak chooses for the nodes of a run if the user does not set them.
 OF_THE_NODES = ("order", "node_grid")
 #: Kernels whose matrices are NumPy arrays, and the type of the entries in a file by precision.
@@ -58,186 +40,6 @@ IN_HOST_MEMORY = ("host", "reference")
 DTYPES = {"fp64": "float64", "fp32": "float32"}
 #: The file of a finished run in its folder.
 FINISHED = "finished"
-#: The largest number of defects of a checkpoint that a message lists.
-MAX_NAMED = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """The identity and the settings of the run that wrote the checkpoints, as stored in run.json and in each part.
-
-    settings   the settings of the run as texts, without paths
-    notes      notes for the user about the file that the record was read from
-    """
-
-    name: str
-    benchmark: str
-    version: str
-    settings: Mapping[str, str]
-    notes: tuple[str, ...] = field(default=(), compare=False)
-
-    def about(self) -> dict[str, Any]:
-        """Return the record as a dict for JSON."""
-        return {"run": self.name, "benchmark": self.benchmark, "version": self.version, "settings": dict(self.settings)}
-
-    def difference(self, part: CheckpointPart) -> str:
-        """Return a text about the first difference between a checkpoint part and this run, or an empty text."""
-        there = part.about.get("settings")
-        if not isinstance(there, dict):
-            return "a run without settings"
-        here = self.about()
-        pairs = [(name, part.about.get(name), here[name], "run") for name in ("benchmark", "version")]
-        names = dict.fromkeys((*self.settings, *there))
-        pairs += [(name, there.get(name), self.settings.get(name), "problem") for name in names]
-        pairs.append(("run", part.about.get("run"), self.name, "run"))
-        for name, of_part, of_run, what in pairs:
-            if of_part != of_run:
-                return f"another {what} ({name!r:.40} is {of_part!r:.40}, but {of_run!r:.40} in {RUN})"
-        if (str(part.m), str(part.nb)) != (self.settings.get("n"), self.settings.get("nb")):
-            return f"another matrix ({part.m} rows in blocks of {part.nb})"
-        return ""
-
-
-def _digest(about: Mapping[str, Any]) -> str:
-    """Return a BLAKE2b digest of a run record, independent of the formatting of run.json."""
-    return blake2b(json.dumps({"schema": SCHEMA, **about}, sort_keys=True).encode(), digest_size=32).hexdigest()
-
-
-def write_run(folder: Path, record: RunRecord) -> None:
-    """Write the run record and its digest to run.json in `folder`."""
-    about = record.about()
-    text = json.dumps({"schema": SCHEMA, **about, "digest": _digest(about)}, indent=2) + "\n"
-    with new_file(folder / f".{RUN}.part", folder / RUN) as file:
-        os.write(file, text.encode())
-
-
-def read_run(folder: Path, configs: Mapping[str, type]) -> RunRecord:
-    """Return the record of the run to which a folder of checkpoints belongs.
-
-    `configs` are the configuration classes of the benchmarks by name. If run.json is missing or has no settings, the
-    newest part with an intact header describes the run.
-    """
-    try:
-        content = _json_in(folder / RUN)
-        _check_format(folder, content)
-        record = _record(content, configs)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UsageError):
-            raise
-        record = _from_parts(folder, configs, error)
-    else:
-        if content.get("digest") != _digest(record.about()):
-            raise _changed(folder, record)
-    if record.version != __version__:
-        raise UsageError(
-            f"mxpeak {record.version!r:.40} wrote {folder}, but this is mxpeak {__version__}; use the same "
-            "version to continue, or use another --checkpoint folder to start again"
-        )
-    return record
-
-
-def _changed(folder: Path, record: RunRecord) -> UsageError:
-    """Return the error for a run.json that was changed and may therefore describe another problem."""
-    text, advice = "its digest differs", "use another --checkpoint folder to start again"
-    for name, part in _intact_heads(folder):
-        defect = record.difference(part)
-        text = f"{name}/0-0 belongs to {defect}" if defect else text
-        advice = f"remove {RUN} to continue with the settings in {name}/0-0"
-        break
-    return UsageError(f"{folder / RUN} has been changed or damaged: {text}; {advice}")
-
-
-def _intact_heads(folder: Path) -> Iterator[tuple[str, CheckpointPart]]:
-    """Yield the name of each slot whose first part has an intact header, together with that part."""
-    for name in SLOTS:
-        with suppress(OSError, ValueError):
-            yield name, read_part(folder / name, 0, 0, whole=False)[0]
-
-
-def _json_in(path: Path) -> Mapping[str, Any]:
-    """Read a JSON object from a file; raise a ValueError if the file is too large or contains another JSON type."""
-    with regular_file(path) as file:
-        text = file.read(MAX_RUN_FILE_BYTES + 1)
-    if len(text) > MAX_RUN_FILE_BYTES:
-        raise ValueError(f"it has more than {MAX_RUN_FILE_BYTES} bytes")
-    content = read_json(text)
-    if not isinstance(content, dict):
-        raise ValueError("it is not a JSON object")
-    return content
-
-
-def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
-    """Raise an error if this version of mxpeak cannot read the format of the folder.
-
-    The error is a UsageError for the format of another version, and otherwise a ValueError.
-    """
-    schema = content.get("schema")
-    if isinstance(schema, str) and schema != SCHEMA and schema.startswith(SCHEMA.rpartition("/")[0] + "/"):
-        raise UsageError(
-            f"{folder} contains checkpoints in the format {schema!r:.40}, but this version of mxpeak reads "
-            f"only {SCHEMA}; use the version that started the run, or use another --checkpoint folder to "
-            "start again"
-        )
-    if schema != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-
-
-def _record(content: Mapping[str, Any], configs: Mapping[str, type]) -> RunRecord:
-    """Convert a JSON object to a run record; raise a ValueError if the object is not a valid record.
-
-    Settings that only the command line may set are ignored and listed in the notes of the record.
-    """
-    name, benchmark, version, settings = (content.get(key) for key in ("run", "benchmark", "version", "settings"))
-    if not (isinstance(name, str) and isinstance(benchmark, str) and isinstance(version, str)):
-        raise ValueError("it does not contain the names of its run and benchmark and its version")
-    if benchmark not in configs:
-        raise ValueError(f"its benchmark is {benchmark!r:.40}, not {' or '.join(configs)}")
-    if not isinstance(settings, dict) or not all(isinstance(text, str) for text in settings.values()):
-        raise ValueError("its settings are not strings by name")
-    names = recordable(configs[benchmark]) - set(NOT_OF_A_CASE)
-    others = [repr(key)[:40] for key in settings if key not in names]
-    notes = [f"{RUN} sets {', '.join(others[:MAX_NAMED])}, which only the command line may set; ignored"]
-    kept = {key: text for key, text in settings.items() if key in names}
-    return RunRecord(name, benchmark, version, kept, tuple(notes[: len(others)]))
-
-
-def _from_parts(folder: Path, configs: Mapping[str, type], error: Exception) -> RunRecord:
-    """Return the record in the header of the newest intact part, with a note that run.json cannot be used.
-
-    `error` is the error of reading run.json. Raises a UsageError if no part contains a record.
-    """
-    records: list[tuple[int, RunRecord]] = []
-    for _, part in _intact_heads(folder):
-        with suppress(OSError, ValueError):
-            records.append((part.number, _record(part.about, configs)))
-    if not records and isinstance(error, FileNotFoundError):
-        raise UsageError(
-            f"{folder} contains no checkpoints, because it has no {RUN}; use the folder that --checkpoint named"
-        ) from None
-    if not records:
-        raise UsageError(
-            f"{folder / RUN} is not usable ({_reason(error)}), and no part of a checkpoint describes the run; use "
-            "another --checkpoint folder to start again"
-        ) from None
-    _, record = max(records, key=itemgetter(0))
-    note = f"{folder / RUN} cannot be used: {_reason(error)}; the settings come from a part of the checkpoint"
-    return replace(record, notes=(*record.notes, note))
-
-
-def record_of(config: LuConfig, case: LuCase, benchmark: str, chosen: Collection[str] = ()) -> RunRecord:
-    """Return the record of a new run: every setting that differs from its default, and all settings of its case.
-
-    Settings in `chosen` are not recorded. mxpeak chose their values for these nodes, and may resume the run on others.
-    """
-    names = recordable(type(config)) - {*NOT_OF_A_CASE, *OF_THE_BASELINE, "grid", "node_grid", *chosen}
-    recorded = [o for o in options(type(config)) if o.name in names]
-    content = {o.name: value for o in recorded if (value := getattr(config, o.name)) != o.default}
-    content |= {o.name: getattr(case, o.name) for o in recorded if hasattr(case, o.name)}
-    texts = {name: as_text(value) for name, value in content.items() if value is not None}
-    texts["grid"] = f"{case.P}x{case.Q}"
-    if case.node_grid is not None and "node_grid" not in chosen:
-        texts["node_grid"] = "x".join(map(str, case.node_grid))
-    return RunRecord(secrets.token_hex(8), benchmark, __version__, dict(sorted(texts.items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +79,7 @@ def first_parts(folder: Path, record: RunRecord) -> tuple[list[tuple[Path, Check
             if slot.is_dir() and any(not file.name.startswith(".") for file in slot.iterdir()):
                 defects.append(f"{slot}/0-0 is missing")
         except (OSError, ValueError) as error:
-            defects.append(f"{slot}/0-0: {_reason(error)}")
+            defects.append(f"{slot}/0-0: {reason_of(error)}")
     return sorted(slots, key=lambda slot: -slot[1].number), defects
 
 
@@ -301,10 +103,6 @@ def _none_intact(folder: Path, defects: Sequence[str]) -> UsageError:
 def _is_finished(folder: Path) -> bool:
     """Return whether the run of the folder has finished."""
     return (folder / FINISHED).is_file()
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 def newest(folder: Path, record: RunRecord, comm: Communicator) -> tuple[Checkpoint, list[str]]:
@@ -338,7 +136,7 @@ def _my_parts(slot: Path, first: CheckpointPart, comm: Communicator) -> tuple[st
             _check_notes(part)
             notes = _largest(part.notes if notes is None else notes, part.notes)
         except (OSError, ValueError) as error:
-            return f"{slot}/{p}-{q}: {_reason(error)}", elapsed_s, unix, None
+            return f"{slot}/{p}-{q}: {reason_of(error)}", elapsed_s, unix, None
         elapsed_s, unix = max(elapsed_s, part.elapsed_s), max(unix, part.unix)
     return "", elapsed_s, unix, notes
 
@@ -559,7 +357,7 @@ class FolderCheckpointer:
         try:
             load(checkpoint.slot, checkpoint.first, self._A.rows, self._A.cols, self._put)
         except (OSError, ValueError) as error:
-            defect = f"{checkpoint.slot}: {_reason(error)}"
+            defect = f"{checkpoint.slot}: {reason_of(error)}"
         ranks = self._A.grid.all
         defects = ranks.bcast_object(ranks.gather_objects(defect))
         if any(defects):  # `newest` found these parts intact

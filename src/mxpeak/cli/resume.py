@@ -70,7 +70,8 @@ def wanted(args: argparse.Namespace) -> RunRequest:
 
     The command line sets the process grid and the output options, and names the user files again.
     """
-    from mxpeak.bench.checkpointing import check_resumable, read_run
+    from mxpeak.bench.checkpointing import check_resumable
+    from mxpeak.bench.run_record import read_run
     from mxpeak.runtime.folder_lock import check_unlocked
     from mxpeak.runtime.launcher import launched
 
