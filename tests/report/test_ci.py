@@ -38,6 +38,13 @@ def test_a_result_is_a_test_and_a_failed_result_has_no_rate() -> None:
     assert values["rate_flops"] == {"value": 1e12}
 
 
+def test_a_slow_result_names_the_limit_that_it_misses() -> None:
+    why = {"code": "slow", "text": "2.00 GFLOP/s is below --min-gflops 5", "hint": ""}
+    other = {"code": "drift", "text": "the speed changed", "hint": ""}
+    cases = cases_of_results([{**result("hpl", 2e9), "status": "slow", "warnings": [other, why]}])
+    assert list(failures_of(junit(cases)).values()) == ["TOO SLOW: 2.00 GFLOP/s is below --min-gflops 5"]
+
+
 def test_text_is_escaped() -> None:
     name = 'a "b" <c> & \x1b[1m ü'
     assert list(failures_of(junit([CheckedCase("hpl", name, "x\x00<y>")])).items()) == [

@@ -59,7 +59,8 @@ def _case(body: Body) -> CheckedCase:
     result = Result.from_dict({"benchmark": "", "status": "", **body})
     figures = {name: result.result.get(name) for name in ("rate_flops", "rate_bytes", "time_s", "fraction_of_limit")}
     measures = {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
-    failure = "" if result.status == "valid" else f"{result.mark}: {figure_text(result.result)}"
+    reasons = [warning.text for warning in result.warnings if warning.code == "slow"]
+    failure = "" if result.status == "valid" else f"{result.mark}: {'; '.join(reasons) or figure_text(result.result)}"
     return CheckedCase(
         result.benchmark, case_text(result) or result.benchmark, failure, measures.get("time_s"), measures
     )
