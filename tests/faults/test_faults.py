@@ -258,7 +258,7 @@ def test_a_rank_that_is_stopped_after_the_result_is_named(
     flags = ["--threshold", "1e-9"] if status == "invalid" else []
     code, after_s, message = ended_by_a_stop(tmp_path, rank, function, *flags)
     assert code == 6, message
-    waits = "this rank waits for (a barrier|MPI_Finalize) of all 2 ranks"
+    waits = "this rank waits for (the broadcast of rank 0|(a barrier|MPI_Finalize) of all 2 ranks)"
     named = rf"^\[rank {1 - rank} .*error: exit: rank {rank} on \S+ has been stopped for [12].*; {waits}.*; the results"
     assert re.search(named + " in results/result.json are complete$", message, re.MULTILINE), message
     assert json.loads((tmp_path / "results" / "result.json").read_text())["results"][0]["status"] == status
