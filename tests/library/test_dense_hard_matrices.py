@@ -17,6 +17,7 @@ import mxpeak as mx
 from mxpeak.kernels.contract import DenseKernels
 from mxpeak.library import policy
 from mxpeak.solvers import deflation
+from mxpeak.solvers.krylov import Solve
 from tests.support.systems import (
     KERNELS,
     U,
@@ -120,6 +121,29 @@ def test_the_note_of_too_much_growth_recommends_lstsq(precision: str, n: int, si
     x, info = mx.lstsq(A, b)
     assert info.solved
     assert eta(A, x, b) <= enough(n)
+
+
+def test_gmres_replaces_no_better_solution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors of another matrix give an inaccurate x, and GMRES could increase its error, as for a singular A."""
+    A, calls = random((40, 40)), []
+
+    def refine_to_a_worse_solution(system: Any, **options: Any) -> tuple[Any, Solve]:
+        calls.append(options)
+        done = Solve(initial=1e30)
+        done.residual, done.steps, done.cycles = 1e30, 3, [3]
+        done.history, done.estimates = [1e30, 1e30], [1e30] * 3
+        return np.full_like(system.b, 7.0), done
+
+    monkeypatch.setattr("mxpeak.solvers.refine.refine_solution", refine_to_a_worse_solution)
+    factors = mx.lu_factor(A, precision="fp64")
+    A += 0.1 * random((40, 40), seed=2)
+    with pytest.warns(mx.NotSolvedWarning):
+        x, info = factors.solve(np.ones(40))
+    assert calls
+    assert not np.array_equal(x, np.full(40, 7.0))
+    assert info.backward_error == pytest.approx(eta(A, x, np.ones(40)), rel=0.1)
+    assert info.history[-1] == info.backward_error
+    assert info.iterations == 3
 
 
 def test_the_message_of_an_unsolved_system_is_its_outcome_if_the_cause_is_unknown() -> None:

@@ -415,16 +415,21 @@ def gmres_columns(
     """Solve by GMRES for the columns whose error exceeds `enough`, and overwrite them in `columns`.
 
     GMRES starts from M^-1 b, because the residual decreases faster from there than from the result of classical
-    refinement. Stop at the first column that GMRES does not solve, unless `all_columns` is given.
+    refinement. A column is kept if GMRES increases its error, for example because A is singular. Stop at the first
+    column that GMRES does not solve, unless `all_columns` is given.
     """
     xp, X, R = equations.xp, columns.X, columns.R
     assert R is not None  # if the error of a combination of columns is small, the columns are not refined
     for j in [j for j, eta in enumerate(columns.etas) if not eta <= enough]:
         system = _Column(equations, equations.column(B, j))
         x, done = refine_solution(system, restart=RESTART, max_steps=steps, target=enough, u=equations.u)
-        X[:, j], R[:, j] = xp.reshape(x, (-1,)), xp.reshape(system.r, (-1,))
-        columns.etas[j], columns.steps[j] = done.residual, max(columns.steps[j], done.steps)
-        columns.history[j] += done.by_step()
+        columns.steps[j] = max(columns.steps[j], done.steps)
+        if columns.etas[j] <= done.residual < inf:
+            columns.history[j] += [columns.etas[j]] * len(done.by_step())
+        else:
+            X[:, j], R[:, j] = xp.reshape(x, (-1,)), xp.reshape(system.r, (-1,))
+            columns.etas[j] = done.residual
+            columns.history[j] += done.by_step()
         if not (done.residual <= enough or all_columns):
             break
 
