@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from mxpeak.perf.sensors.cores import CoreSensors
 from mxpeak.spans import Spans
 from mxpeak.verbs.scan.config import ScanConfig
 from mxpeak.verbs.scan.probes import Size, footprint, probes
-from mxpeak.verbs.scan.run import Record, measure, result, short
+from mxpeak.verbs.scan.run import CompleteRounds, Record, measure, result, short
 from mxpeak.verbs.scan.units import unit_of
 from tests.support.scans import open_bits
 
@@ -182,6 +182,44 @@ def test_a_measurement_states_the_work_whose_size_follows_from_the_order() -> No
     shared = HostKernels(1, poison=True), Solo(), Spans(), CoreSensors([0], "/nowhere"), unit_of("rank", Solo())
     measure(record, SIZE, CONFIG, *shared)
     assert record.amounts == {"lu": lu_flops(SIZE.n), "gemm": SIZE.product_flops, "read": float(SIZE.read_bytes)}
+
+
+def test_the_complete_rounds_of_all_ranks_are_known_while_a_scan_runs() -> None:
+    def body(comm: Communicator) -> Any:
+        record = Record({"rank": comm.rank}, "k")
+        rounds = CompleteRounds(comm, record)
+        seen = []
+
+        def after_round(record: Record) -> None:
+            rounds.add(record)
+            seen.append(
+                [(each.where["rank"], len(each.rates["lu"]), list(each.bits["gemm"])) for each in rounds.records()]
+            )
+
+        shared = Spans(), CoreSensors([0], "/nowhere"), unit_of("rank", comm), None, after_round
+        measure(record, SIZE, CONFIG, sound(comm.rank), comm, *shared)
+        return seen, record.bits["gemm"]
+
+    (seen, bits), (nothing, _) = run_ranks(2, body)
+    assert seen == [[(rank, count, bits[:count]) for rank in range(2)] for count in range(1, ROUNDS + 1)]
+    assert nothing == [[]] * ROUNDS, "only rank 0 collects"
+
+
+def test_a_round_that_is_interrupted_while_it_is_collected_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    comm = Solo()
+    record = Record({"rank": 0}, "k", rates={"lu": [1.0, 2.0]}, bits={"lu": ["a", "b"]})
+    rounds = CompleteRounds(comm, record)
+    rounds.add(record)
+
+    def values() -> Iterator[dict[str, float]]:
+        yield {"lu": 3.0}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comm, "gather_objects", lambda value: [(*value[:3], values())])
+    with pytest.raises(KeyboardInterrupt):
+        rounds.add(record)
+    (kept,) = rounds.records()
+    assert (rounds.count, kept.rates, kept.bits) == (1, {"lu": [2.0]}, {"lu": ["b"]})
 
 
 def test_memory_is_counted_for_every_rank_of_a_host() -> None:

@@ -210,6 +210,20 @@ if os.environ.get("PMI_RANK") == "{rank}":
     module.{function} = stops
 """
 
+#: Rank 0 of a scan gets a signal in its seventh measure, which is in the third round if each round has three.
+INTERRUPTS_A_SCAN = """
+import os, signal
+if os.environ.get("PMI_RANK") == "0":
+    import mxpeak.verbs.scan.run as run
+    whole, calls = run.timed, []
+    def timed(*args):
+        calls.append(args)
+        if len(calls) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return whole(*args)
+    run.timed = timed
+"""
+
 
 def ended_by_a_stop(tmp_path: Path, rank: int, function: str, *flags: str) -> tuple[int, float, str]:
     """Run HPL with a rank that is stopped in `function`; return the exit code, the time and the standard error."""
@@ -320,6 +334,23 @@ def test_a_scan_names_a_rank_that_is_stopped(tmp_path: Path) -> None:
     assert code == 6, message
     assert re.search(r"^\[rank 0 .*error: .*rank 1 on \S+ has been stopped for [12]", message, re.MULTILINE), message
     assert after_s < 60.0
+    assert "Traceback" not in message
+
+
+def test_a_signal_during_a_scan_leaves_the_complete_rounds(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTS_A_SCAN)
+    places = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    flags = ["--rounds", "9", "--warmup", "none", "--links", "--out", "results"]
+    with job(tmp_path, [*PYTHON, "scan", "--ranks", "2", "-N", "64", "--nb", "16", *flags], PYTHONPATH=places) as run:
+        code, _ = run.ended()
+        message = run.stderr()
+    assert code == 128 + signal.SIGTERM, message
+    said = "the scan ended after 2 of 9 rounds: ended by signal 15; the links have no result"
+    assert f"warning: {said} [interrupted]" in message
+    body = json.loads((tmp_path / "results" / "result.json").read_text())
+    assert (body["problem"]["rounds"], body["warnings"][-1]["text"], "links" in body) == (2, said, False)
+    assert [[len(rounds) for rounds in rank["rates"].values()] for rank in body["ranks"]] == [[2, 2, 2]] * 2
+    assert (tmp_path / "results" / "report.html").exists()
     assert "Traceback" not in message
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,7 +182,8 @@ def _scan(wanted: ScanRun, argv: list[str], session: Session) -> int:
             follow = {} if watchdog is None else {"follow": watchdog.follow}
             hooks: Any = {"origins": wanted.origins, "observers": observers, "argv": argv, **follow}
             hooks |= {"on_devices": devices.watch} if devices else {}
-            body = run_scan(wanted.config, session.comm, baseline=baseline, **hooks)
+            keep = partial(_show, output=wanted.output, folder=folder, session=session)
+            body = run_scan(wanted.config, session.comm, baseline=baseline, keep=keep, **hooks)
             code = None if body is None else _show(body, wanted.output, folder, session)
             if devices:
                 devices.close()

@@ -102,12 +102,51 @@ class Record:
     adapters: list[dict[str, object]] = field(default_factory=list)
 
 
+class CompleteRounds:
+    """Collects the values of all ranks on rank 0 after each round, so that an interrupted scan has a result."""
+
+    def __init__(self, comm: Communicator, record: Record):
+        self.count = 0
+        self._comm = comm
+        self._records = comm.gather_objects(replace(record, rates={}, bits={}, residuals={})) or []
+
+    def add(self, record: Record) -> None:
+        """Add the last values of this rank. Collective."""
+        last = [{name: each[-1] for name, each in values.items()} for values in _by_round(record)]
+        gathered = self._comm.gather_objects((record.amounts, record.own_bits, record.health, last)) or []
+        for kept, (amounts, own_bits, health, values) in zip(self._records, gathered):
+            kept.amounts, kept.own_bits, kept.health = amounts, own_bits, health
+            for rounds, new in zip(_by_round(kept), values):
+                for name, value in new.items():
+                    rounds.setdefault(name, []).append(value)
+        self.count += 1
+
+    def records(self) -> list[Record]:
+        """Return the records of all ranks on rank 0, without the values of a round that was not added completely."""
+        for record in self._records:
+            for rounds in _by_round(record):
+                for values in rounds.values():
+                    del values[self.count :]
+        return self._records
+
+
+def _by_round(record: Record) -> tuple[dict[str, list[Any]], ...]:
+    """Return the values of a record that have one entry per round."""
+    return record.rates, record.bits, record.residuals
+
+
 def run_scan(
-    config: ScanConfig, comm: Communicator, *, baseline: Mapping[str, Any] | None = None, **hooks: Unpack[RunHooks]
+    config: ScanConfig,
+    comm: Communicator,
+    *,
+    baseline: Mapping[str, Any] | None = None,
+    keep: Callable[[dict[str, Any]], object] = lambda body: None,
+    **hooks: Unpack[RunHooks],
 ) -> dict[str, Any] | None:
     """Scan all ranks, and return the result on rank 0. Collective over comm.
 
-    With a baseline, ranks are compared with it instead of with each other.
+    With a baseline, ranks are compared with it instead of with each other. If an exception ends the scan on rank 0,
+    `keep` gets the result of the complete rounds.
     """
     with open_bench(_bench, lambda *_: None, config, comm, hooks) as bench:
         unit = unit_of(bench.config.unit, bench.comm)
@@ -120,25 +159,66 @@ def run_scan(
             _check_unit(baseline, size)
             _check_models(baseline, record, comm)
         watch = sensors(bench.placement.cores, bench.gpu_bus, amd=bench.on_amd)
+        record.where["uuid"] = watch.uuid
         _make_ready(bench, size, unit)
         copies = None
         if bench.config.links and bench.config.on_gpu:
             copies = HostCopies(bench.kernels, bench.comm, bench.kernels.transport.staged())
-        measure(record, size, bench.config, bench.kernels, bench.comm, bench.new_spans(), watch, unit, copies)
-        del copies  # otherwise its buffers would exist during the measurement of the links
-        if bench.config.unit == "group":
-            _measure_groups(record, size, bench, unit)
-        record.where["uuid"] = watch.uuid
-        if bench.config.links:
-            _measure_links(record, bench)
-        records = bench.comm.gather_objects(record)
+        rounds = CompleteRounds(bench.comm, record)
+        try:
+            spans = bench.new_spans()
+            measure(record, size, bench.config, bench.kernels, bench.comm, spans, watch, unit, copies, rounds.add)
+            del copies  # otherwise its buffers would exist during the measurement of the links
+            if bench.config.unit == "group":
+                _measure_groups(record, size, bench, unit)
+            if bench.config.links:
+                _measure_links(record, bench)
+            records = bench.comm.gather_objects(record)
+        except BaseException as error:
+            if bench.comm.rank == 0 and rounds.count:
+                keep(_interrupted(rounds, size, bench, baseline, begin, error))
+            raise
         if records is None:
             return None
-        facts = bench.facts.sections(begin, time.time())
-        del facts["launch"]["binding"]  # the section of each rank contains its own binding
-        found = result(records, size, bench.config, baseline)
-        cautions = [*bench.facts.cautions, *_cached(size, bench), *short(found, records, bench.config)]
-        return {**found, **facts, "warnings": [asdict(caution) for caution in cautions]}
+        return _body(records, size, bench, bench.config, baseline, begin)
+
+
+def _body(
+    records: list[Record],
+    size: Size,
+    bench: Bench[ScanConfig],
+    config: ScanConfig,
+    baseline: Mapping[str, Any] | None,
+    begin: float,
+) -> dict[str, Any]:
+    """Return the result with the facts about the run, which began at the Unix time `begin`, and with its warnings."""
+    facts = bench.facts.sections(begin, time.time())
+    del facts["launch"]["binding"]  # the section of each rank contains its own binding
+    found = result(records, size, config, baseline)
+    cautions = [*bench.facts.cautions, *_cached(size, bench), *short(found, records, config)]
+    return {**found, **facts, "warnings": [asdict(caution) for caution in cautions]}
+
+
+def _interrupted(
+    rounds: CompleteRounds,
+    size: Size,
+    bench: Bench[ScanConfig],
+    baseline: Mapping[str, Any] | None,
+    begin: float,
+    error: BaseException,
+) -> dict[str, Any]:
+    """Return the result of the complete rounds of a scan that an exception has ended."""
+    asked = bench.config
+    config = replace(asked, rounds=rounds.count, links=False, unit="node" if asked.unit == "group" else asked.unit)
+    body = _body(rounds.records(), size, bench, config, baseline, begin)
+    missing = [name for name, wanted in (("links", asked.links), ("groups", asked.unit == "group")) if wanted]
+    text = (
+        f"the scan ended after {rounds.count} of {count_text(asked.rounds, 'round')}: {error or type(error).__name__}"
+    )
+    if missing:
+        text += f"; the {' and '.join(missing)} have no result"
+    body["warnings"].append(asdict(Caution("interrupted", text, "")))
+    return body
 
 
 def _bench(run: Run[ScanConfig], *shared: Any) -> Bench[ScanConfig]:
@@ -302,10 +382,12 @@ def measure(
     watch: Sensors,
     unit: Unit,
     copies: HostCopies | None = None,
+    after_round: Callable[[Record], None] = lambda record: None,
 ) -> None:
     """Warm up the kernels, measure all rounds, and store rates, bits and health in `record`. Collective over comm.
 
-    `copies` also measures the copies between the device and the host, unless it is None.
+    `copies` also measures the copies between the device and the host, unless it is None. `after_round` is called with
+    the record after each round.
     """
     each = probes(kernels, unit.comm, replace(size, unit_ranks=unit.comm.size))
     record.amounts = {probe.name: probe.amount for probe in each}
@@ -327,9 +409,11 @@ def measure(
                 record.own_bits.setdefault(probe.name, set()).add(factors)
             record.bits.setdefault(probe.name, []).append(unit.combined(own))
         _store_residual(record, probe.name, probe)
+        record.health = summary(looks)
+        if (done + 1) % len(each) == 0:
+            after_round(record)
         spans.step(done + 1, count, done + 1.0)
     spans.finish()
-    record.health = summary(looks)
 
 
 def _store_residual(record: Record, name: str, probe: Probe) -> None:
