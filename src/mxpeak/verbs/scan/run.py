@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from platform import machine
 from statistics import median
@@ -113,7 +114,8 @@ class CompleteRounds:
     def add(self, record: Record) -> None:
         """Add the last values of this rank. Collective."""
         last = [{name: each[-1] for name, each in values.items()} for values in _by_round(record)]
-        gathered = self._comm.gather_objects((record.amounts, record.own_bits, record.health, last)) or []
+        own_bits = {name: set(bits) for name, bits in record.own_bits.items()}  # the next round adds to the sets
+        gathered = self._comm.gather_objects((record.amounts, own_bits, record.health, last)) or []
         for kept, (amounts, own_bits, health, values) in zip(self._records, gathered):
             kept.amounts, kept.own_bits, kept.health = amounts, own_bits, health
             for rounds, new in zip(_by_round(kept), values):
@@ -165,6 +167,7 @@ def run_scan(
         if bench.config.links and bench.config.on_gpu:
             copies = HostCopies(bench.kernels, bench.comm, bench.kernels.transport.staged())
         rounds = CompleteRounds(bench.comm, record)
+        body_of = partial(_body, size, bench, baseline, begin)
         try:
             spans = bench.new_spans()
             measure(record, size, bench.config, bench.kernels, bench.comm, spans, watch, unit, copies, rounds.add)
@@ -176,20 +179,20 @@ def run_scan(
             records = bench.comm.gather_objects(record)
         except BaseException as error:
             if bench.comm.rank == 0 and rounds.count:
-                keep(_interrupted(rounds, size, bench, baseline, begin, error))
+                keep(_interrupted(rounds, bench.config, body_of, error))
             raise
         if records is None:
             return None
-        return _body(records, size, bench, bench.config, baseline, begin)
+        return body_of(records, bench.config)
 
 
 def _body(
-    records: list[Record],
     size: Size,
     bench: Bench[ScanConfig],
-    config: ScanConfig,
     baseline: Mapping[str, Any] | None,
     begin: float,
+    records: list[Record],
+    config: ScanConfig,
 ) -> dict[str, Any]:
     """Return the result with the facts about the run, which began at the Unix time `begin`, and with its warnings."""
     facts = bench.facts.sections(begin, time.time())
@@ -201,20 +204,16 @@ def _body(
 
 def _interrupted(
     rounds: CompleteRounds,
-    size: Size,
-    bench: Bench[ScanConfig],
-    baseline: Mapping[str, Any] | None,
-    begin: float,
+    asked: ScanConfig,
+    body_of: Callable[[list[Record], ScanConfig], dict[str, Any]],
     error: BaseException,
 ) -> dict[str, Any]:
     """Return the result of the complete rounds of a scan that an exception has ended."""
-    asked = bench.config
-    config = replace(asked, rounds=rounds.count, links=False, unit="node" if asked.unit == "group" else asked.unit)
-    body = _body(rounds.records(), size, bench, config, baseline, begin)
+    unit = "node" if asked.unit == "group" else asked.unit
+    body = body_of(rounds.records(), replace(asked, rounds=rounds.count, links=False, unit=unit))
+    done = f"{rounds.count} of {count_text(asked.rounds, 'round')}"
+    text = f"the scan ended after {done}: {str(error) or type(error).__name__}"
     missing = [name for name, wanted in (("links", asked.links), ("groups", asked.unit == "group")) if wanted]
-    text = (
-        f"the scan ended after {rounds.count} of {count_text(asked.rounds, 'round')}: {error or type(error).__name__}"
-    )
     if missing:
         text += f"; the {' and '.join(missing)} have no result"
     body["warnings"].append(asdict(Caution("interrupted", text, "")))
@@ -409,8 +408,8 @@ def measure(
                 record.own_bits.setdefault(probe.name, set()).add(factors)
             record.bits.setdefault(probe.name, []).append(unit.combined(own))
         _store_residual(record, probe.name, probe)
-        record.health = summary(looks)
         if (done + 1) % len(each) == 0:
+            record.health = summary(looks)
             after_round(record)
         spans.step(done + 1, count, done + 1.0)
     spans.finish()
